@@ -1,0 +1,78 @@
+"""Every error that olivelike raises on purpose.
+
+OlivelikeError                     1  a bug
+├── UsageError                     2  wrong command line, or a wrong option value
+│   └── WorkflowError              2  the workflow file; carries every finding with its position
+├── MissingError                   3  something that is needed is not there
+│   ├── SourceError                3  a source folder, hub id, checkpoint file or tensor
+│   ├── PluginError                3  a plugin or pass that can't be loaded
+│   └── StoreError                 3  the store can't be read or written (full, read-only, busy)
+├── PassError                      4  a pass failed, was killed, or broke its promise
+├── VerificationError              5  the result does not match the original model
+├── SafetyError                    6  every attempt was flagged by the safety checker
+└── Interrupted                  130  cancelled by the user
+
+A message says what, where, why, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class OlivelikeError(Exception):
+    """Root of all errors; `exit_code` is the status of the command line."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(OlivelikeError):
+    """A command-line argument or option value is wrong."""
+
+    exit_code = 2
+
+
+class WorkflowError(UsageError):
+    """A workflow file is wrong; the message lists each finding with file, line and column."""
+
+
+class MissingError(OlivelikeError):
+    """Something that the run needs is not there."""
+
+    exit_code = 3
+
+
+class SourceError(MissingError):
+    """A source is absent, incomplete, damaged, or does not match its config."""
+
+
+class PluginError(MissingError):
+    """A plugin or pass can't be loaded."""
+
+
+class StoreError(MissingError):
+    """The store can't be read or written."""
+
+
+class PassError(OlivelikeError):
+    """A pass failed, was killed, or changed what it did not declare."""
+
+    exit_code = 4
+
+
+class VerificationError(OlivelikeError):
+    """A result is further from the original model than allowed."""
+
+    exit_code = 5
+
+
+class SafetyError(OlivelikeError):
+    """No picture passed the safety checker within the allowed attempts."""
+
+    exit_code = 6
+
+
+class Interrupted(OlivelikeError):  # noqa: N818  (named after the event, as KeyboardInterrupt is)
+    """The user cancelled the run."""
+
+    exit_code = 130

@@ -1,0 +1,105 @@
+"""The inputs and outputs of each component, named and shaped as clients expect them.
+
+Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/decisions.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from olivelike.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input: its dtype, and per dimension a name if it is dynamic, and the size to trace with."""
+
+    name: str
+    dtype: str
+    """As torch names it: `float32`, `int32`."""
+    dims: tuple[str | None, ...]
+    """Name of each dynamic dimension; `None` where the network fixes the size."""
+    example: tuple[int, ...]
+    """Shape to trace with; a named dimension traced at 1 is fixed in the trace and broadcast by the graph."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Inputs in order, and output names in order."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]
+
+
+def interface_of(component: str, config: dict[str, Any]) -> Interface:
+    """Return the interface of `component` for a network with this config.
+
+    Raises:
+        UsageError: for a component that `convert` does not know.
+    """
+    match component:
+        case "unet":
+            return _unet(config)
+        case "vae_encoder":
+            return _vae_encoder(config)
+        case "vae_decoder":
+            return _vae_decoder(config)
+        case "text_encoder" | "text_encoder_2":
+            return _text_encoder(config)
+        case "safety_checker":
+            return _safety_checker(config)
+    raise UsageError(f"convert knows no component {component!r}")
+
+
+def _unet(config: dict[str, Any]) -> Interface:
+    # Wide enough that the innermost of the levels is wider than 1, and neither square nor a common size.
+    side = 2 ** (len(config["block_out_channels"]) - 1)
+    channels, context = config["in_channels"], config["cross_attention_dim"]
+    dims = tuple(f"unet_sample_{dim}" for dim in ("batch", "height", "width"))
+    return Interface(
+        inputs=(
+            Input("sample", "float32", (dims[0], None, dims[1], dims[2]), (2, channels, side * 4, side * 6)),
+            Input("timestep", "float32", ("unet_time_batch",), (1,)),
+            Input(
+                "encoder_hidden_states",
+                "float32",
+                ("unet_hidden_batch", "unet_hidden_sequence", None),
+                (2, 77, context),
+            ),
+        ),
+        outputs=("out_sample",),
+    )
+
+
+def _vae_encoder(config: dict[str, Any]) -> Interface:
+    side = 2 ** (len(config["block_out_channels"]) - 1)
+    dims = ("encoder_batch", None, "encoder_height", "encoder_width")
+    sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6))
+    return Interface((sample,), ("latent_sample", "latent_parameters"))
+
+
+def _vae_decoder(config: dict[str, Any]) -> Interface:
+    dims = ("decoder_batch", None, "decoder_height", "decoder_width")
+    return Interface(
+        (Input("latent_sample", "float32", dims, (2, config["latent_channels"], 6, 10)),), ("sample",)
+    )
+
+
+def _text_encoder(config: dict[str, Any]) -> Interface:
+    layers = config["num_hidden_layers"]
+    ids = Input("input_ids", "int32", ("text_batch", "text_sequence"), (2, config["max_position_embeddings"]))
+    hidden = tuple(f"hidden_states.{index}" for index in range(layers + 1))
+    return Interface((ids,), ("last_hidden_state", "pooler_output", *hidden))
+
+
+def _safety_checker(config: dict[str, Any]) -> Interface:
+    vision = config["vision_config"]
+    size = vision["image_size"]
+    return Interface(
+        (
+            Input("clip_input", "float32", ("clip_batch", None, None, None), (2, 3, size, size)),
+            Input("images", "float32", ("image_batch", "image_height", "image_width", None), (2, 32, 48, 3)),
+        ),
+        ("out_images", "has_nsfw_concepts"),
+    )

@@ -1,0 +1,127 @@
+"""Networks as torch modules whose `forward` has a component's interface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import PassError
+
+if TYPE_CHECKING:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from olivelike.model import Architecture
+
+PREFIX = "network."
+"""What a wrapped module's parameter names start with; the rest is the library's own name."""
+
+
+def build_network(architecture: Architecture) -> torch.nn.Module:
+    """Build the library's network with its parameters on the meta device and its buffers real.
+
+    Raises:
+        PassError: when the library has no such class, or refuses the config.
+    """
+    from accelerate import init_empty_weights
+
+    network_class = find_class(architecture)
+    try:
+        with init_empty_weights(include_buffers=False):
+            network = _instantiate(network_class, architecture)
+    except (TypeError, ValueError) as error:
+        raise PassError(
+            f"{architecture.component}: {architecture.class_name} refuses its config: {error}; "
+            "compare the config.json with the class's documentation",
+        ) from error
+    return network.eval()
+
+
+def find_class(architecture: Architecture) -> type[torch.nn.Module]:
+    """Return the torch class that the architecture names."""
+    import diffusers
+    import transformers
+    from diffusers.pipelines.stable_diffusion import safety_checker
+
+    homes: tuple[Any, ...] = (diffusers, safety_checker, transformers)
+    for home in homes:
+        found: type[torch.nn.Module] | None = getattr(home, architecture.class_name, None)
+        if found is not None:
+            return found
+    raise PassError(
+        f"{architecture.component}: neither diffusers nor transformers has a class "
+        f"{architecture.class_name!r}; a newer version may",
+    )
+
+
+def _instantiate(network_class: Any, architecture: Architecture) -> Any:
+    config = dict(architecture.config)
+    if architecture.library == "diffusers":
+        return network_class.from_config(config)
+    return network_class(network_class.config_class.from_dict(config))
+
+
+def replace_parameters_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) -> None:
+    """Put fake CPU tensors in place of all parameters: they trace like real ones and take no memory."""
+    import torch
+
+    fakes: dict[int, torch.nn.Parameter] = {}
+    with mode:
+        for module in network.modules():
+            for name, parameter in module._parameters.items():  # noqa: SLF001  (setattr would check devices)
+                if parameter is None:
+                    continue
+                if id(parameter) not in fakes:
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+                    fakes[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+                module._parameters[name] = fakes[id(parameter)]  # noqa: SLF001
+
+
+def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
+    """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
+    import torch
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+    class Unet(Wrapper):
+        def forward(
+            self, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
+        ) -> Any:
+            return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
+
+    class VaeEncoder(Wrapper):
+        def forward(self, sample: torch.Tensor) -> Any:
+            parameters = self.network.encoder(sample)
+            if self.network.quant_conv is not None:
+                parameters = self.network.quant_conv(parameters)
+            mean, _ = torch.chunk(parameters, 2, dim=1)
+            return mean, parameters
+
+    class VaeDecoder(Wrapper):
+        def forward(self, latent_sample: torch.Tensor) -> Any:
+            if self.network.post_quant_conv is not None:
+                latent_sample = self.network.post_quant_conv(latent_sample)
+            return self.network.decoder(latent_sample)
+
+    class TextEncoder(Wrapper):
+        def forward(self, input_ids: torch.Tensor) -> Any:
+            output = self.network(input_ids, output_hidden_states=True, return_dict=True)
+            return output.last_hidden_state, output.pooler_output, *output.hidden_states
+
+    class SafetyChecker(Wrapper):
+        def forward(self, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
+            # `forward_onnx` writes into `images` under a mask; the same choice without the write.
+            _, flagged = self.network.forward_onnx(clip_input, images[:, :1, :1, :].clone())
+            return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
+
+    wrappers: dict[str, type[Wrapper]] = {
+        "unet": Unet,
+        "vae_encoder": VaeEncoder,
+        "vae_decoder": VaeDecoder,
+        "text_encoder": TextEncoder,
+        "text_encoder_2": TextEncoder,
+        "safety_checker": SafetyChecker,
+    }
+    return wrappers[component]().eval()

@@ -1,0 +1,217 @@
+"""Half precision for weightless graphs.
+
+Each node runs in float16 if its operator has a float16 form, unless it is forced to float32 or belongs to a
+sinusoidal embedding. Which operands must stay float32 is read from the operator schemas of `onnx`.
+Parameters become `Cast` nodes over the parameter input, evaluated when the graph meets its weights.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from olivelike.errors import PassError
+from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+HALF_MAX = 65504.0
+"""Largest finite float16."""
+
+_SHAPE_READERS = frozenset({"Shape", "Size"})
+_GENERATORS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
+
+
+class HalfPrecision:
+    """One conversion of one graph, in place."""
+
+    def __init__(
+        self, model: ir.Model, keep_io: bool, forced_operators: Sequence[str], forced_blocks: Sequence[str]
+    ) -> None:
+        self._model = model
+        self._graph = model.graph
+        self._keep_io = keep_io
+        self._forced_operators = frozenset(forced_operators)
+        self._forced_blocks = tuple(forced_blocks)
+        self._casts: dict[tuple[int, ir.DataType], ir.Value] = {}
+        self._weights = weight_values(model.graph)
+        self._counts: Counter[str] = Counter()
+
+    def convert(self) -> dict[str, Any]:
+        """Convert the graph.
+
+        Returns:
+            Counts for the run record: nodes in each precision, and constants that float16 can't hold.
+
+        Raises:
+            PassError: when a forced operator or block does not exist.
+        """
+        self._check_names()
+        embedding = self._sinusoidal_nodes()
+        self._convert_inputs(embedding)
+        for node in list(self._graph):
+            self._convert_node(node, node in embedding)
+        self._convert_outputs()
+        return dict(sorted(self._counts.items()))
+
+    def _check_names(self) -> None:
+        present = {node.op_type for node in self._graph}
+        for name in sorted(self._forced_operators - present):
+            if not onnx.defs.has(name) and not onnx.defs.has(name, "com.microsoft"):
+                raise PassError(
+                    f"force_fp32: the graph has no operator {name!r}{_nearest(name, present)}",
+                )
+        blocks = {node.metadata_props.get(BLOCK_KEY, "") for node in self._graph} - {""}
+        for pattern in self._forced_blocks:
+            if not any(_inside(block, pattern) for block in blocks):
+                raise PassError(
+                    f"force_fp32_blocks: no block matches {pattern!r}{_nearest(pattern, blocks)}",
+                )
+
+    def _sinusoidal_nodes(self) -> set[ir.Node]:
+        """Return the nodes between an input and the sines of an embedding: timesteps lose too much in half."""
+        found: set[ir.Node] = set()
+        pending = [node for node in self._graph if node.op_type in {"Sin", "Cos"}]
+        while pending:
+            node = pending.pop()
+            if node in found or all(value.dtype != FLOAT for value in node.outputs):
+                continue
+            found.add(node)
+            producers = (value.producer() for value in node.inputs if value is not None)
+            pending.extend(producer for producer in producers if producer is not None)
+        return found
+
+    def _convert_inputs(self, embedding: set[ir.Node]) -> None:
+        for value in self._graph.inputs:
+            if value.dtype != FLOAT or PARAMETER_KEY in value.metadata_props or self._keep_io:
+                continue
+            if any(node not in embedding for node, _ in value.uses()):
+                value.dtype = HALF
+
+    def _convert_node(self, node: ir.Node, in_embedding: bool) -> None:
+        if node.op_type in _SHAPE_READERS or (node.op_type == "Cast" and node.attributes["to"].as_int() == FLOAT):
+            return
+        floats = [value for value in (*node.inputs, *node.outputs) if value is not None and value.dtype in {FLOAT, HALF}]
+        if not floats:
+            return
+        half = not in_embedding and not self._is_forced(node) and self._wants_half(node)
+        wanted = _half_operands(node, self._model.opset_imports) if half else frozenset()
+        half = half and bool(wanted)
+        for index, value in enumerate(node.inputs):
+            if value is None or value.dtype not in {FLOAT, HALF}:
+                continue
+            dtype = HALF if half and index in wanted else FLOAT
+            if value.dtype != dtype:
+                node.replace_input_with(index, self._cast(value, dtype, node))
+        for value in node.outputs:
+            if value.dtype in {FLOAT, HALF}:
+                value.dtype = HALF if half else FLOAT
+        self._counts["nodes_fp16" if half else "nodes_fp32"] += 1
+
+    def _is_forced(self, node: ir.Node) -> bool:
+        if node.op_type in self._forced_operators or node.op_type in _GENERATORS:
+            return True
+        if any(attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for attribute in node.attributes.values()):
+            return True
+        block = node.metadata_props.get(BLOCK_KEY, "")
+        return any(_inside(block, pattern) for pattern in self._forced_blocks)
+
+    def _wants_half(self, node: ir.Node) -> bool:
+        """Nodes over float32 values alone stay in float32: casting pays at the first parameter or half value."""
+        return any(
+            value.dtype == HALF or (value.dtype == FLOAT and value in self._weights)
+            for value in node.inputs
+            if value is not None
+        )
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, before: ir.Node) -> ir.Value:
+        key = (id(value), dtype)
+        if key in self._casts:
+            return self._casts[key]
+        source = value.producer()
+        if value.is_initializer():
+            result = self._cast_constant(value, dtype)
+        elif source is not None and source.op_type == "Cast" and source.inputs[0] is not None and source.inputs[0].dtype == dtype:
+            result = source.inputs[0]
+        else:
+            node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}/{dtype.name.lower()}")
+            node.metadata_props[BLOCK_KEY] = before.metadata_props.get(BLOCK_KEY, "")
+            result = node.outputs[0]
+            result.name = f"{value.name}.{dtype.name.lower()}"
+            result.shape, result.dtype = value.shape, dtype
+            if source is not None and source.graph is self._graph:
+                self._graph.insert_after(source, node)
+            else:
+                self._graph.insert_before(self._graph[0], node)
+        self._casts[key] = result
+        if value in self._weights:
+            self._weights.add(result)
+        return result
+
+    def _cast_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        assert value.const_value is not None
+        array, lost = to_half(value.const_value.numpy().astype(np.float32))
+        for kind, count in lost.items():
+            self._counts[f"constants_{kind}"] += count
+        result = ir.Value(name=f"{value.name}.{dtype.name.lower()}", const_value=ir.tensor(array))
+        assert result.const_value is not None
+        result.const_value.name = result.name
+        result.shape, result.dtype = value.shape, dtype
+        self._graph.register_initializer(result)
+        return result
+
+    def _convert_outputs(self) -> None:
+        for index, value in enumerate(self._graph.outputs):
+            wanted = FLOAT if self._keep_io else HALF
+            if value.dtype not in {FLOAT, HALF} or value.dtype == wanted:
+                continue
+            producer = value.producer()
+            assert producer is not None
+            cast = self._cast(value, wanted, producer)
+            name = value.name
+            value.name, cast.name = f"{name}.{value.dtype.name.lower()}", name
+            self._graph.outputs[index] = cast
+
+
+def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+    """Round float32 values to float16, saturating at ±65,504; infinities and NaN stay what they are.
+
+    Returns:
+        The float16 array, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        half = array.astype(np.float16)
+        lost = {"flushed": int(np.count_nonzero(array) - np.count_nonzero(half))}
+        if array.size and not (array.max() <= HALF_MAX and array.min() >= -HALF_MAX):
+            over = np.isfinite(array) & (np.abs(array) > HALF_MAX)
+            half[over] = np.copysign(np.float16(HALF_MAX), array[over])
+            lost["saturated"] = int(np.count_nonzero(over))
+    return half, {kind: count for kind, count in lost.items() if count}
+
+
+def _half_operands(node: ir.Node, opsets: dict[str, int]) -> frozenset[int]:
+    """Return the positions of inputs that the operator's schema lets be float16."""
+    positions = range(len(node.inputs))
+    if not onnx.defs.has(node.op_type, opsets.get(node.domain, 1), node.domain):
+        return frozenset(positions)
+    schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
+    allowing = {c.type_param_str for c in schema.type_constraints if "tensor(float16)" in c.allowed_type_strs}
+    last = len(schema.inputs) - 1
+    return frozenset(index for index in positions if schema.inputs[min(index, last)].type_str in allowing)
+
+
+def _inside(block: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(block, pattern) or fnmatch.fnmatchcase(block, f"{pattern}.*")
+
+
+def _nearest(name: str, known: set[str]) -> str:
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""

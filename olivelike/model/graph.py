@@ -1,0 +1,80 @@
+"""The graph facet: an ONNX model without weight bytes.
+
+Parameters are graph inputs behind the real ones. Each is marked in its `metadata_props` with the parameter
+that it stands for, under the key `olivelike.parameter`. A derived weight (a transpose, a concatenation, a cast)
+is ordinary nodes. So the file is valid ONNX at every step and runs when weights are fed as inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from olivelike.digest import digest_bytes
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+PARAMETER_KEY = "olivelike.parameter"
+"""Metadata key of a graph input that stands for a parameter; its value is the parameter's name."""
+
+BLOCK_KEY = "olivelike.block"
+"""Metadata key of a node: dotted path of the module that it comes from, such as `down_blocks.0.resnets.1`."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A serialised weightless ONNX model, a few MB."""
+
+    data: bytes
+
+    @classmethod
+    def from_ir(cls, model: ir.Model) -> Graph:
+        """Serialise deterministically: equal models give equal bytes."""
+        import onnx_ir as ir
+
+        return cls(ir.to_proto(model).SerializeToString(deterministic=True))
+
+    def to_ir(self) -> ir.Model:
+        """Return a fresh, mutable `onnx_ir.Model`; changes to it do not reach this graph."""
+        import onnx
+        import onnx_ir as ir
+
+        return ir.from_proto(onnx.load_model_from_string(self.data))
+
+    def to_bytes(self) -> bytes:
+        """Return the serialised model, an ONNX `ModelProto`."""
+        return self.data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Graph:
+        """Take the bytes of an ONNX `ModelProto`."""
+        return cls(data)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the bytes."""
+        return digest_bytes(self.data)
+
+
+def parameter_inputs(graph: ir.Graph) -> dict[str, ir.Value]:
+    """Return the graph inputs that stand for parameters, by parameter name, in input order."""
+    marked = ((value.metadata_props.get(PARAMETER_KEY), value) for value in graph.inputs)
+    return {name: value for name, value in marked if name is not None}
+
+
+def real_inputs(graph: ir.Graph) -> list[ir.Value]:
+    """Return the graph inputs that a caller feeds: those that stand for no parameter."""
+    return [value for value in graph.inputs if PARAMETER_KEY not in value.metadata_props]
+
+
+def weight_values(graph: ir.Graph) -> set[ir.Value]:
+    """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them."""
+    weights = {value for value in graph.inputs if PARAMETER_KEY in value.metadata_props}
+    for node in graph:
+        operands = [value for value in node.inputs if value is not None]
+        known = [value in weights or value.is_initializer() for value in operands]
+        if all(known) and any(value in weights for value in operands):
+            weights.update(node.outputs)
+    return weights

@@ -1,0 +1,39 @@
+"""The value that passes take and return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.model.architecture import Architecture
+from olivelike.model.graph import Graph
+from olivelike.model.weights import Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FACETS: Final[Mapping[str, type[Architecture | Weights | Graph]]] = {
+    "architecture": Architecture,
+    "weights": Weights,
+    "graph": Graph,
+}
+"""Each facet's name and class; a facet has `digest`, `to_bytes()` and `from_bytes()`."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One component of a pipeline: up to three facets, each with its own digest."""
+
+    component: str
+    architecture: Architecture | None = None
+    weights: Weights | None = None
+    graph: Graph | None = None
+
+    def replace(self, **facets: Any) -> Model:
+        """Return a model with the given facets in place of this one's."""
+        return replace(self, **facets)
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each facet that is present, by facet name."""
+        present = {name: getattr(self, name) for name in FACETS}
+        return {name: facet.digest for name, facet in present.items() if facet is not None}

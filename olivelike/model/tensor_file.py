@@ -1,0 +1,39 @@
+"""Reading one tensor's bytes from the file that holds them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike.model.weights import Tensor
+
+DTYPES: dict[str, Any] = {
+    "BOOL": np.bool_, "U8": np.uint8, "I8": np.int8, "I16": np.int16, "U16": np.uint16,
+    "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F32": np.float32, "I32": np.int32, "U32": np.uint32,
+    "F64": np.float64, "I64": np.int64, "U64": np.uint64,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+"""NumPy dtype of each safetensors dtype."""
+
+
+def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
+    """Read a tensor into memory, as an array of its shape and dtype.
+
+    Raises:
+        SourceError: when the file is shorter than its table says.
+    """
+    count = math.prod(tensor.shape)
+    with path.open("rb") as file:
+        file.seek(tensor.offset)
+        array: np.ndarray[Any, Any] = np.fromfile(file, dtype=DTYPES[tensor.dtype], count=count)
+    if array.size != count:
+        raise SourceError(f"{path}: ends before byte {tensor.offset + tensor.nbytes}; fetch the file again")
+    return array.reshape(tensor.shape)

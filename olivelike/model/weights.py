@@ -1,0 +1,78 @@
+"""The weights facet: a table that says where each parameter's bytes are; it holds no bytes itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from olivelike.digest import canonical_json, digest_bytes
+
+ITEM_SIZES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "F32": 4, "I32": 4, "U32": 4,
+    "F64": 8, "I64": 8, "U64": 8,
+}  # fmt: skip
+"""Bytes per element of each safetensors dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor: row-major, little-endian bytes at `offset` of the file whose SHA-256 is `file`."""
+
+    dtype: str
+    """As safetensors names it: `F32`, `F16`, `BF16`, `I64`, …"""
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+
+
+class Weights(Mapping[str, Tensor]):
+    """An immutable map from parameter name to `Tensor`, in order of name."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(sorted(tensors.items()))
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def replace(self, changed: Mapping[str, Tensor]) -> Weights:
+        """Return a table in which `changed` takes the place of the entries of the same names."""
+        return Weights({**self._tensors, **changed})
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Digests of all files that hold bytes of this table."""
+        return frozenset(tensor.file for tensor in self._tensors.values())
+
+    def to_bytes(self) -> bytes:
+        """Serialise as canonical JSON."""
+        rows = [[name, t.dtype, list(t.shape), t.file, t.offset] for name, t in self._tensors.items()]
+        return canonical_json(["weights/1", rows])
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Weights:
+        """Read what `to_bytes` wrote."""
+        kind, rows = json.loads(data)
+        if kind != "weights/1":
+            raise ValueError(f"expected weights/1, found {kind!r}")
+        return cls({name: Tensor(dtype, tuple(shape), file, offset) for name, dtype, shape, file, offset in rows})
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the serialised form."""
+        return digest_bytes(self.to_bytes())

@@ -1,0 +1,92 @@
+"""What a pass author needs: `Pass`, `Context`, `Resources`.
+
+A pass is a frozen pydantic model: its fields are the step's options, its one method `run` takes a model and
+returns a model. It declares which facets it reads and writes; its cache key holds only what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    import logging
+    from pathlib import Path
+
+    import numpy as np
+
+    from olivelike.model import Model, Tensor
+    from olivelike.targets import Target
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one execution of a pass is expected to need."""
+
+    memory_bytes: int = 1 << 30
+    """Peak resident memory, interpreter and libraries included."""
+    gpu: bool = False
+
+
+class Pass(BaseModel):
+    """Base class of passes; subclass it, add options as fields, implement `run`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Facets that decide the result: `architecture`, `weights`, `graph`; and `target`."""
+    writes: ClassVar[tuple[str, ...]] = ()
+    """Facets that the result may change; the others come back unchanged."""
+    tools: ClassVar[tuple[str, ...]] = ()
+    """Installed distributions whose version changes the result, such as `torch`."""
+    components: ClassVar[tuple[str, ...] | None] = None
+    """Components that the pass applies to; `None` for all."""
+    resources: ClassVar[Resources] = Resources()
+
+    @classmethod
+    def name(cls) -> str:
+        """Name in workflow files: the class name in snake case, `MergeLora` → `merge_lora`."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @abstractmethod
+    def run(self, model: Model, context: Context) -> Model:
+        """Return the optimised model; `model` itself is immutable.
+
+        Raises:
+            PassError: with what, where and what to do; anything else counts as a bug of the pass.
+        """
+
+
+class TensorAccess(Protocol):
+    """How a pass reaches weight bytes without knowing where they are."""
+
+    def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """Return the tensor's values as an array of its shape and dtype (`BF16` as `ml_dtypes.bfloat16`)."""
+
+    def write(self, array: np.ndarray[Any, Any]) -> Tensor:
+        """Keep a new tensor; return its table entry, to be put into the weights facet."""
+
+
+class Progress(Protocol):
+    """Receives progress: `done` of `total`, in any unit."""
+
+    def __call__(self, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the engine lends to one execution of a pass."""
+
+    scratch: Path
+    """An empty folder on the store's disk, removed afterwards."""
+    logger: logging.Logger
+    tensors: TensorAccess
+    progress: Progress
+    target: Target | None = None
+    """Set only if the pass lists `target` in `reads`."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """JSON values that the pass wants in the run record: counts, decisions, warnings."""

@@ -1,0 +1,58 @@
+"""File locks that die with their process. They spare work; correctness never rests on them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from filelock import BaseFileLock
+
+
+def try_lock(path: Path) -> BaseFileLock | None:
+    """Return the lock, held, or `None` if another process holds it; the folder must exist."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    # A sweeper may have removed the file between our open and our lock: such a lock guards no name.
+    if path.exists():
+        return lock
+    lock.release()
+    return None
+
+
+@contextmanager
+def held(
+    path: Path, on_wait: Callable[[], None] | None = None, *, timeout: float = float("inf")
+) -> Iterator[None]:
+    """Hold the lock during the block.
+
+    Args:
+        path: the lock's file; its folder must exist.
+        on_wait: called once if another holder has it; raising from it gives up.
+        timeout: seconds to wait for another holder.
+
+    Raises:
+        TimeoutError: if the lock stays taken.
+    """
+    import time
+
+    end = time.monotonic() + timeout
+    while (lock := try_lock(path)) is None:
+        if on_wait is not None:
+            on_wait()
+            on_wait = None
+        if time.monotonic() >= end:
+            raise TimeoutError(f"{path} is held by another process")
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        lock.release()

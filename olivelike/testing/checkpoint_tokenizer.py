@@ -1,0 +1,104 @@
+"""A byte-level BPE vocabulary for the real `CLIPTokenizer`, of any size, made without training data."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+START, END = "<|startoftext|>", "<|endoftext|>"
+_WORD_END = "</w>"
+
+# Words of everyday prompts: each becomes one token, its prefixes too, so that prompts tokenize as with CLIP.
+_WORDS = """
+a an the of in on at with and by to for from photo photograph picture image painting drawing sketch portrait
+landscape illustration watercolor oil pencil digital art artwork render style color colour black white red green
+blue yellow orange purple pink gold silver dark light bright night day sunset sunrise morning evening sky cloud
+sun moon star stars sea ocean river lake mountain mountains forest tree trees flower flowers garden field city
+street house castle tower bridge room window door car train ship boat plane astronaut riding horse cat dog bird
+fish dragon robot knight wizard king queen man woman boy girl child face eyes hair hand hat dress suit beautiful
+highly detailed sharp focus cinematic lighting soft studio background trending realistic fantasy anime low
+quality blurry bad ugly worst best masterpiece high resolution 4k 8k circle square triangle small large big
+""".split()
+
+
+def write_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Write `vocab.json`, `merges.txt` and the two config files as the hub holds them.
+
+    Args:
+        folder: the `tokenizer` folder; made if absent.
+        vocab_size: number of tokens; the last two are the start and the end of a text, as in CLIP.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary, merges = make_vocabulary(vocab_size)
+    _write_json(folder / "vocab.json", vocabulary, indent=None)
+    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    special = {"bos_token": _added(START), "eos_token": _added(END), "pad_token": END, "unk_token": _added(END)}
+    _write_json(folder / "special_tokens_map.json", special)
+    config = {
+        "add_prefix_space": False,
+        "bos_token": {"__type": "AddedToken", **_added(START)},
+        "do_lower_case": True,
+        "eos_token": {"__type": "AddedToken", **_added(END)},
+        "errors": "replace",
+        "model_max_length": 77,
+        "name_or_path": "openai/clip-vit-large-patch14",
+        "pad_token": END,
+        "special_tokens_map_file": "./special_tokens_map.json",
+        "tokenizer_class": "CLIPTokenizer",
+        "unk_token": {"__type": "AddedToken", **_added(END)},
+    }
+    _write_json(folder / "tokenizer_config.json", config)
+
+
+def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Return token ids and merges of a BPE vocabulary with `size` tokens.
+
+    Raises:
+        ValueError: if `size` has no room for the 512 byte tokens and the two special ones.
+    """
+    letters = _byte_letters()
+    tokens = [*letters, *(letter + _WORD_END for letter in letters)]
+    if size < len(tokens) + 2:
+        raise ValueError(f"a vocabulary needs at least {len(tokens) + 2} tokens, not {size}")
+    known, merges = set(tokens), []
+    for left, right in _candidate_merges(letters):
+        if len(tokens) == size - 2:
+            break
+        if left + right not in known:
+            known.add(left + right)
+            tokens.append(left + right)
+            merges.append((left, right))
+    tokens += [START, END]
+    return {token: index for index, token in enumerate(tokens)}, merges
+
+
+def _candidate_merges(letters: list[str]) -> Iterator[tuple[str, str]]:
+    for word in _WORDS:
+        pieces = [*word[:-1], word[-1] + _WORD_END]
+        joined = pieces[0]
+        for piece in pieces[1:]:
+            yield joined, piece
+            joined += piece
+    # A vocabulary as large as CLIP's is filled with pairs of letters that no prompt holds.
+    yield from product(reversed(letters), letters)
+
+
+def _byte_letters() -> list[str]:
+    """Return a printable letter for each byte value, as GPT-2's byte-level BPE assigns them."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
+
+
+def _added(content: str) -> dict[str, Any]:
+    return {"content": content, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
+
+
+def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:
+    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")

@@ -1,0 +1,190 @@
+"""Checkpoints with the real classes and random weights, for tests, demos and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.testing.checkpoint_configs import (
+    INDEX,
+    SCHEDULER,
+    Size,
+    component_configs,
+    feature_extractor_config,
+)
+from olivelike.testing.checkpoint_hub_layout import extra_tensors, hub_name, stray_keys
+from olivelike.testing.checkpoint_tokenizer import write_tokenizer
+from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from olivelike.testing.checkpoint_weights import Array, Dtype
+
+Layout = Literal["saved", "hub"]
+_UNET_SHARDS = 2
+
+
+def make_checkpoint(
+    folder: str | Path,
+    family: Literal["sd15"] = "sd15",
+    *,
+    size: Size = "tiny",
+    seed: int = 0,
+    layout: Layout = "saved",
+    variant: Literal["fp16"] | None = None,
+) -> Path:
+    """Write a diffusers folder with seeded random weights.
+
+    The same `seed` gives the same weights in both layouts.
+
+    Args:
+        folder: where to write; made if absent.
+        family: the pipeline, Stable Diffusion 1.x.
+        size: `tiny` has the structure at small widths (14 MB, pictures of 64×64 px); `full` the published sizes
+            (859.5 M parameters in the UNet, 5.5 GB in all).
+        seed: of the random weights.
+        layout: `saved` as today's libraries write; `hub` as hubs hold it: older tensor names, stored
+            `position_ids`, a sharded UNet with tensors in an order of its own, stray config keys.
+        variant: `fp16` writes half-precision files beside the float32 ones.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: for an unknown family, size, layout or variant.
+    """
+    for value, known in ((family, ("sd15",)), (size, ("tiny", "full")), (layout, ("saved", "hub"))):
+        if value not in known:
+            raise ValueError(f"expected one of {', '.join(known)}, found {value!r}")
+    if variant not in (None, "fp16"):
+        raise ValueError(f"expected fp16 or no variant, found {variant!r}")
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    published = component_configs(size)
+    _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
+    for component, config in published.items():
+        target = root / component
+        target.mkdir(exist_ok=True)
+        shapes = _write_config(target, component, config, layout)
+        for name in (None, variant) if variant else (None,):
+            _write_weights(target, component, config, shapes, seed=seed, layout=layout, variant=name)
+    return root
+
+
+def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> None:
+    """Write what is no network: the index, tokenizer, scheduler and feature extractor."""
+    write_tokenizer(root / "tokenizer", vocab_size)
+    index, scheduler, extractor = dict(INDEX), dict(SCHEDULER), feature_extractor_config(size)
+    if layout == "saved":
+        import diffusers
+
+        version = {"_diffusers_version": diffusers.__version__}
+        index |= {**version, "image_encoder": [None, None], "requires_safety_checker": True}
+        scheduler |= {**version, "prediction_type": "epsilon", "timestep_spacing": "leading"}
+        del extractor["feature_extractor_type"]
+        extractor["image_processor_type"] = "CLIPImageProcessor"
+    else:
+        index["feature_extractor"] = ["transformers", "CLIPFeatureExtractor"]
+    _write_json(root / "model_index.json", index)
+    for name, value in (("scheduler/scheduler_config", scheduler), ("feature_extractor/preprocessor_config", extractor)):
+        (root / name).parent.mkdir(exist_ok=True)
+        _write_json(root / f"{name}.json", value)
+
+
+def _write_config(
+    folder: Path, component: str, published: dict[str, Any], layout: Layout
+) -> dict[str, tuple[int, ...]]:
+    """Write `config.json`; return the parameters of the class that it describes, by today's names."""
+    import torch
+
+    with torch.device("meta"), _quiet():
+        network = _build(component, published)
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    if layout == "hub":
+        _write_json(folder / "config.json", {**published, **stray_keys(component)})
+    elif component in ("unet", "vae"):
+        network.save_config(folder)
+    else:
+        network.config.architectures = [type(network).__name__]
+        network.config.save_pretrained(folder)
+    return shapes
+
+
+def _build(component: str, config: dict[str, Any]) -> Any:
+    import diffusers
+    import transformers
+    from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
+
+    match component:
+        case "unet":
+            return diffusers.UNet2DConditionModel.from_config(config)
+        case "vae":
+            return diffusers.AutoencoderKL.from_config(config)
+        case "text_encoder":
+            return transformers.CLIPTextModel(transformers.CLIPTextConfig.from_dict(config))
+    return StableDiffusionSafetyChecker(transformers.CLIPConfig.from_dict(config))
+
+
+def _write_weights(
+    folder: Path,
+    component: str,
+    config: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    seed: int,
+    layout: Layout,
+    variant: str | None,
+) -> None:
+    dtype: Dtype = "F16" if variant else "F32"
+    stem = "diffusion_pytorch_model" if component in ("unet", "vae") else "model"
+    name_of = {name: name for name in sorted(shapes)}
+    extra: dict[str, int] = {}
+    if layout == "hub":
+        # The order of the modules, not the alphabet: tensors of one module lie together.
+        name_of = {hub_name(component, name): name for name in shapes}
+        extra = extra_tensors(component, config)
+    tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {name: ("I64", (1, length)) for name, length in extra.items()}
+    tensors |= {stored: (dtype, shapes[name]) for stored, name in name_of.items()}
+
+    def value(stored: str) -> Array:
+        if stored in extra:
+            import numpy as np
+
+            return np.arange(extra[stored])[None]
+        return random_parameter(name_of[stored], shapes[name_of[stored]], seed, component)
+
+    infix = f".{variant}" if variant else ""
+    if layout == "hub" and component == "unet":
+        parts = _split(list(tensors), _UNET_SHARDS)
+        files = [f"{stem}{infix}-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
+        where = {name: file for file, part in zip(files, parts, strict=True) for name in part}
+        _write_json(folder / f"{stem}.safetensors.index{infix}.json", {"metadata": {}, "weight_map": where})
+    else:
+        parts, files = [list(tensors)], [f"{stem}{infix}.safetensors"]
+    for file, part in zip(files, parts, strict=True):
+        write_safetensors(folder / file, {name: tensors[name] for name in part}, value)
+
+
+def _split(names: list[str], count: int) -> list[list[str]]:
+    length = -(-len(names) // count)
+    return [names[start : start + length] for start in range(0, len(names), length)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence diffusers' remarks about the stray keys, which are meant to be there."""
+    from diffusers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")

@@ -1,0 +1,26 @@
+"""`convert`: from an architecture to a weightless ONNX graph at opset 23."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+
+
+class Convert(Pass):
+    """Export a component's network to ONNX, from its architecture alone: no weight is read."""
+
+    reads: ClassVar = ("architecture",)
+    writes: ClassVar = ("graph",)
+    tools: ClassVar = ("torch", "diffusers", "transformers", "onnxscript", "onnx-ir", "onnx")
+    resources: ClassVar = Resources(memory_bytes=900 << 20)
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Export under fake parameters, name inputs and outputs as clients expect, simplify."""
+        from olivelike.export import export_component
+
+        assert model.architecture is not None
+        return model.replace(graph=export_component(model.architecture, context.logger))

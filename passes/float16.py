@@ -1,0 +1,40 @@
+"""`float16`: compute in half precision, except where that is known to go wrong or is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+
+
+class Float16(Pass):
+    """Convert a graph to half precision; run it after all fusions."""
+
+    reads: ClassVar = ("graph",)
+    writes: ClassVar = ("graph",)
+    tools: ClassVar = ("onnx-ir", "onnx")
+    resources: ClassVar = Resources(memory_bytes=300 << 20)
+
+    keep_io: bool = False
+    """Leave graph inputs and outputs in float32."""
+
+    force_fp32: tuple[str, ...] = ()
+    """Operator types that stay in float32, such as `Softmax`."""
+
+    force_fp32_blocks: tuple[str, ...] = ()
+    """Blocks that stay in float32: module paths with wildcards, such as `up_blocks.*.resnets.0`; what lies
+    inside a matching block is meant too."""
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Cast parameters and values to float16; count what its range can't hold."""
+        from olivelike.half import HalfPrecision
+        from olivelike.model import Graph
+
+        assert model.graph is not None
+        graph = model.graph.to_ir()
+        half = HalfPrecision(graph, self.keep_io, self.force_fp32, self.force_fp32_blocks)
+        context.facts.update(half.convert())
+        return model.replace(graph=Graph.from_ir(graph))
