@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
+import stat
 import time
 from pathlib import Path
 
@@ -27,6 +27,20 @@ class FileSystem:
     def stat(self, path: Path) -> os.stat_result:
         """Return the file's size, times and identity."""
         return path.stat()
+
+    def is_folder(self, path: Path) -> bool:
+        """Tell whether there is a folder at the path."""
+        return path.is_dir()
+
+    def files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
+        """Return every file below a folder with its status; what vanishes meanwhile is left out."""
+        found = []
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                path = Path(parent, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((path, path.lstat()))
+        return found
 
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder; none if it does not exist or is no folder."""
@@ -96,6 +110,11 @@ class FileSystem:
         finally:
             os.close(descriptor)
 
+    def set_private(self, folder: Path) -> None:
+        """Let nobody else into a folder."""
+        if stat.S_IMODE(folder.stat().st_mode) != 0o700 and not _WINDOWS:
+            folder.chmod(0o700)
+
     def touch(self, path: Path) -> None:
         """Set a file's modification time to now."""
         os.utime(path)
@@ -107,9 +126,7 @@ class FileSystem:
         except (IsADirectoryError, PermissionError):
             if not path.is_dir():
                 raise
-            shutil.rmtree(path)
+            import shutil
 
-    def remove_folder_if_empty(self, path: Path) -> None:
-        """Remove an empty folder; leave one that is not empty or does not exist."""
-        with contextlib.suppress(OSError):
-            path.rmdir()
+            with contextlib.suppress(FileNotFoundError):  # another process removes it too
+                shutil.rmtree(path)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from filelock import BaseFileLock
+
+
+class KeyLock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Give it back."""
 
 
 def try_lock(path: Path) -> BaseFileLock | None:

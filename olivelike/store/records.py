@@ -14,7 +14,12 @@ def seal(kind: str, content: dict[str, Any]) -> bytes:
     Args:
         kind: what it is and in which version, such as `action/1`.
         content: JSON values; the names `kind` and `seal` are taken.
+
+    Raises:
+        ValueError: for a taken name, or a number that JSON lacks.
     """
+    if taken := content.keys() & {"kind", "seal"}:
+        raise ValueError(f"a record can't have the names {sorted(taken)}")
     record = {"kind": kind, **content}
     return json.dumps({"seal": digest_json(record), **record}, indent=1, allow_nan=False).encode() + b"\n"
 

@@ -1,0 +1,75 @@
+"""Run records and logs: what each run did, for `explain` and for people."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from olivelike.store.failures import explained
+from olivelike.store.records import seal, unseal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from olivelike.store.publish import Publisher
+
+_KIND = "run/1"
+KEPT_RUNS = 200
+"""How many run records, with their logs, garbage collection leaves."""
+
+
+def new_run_id() -> str:
+    """Return a new run id; ids sort by time."""
+    from datetime import UTC, datetime
+
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{os.urandom(3).hex()}"
+
+
+class Runs:
+    """The run records and logs of one store."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._layout = publisher.layout
+
+    def put(self, record: dict[str, Any]) -> Path:
+        """Write a run's record under its `run_id`; a later record of the same run replaces it."""
+        path = self._layout.run(record["run_id"])
+        self._publisher.write(path, seal(_KIND, record))
+        return path
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the records, newest first; damaged ones are left out."""
+        for path in reversed(self.paths()):
+            record = self.read(path)
+            if record is not None:
+                yield record
+
+    def paths(self) -> list[Path]:
+        """Return the paths of all records, oldest first."""
+        return [self._layout.runs / name for name in self._publisher.names(self._layout.runs)]
+
+    def read(self, path: Path) -> dict[str, Any] | None:
+        """Return one record, or `None` if it is damaged."""
+        record = unseal(_KIND, self._publisher.read(path) or b"")
+        return record if record and f"{record['run_id']}.json" == path.name else None
+
+    def log_path(self, run_id: str, node: str) -> Path:
+        """Return the path of a node's log; its folder exists at return."""
+        self._publisher.check_writable()
+        path = self._layout.log(run_id, node)
+        with explained(path):
+            self._publisher.fs.make_folder(path.parent)
+        return path
+
+    def drop_old(self) -> None:
+        """Remove all but the newest records, and the logs of runs older than those."""
+        kept = {path.stem for path in self.paths()[-KEPT_RUNS:]}
+        for path in self.paths():
+            if path.stem not in kept:
+                self._publisher.fs.remove(path)
+        oldest = min(kept, default="")
+        for name in self._publisher.names(self._layout.logs):
+            if name < oldest:
+                self._publisher.fs.remove(self._layout.logs / name)

@@ -1,0 +1,253 @@
+"""The index is a hint: damaged or forged, it is forgotten, and it never runs anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import diskcache
+import pytest
+
+from olivelike.store import Store
+from olivelike.store.index import Index
+from olivelike.store.json_disk import JsonDisk
+
+DATABASE = Path("index") / "cache.db"
+
+
+@pytest.fixture
+def warm(store: Store) -> Store:
+    store.remember_json("space", "key", {"answer": [1, 2.5, None]})
+    return store
+
+
+def change(store: Store, statement: str, *values: object) -> None:
+    connection = sqlite3.connect(store.root / DATABASE)
+    with connection:
+        assert connection.execute(statement, values).rowcount
+    connection.close()
+
+
+def test_a_hint_is_recalled_by_another_process(warm: Store) -> None:
+    script = "import sys, pathlib; from olivelike.store import Store; "
+    script += "print(Store.open(pathlib.Path(sys.argv[1])).recall_json('space', 'key'))"
+    shown = subprocess.run(
+        [sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True
+    )
+    assert shown.stdout == "{'answer': [1, 2.5, None]}\n"
+    assert warm.recall_json("space", "other") is None
+    assert warm.recall_json("other", "key") is None
+    warm.remember_json("space", "key", "new")
+    assert warm.recall_json("space", "key") == "new"
+
+
+def test_the_index_is_for_its_owner_only(warm: Store) -> None:
+    index = warm.root / "index"
+    assert index.stat().st_mode & 0o777 == 0o700
+    index.chmod(0o755)
+    warm.remember_json("space", "key", 1)
+    assert index.stat().st_mode & 0o777 == 0o700
+
+
+def test_recalling_changes_no_file_and_works_on_a_store_opened_for_reading(warm: Store) -> None:
+    before = {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")}
+    assert Store.open(warm.root, create=False).recall_json("space", "key") is not None
+    assert {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: path.write_bytes(b"no database" * 999), id="overwritten"),
+        pytest.param(lambda path: path.write_bytes(b""), id="emptied"),
+        pytest.param(lambda path: os.truncate(path, 5000), id="truncated"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:100] + b"\xff" * 20000), id="garbled"),
+        pytest.param(Path.unlink, id="deleted"),
+        pytest.param(lambda path: (path.unlink(), path.mkdir()), id="a folder"),
+    ],
+)
+def test_a_damaged_database_is_forgotten_and_rebuilt(warm: Store, damage) -> None:
+    damage(warm.root / DATABASE)
+    assert warm.recall_json("space", "key") is None
+    warm.remember_json("space", "key", "first")
+    warm.remember_json("space", "key", "again")
+    assert warm.recall_json("space", "key") == "again"
+
+
+def test_a_database_of_another_shape_is_rebuilt_at_the_next_write(warm: Store) -> None:
+    change(warm, "UPDATE Settings SET value = 'rubbish' WHERE key = 'size'")
+    change(warm, "INSERT INTO Settings VALUES (x'00', 'rubbish')")
+    change(warm, "INSERT INTO Settings VALUES ('disk_rubbish', 'rubbish')")
+    change(warm, "INSERT INTO Settings VALUES ('sqlite_); rubbish', 'rubbish')")
+    change(warm, "INSERT INTO Settings VALUES ('set', 'rubbish')")
+    for value in ("first", "again"):
+        warm.remember_json("space", "key", value)
+    assert warm.recall_json("space", "key") == "again"
+
+
+def test_a_flipped_bit_in_a_value_is_a_miss(warm: Store) -> None:
+    path = warm.root / DATABASE
+    data = path.read_bytes()
+    for place in range(data.index(b"[1, 2.5, null]"), data.index(b"[1, 2.5, null]") + 14):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert warm.recall_json("space", "key") in (None, {"answer": [1, 2.5, None]})
+
+
+def test_the_value_of_another_key_is_a_miss(warm: Store) -> None:
+    warm.remember_json("space", "other", 1)
+    change(
+        warm,
+        "UPDATE Cache SET value = (SELECT value FROM Cache WHERE key LIKE '%other%') WHERE key LIKE '%key%'",
+    )
+    assert warm.recall_json("space", "key") is None
+
+
+class Bomb:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.flag),))
+
+
+@pytest.mark.parametrize("kind", ["value", "value in a file", "key", "binary", "text file"])
+def test_forged_rows_run_nothing_and_remove_nothing(warm: Store, tmp_path: Path, kind: str) -> None:
+    flag = tmp_path / "exploded"
+    bomb = sqlite3.Binary(pickle.dumps(Bomb(flag)))
+    victim = tmp_path / "victim"
+    victim.write_bytes(bytes(bomb))
+    outside = os.path.relpath(victim, warm.root / "index")
+    if kind == "value":
+        change(warm, "UPDATE Cache SET mode = 4, value = ?", bomb)
+    elif kind == "value in a file":
+        change(warm, "UPDATE Cache SET mode = 4, value = NULL, filename = ?", outside)
+    elif kind == "key":
+        change(warm, "UPDATE Cache SET raw = 0, key = ?", bomb)
+    elif kind == "binary":
+        change(warm, "UPDATE Cache SET value = ?", bomb)
+    else:
+        change(warm, "UPDATE Cache SET mode = 3, value = NULL, filename = ?", outside)
+    assert warm.recall_json("space", "key") is None
+
+    cache = diskcache.Cache(str(warm.root / "index"), disk=JsonDisk)
+    for operation in (
+        lambda: list(cache),
+        lambda: [cache.get(key) for key in cache],
+        lambda: cache.get('["space","key"]'),
+        cache.peekitem,
+        lambda: cache.pop('["space","key"]', default=None),
+    ):
+        try:
+            operation()
+        except (sqlite3.DataError, KeyError):
+            continue
+    cache.close()
+
+    warm.remember_json("space", "key", "new")
+    assert warm.recall_json("space", "key") == "new"
+    assert not flag.exists()
+    assert victim.exists()
+
+
+def test_the_storage_layer_takes_only_text_keys_and_json(tmp_path: Path) -> None:
+    disk = JsonDisk(str(tmp_path))
+    assert disk.put("key") == ("key", True)
+    assert json.loads(disk.store({"a": 1}, read=False)[3]) == {"a": 1}
+    for refused in (
+        lambda: disk.put(b"key"),
+        lambda: disk.put(("key",)),
+        lambda: disk.store({1, 2}, read=False),
+        lambda: disk.store("stream", read=True),
+        disk.filename,
+    ):
+        with pytest.raises(TypeError):
+            refused()
+    for damaged in (("]", 1, None), ('"text"', 2, None), ('"text"', 1, "file"), (b"1", 1, None)):
+        value, mode, filename = damaged
+        with pytest.raises(sqlite3.DataError):
+            disk.fetch(mode, filename, value, False)
+
+
+def test_a_busy_index_is_skipped_and_not_rebuilt(warm: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.05)
+    connection = sqlite3.connect(warm.root / DATABASE, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    assert warm.recall_json("space", "key") is None
+    monkeypatch.setattr(Index, "_set", lambda *_: connection_is_locked(warm))
+    warm.remember_json("space", "key", "new")
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert warm.recall_json("space", "key") == {"answer": [1, 2.5, None]}
+    assert not warm.root.joinpath("quarantine").exists()
+
+
+def connection_is_locked(store: Store) -> None:
+    connection = sqlite3.connect(store.root / DATABASE, timeout=0)
+    try:
+        connection.execute("DELETE FROM Cache")
+    finally:
+        connection.close()
+
+
+def test_a_file_is_hashed_again_only_when_it_changed(store: Store, tmp_path: Path, monkeypatch) -> None:
+    hashed: list[Path] = []
+    from olivelike.digest import digest_file
+
+    def counting(path: Path) -> str:
+        hashed.append(path)
+        return digest_file(path)
+
+    monkeypatch.setattr("olivelike.store.file_digests.digest_file", counting)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    first = store.file_digest(path)
+    store.file_digest(path)
+    assert len(hashed) == 2, "changed less than two seconds before: not remembered"
+    monkeypatch.setattr("olivelike.store.file_digests._SETTLED_SECONDS", 0.0)
+    assert store.file_digest(path) == store.file_digest(path) == first
+    assert len(hashed) == 3
+    status = path.stat()
+    path.write_bytes(b"Weights")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert store.file_digest(path) != first, "same size and mtime, other ctime"
+    assert len(hashed) == 4
+
+
+def test_a_file_that_changes_while_it_is_hashed_is_refused(store: Store, tmp_path: Path, monkeypatch) -> None:
+    from olivelike.errors import SourceError
+
+    path = tmp_path / "growing"
+    path.write_bytes(b"")
+
+    def growing(path: Path) -> str:
+        path.write_bytes(path.read_bytes() + b"x")
+        return "0" * 64
+
+    monkeypatch.setattr("olivelike.store.file_digests.digest_file", growing)
+    with pytest.raises(SourceError, match="changes while it is read"):
+        store.file_digest(path)
+    with pytest.raises(SourceError, match="absent"):
+        store.file_digest(tmp_path / "absent")
+
+
+def test_looking_up_known_results_imports_no_index_or_lock_library(warm: Store, tmp_path: Path) -> None:
+    path = tmp_path / "source"
+    path.write_bytes(b"weights")
+    os.utime(path, (time.time() - 10, time.time() - 10))
+    script = """
+import sys, pathlib
+from olivelike.store import Store
+store = Store.open(pathlib.Path(sys.argv[1]))
+store.get_action("0" * 64), list(store.runs()), store.recall_json("space", "key")
+print(sorted({"diskcache", "filelock", "psutil", "numpy", "pydantic"} & sys.modules.keys()))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True
+    )
+    assert shown.stdout == "[]\n"
