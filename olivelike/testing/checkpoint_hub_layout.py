@@ -38,7 +38,11 @@ def stray_keys(component: str) -> dict[str, Any]:
     """Return config keys that training code and other library versions left behind."""
     match component:
         case "unet":
-            return {"_name_or_path": "runwayml/stable-diffusion-v1-5", **_EMA_LEFTOVERS}
+            return {
+                "_name_or_path": "runwayml/stable-diffusion-v1-5",
+                "_diffusers_version": "0.18.2",
+                **_EMA_LEFTOVERS,
+            }
         case "vae":
             return {"_name_or_path": "./vae-ft-mse", "_diffusers_version": "0.9.0.dev0"}
     return {}

@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 START, END = "<|startoftext|>", "<|endoftext|>"
 _WORD_END = "</w>"
 
-# Words of everyday prompts: each becomes one token, its prefixes too, so that prompts tokenize as with CLIP.
+# Words of everyday prompts: their prefixes become tokens, so that prompts are about as long as with CLIP.
 _WORDS = """
-a an the of in on at with and by to for from photo photograph picture image painting drawing sketch portrait
-landscape illustration watercolor oil pencil digital art artwork render style color colour black white red green
-blue yellow orange purple pink gold silver dark light bright night day sunset sunrise morning evening sky cloud
-sun moon star stars sea ocean river lake mountain mountains forest tree trees flower flowers garden field city
-street house castle tower bridge room window door car train ship boat plane astronaut riding horse cat dog bird
-fish dragon robot knight wizard king queen man woman boy girl child face eyes hair hand hat dress suit beautiful
-highly detailed sharp focus cinematic lighting soft studio background trending realistic fantasy anime low
-quality blurry bad ugly worst best masterpiece high resolution 4k 8k circle square triangle small large big
-""".split()
+a an the of in on at with and by to for from photo photograph picture image painting drawing sketch
+portrait landscape illustration watercolor oil pencil digital art artwork render style color colour
+black white red green blue yellow orange purple pink gold silver dark light bright night day sunset
+sunrise morning evening sky cloud sun moon star stars sea ocean river lake mountain mountains forest
+tree trees flower flowers garden field city street house castle tower bridge room window door car train
+ship boat plane astronaut riding horse cat dog bird fish dragon robot knight wizard king queen man woman
+boy girl child face eyes hair hand hat dress suit beautiful highly detailed sharp focus cinematic
+lighting soft studio background trending realistic fantasy anime low quality blurry bad ugly worst best
+masterpiece high resolution 4k 8k circle square triangle small large big
+"""
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:
@@ -38,7 +39,12 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     _write_json(folder / "vocab.json", vocabulary, indent=None)
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    special = {"bos_token": _added(START), "eos_token": _added(END), "pad_token": END, "unk_token": _added(END)}
+    special = {
+        "bos_token": _added(START),
+        "eos_token": _added(END),
+        "pad_token": END,
+        "unk_token": _added(END),
+    }
     _write_json(folder / "special_tokens_map.json", special)
     config = {
         "add_prefix_space": False,
@@ -79,7 +85,7 @@ def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def _candidate_merges(letters: list[str]) -> Iterator[tuple[str, str]]:
-    for word in _WORDS:
+    for word in _WORDS.split():
         pieces = [*word[:-1], word[-1] + _WORD_END]
         joined = pieces[0]
         for piece in pieces[1:]:
@@ -91,7 +97,11 @@ def _candidate_merges(letters: list[str]) -> Iterator[tuple[str, str]]:
 
 def _byte_letters() -> list[str]:
     """Return a printable letter for each byte value, as GPT-2's byte-level BPE assigns them."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
 
@@ -101,4 +111,6 @@ def _added(content: str) -> dict[str, Any]:
 
 
 def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+    path.write_text(
+        json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
+    )

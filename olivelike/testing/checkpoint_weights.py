@@ -25,8 +25,8 @@ _EMBEDDINGS = ("_embedding", "_embedding.weight", "_embeds")
 def random_parameter(name: str, shape: tuple[int, ...], seed: int, component: str) -> Array:
     """Return the float32 values of a parameter; they depend on nothing but the arguments.
 
-    Matrices and kernels are normal with variance 1 / fan-in, norms lie near 1, biases near 0 and are not 0, so
-    a network of any depth has outputs that neither vanish nor explode, in float16 either.
+    Matrices and kernels are normal with variance 1 / fan-in, norms lie near 1, biases near 0 but not at 0,
+    so a network of any depth has outputs that neither vanish nor explode, in float16 either.
     """
     import numpy as np
 

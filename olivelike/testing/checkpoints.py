@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
+_INDEX_NAME = "model_index.json"
 
 
 def make_checkpoint(
@@ -38,13 +39,14 @@ def make_checkpoint(
 ) -> Path:
     """Write a diffusers folder with seeded random weights.
 
-    The same `seed` gives the same weights in both layouts.
+    The same `seed` gives the same weights in both layouts. `model_index.json` comes last: a folder that has it is
+    whole.
 
     Args:
         folder: where to write; made if absent.
         family: the pipeline, Stable Diffusion 1.x.
-        size: `tiny` has the structure at small widths (14 MB, pictures of 64×64 px); `full` the published sizes
-            (859.5 M parameters in the UNet, 5.5 GB in all).
+        size: `tiny` has the structure at small widths (11 MB, pictures of 64 by 64 px); `full` the published
+            sizes (859.5 M parameters in the UNet, 5.5 GB in all).
         seed: of the random weights.
         layout: `saved` as today's libraries write; `hub` as hubs hold it: older tensor names, stored
             `position_ids`, a sharded UNet with tensors in an order of its own, stray config keys.
@@ -63,6 +65,7 @@ def make_checkpoint(
         raise ValueError(f"expected fp16 or no variant, found {variant!r}")
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
+    (root / _INDEX_NAME).unlink(missing_ok=True)
     published = component_configs(size)
     _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
     for component, config in published.items():
@@ -71,27 +74,48 @@ def make_checkpoint(
         shapes = _write_config(target, component, config, layout)
         for name in (None, variant) if variant else (None,):
             _write_weights(target, component, config, shapes, seed=seed, layout=layout, variant=name)
+    _write_index(root, layout)
     return root
 
 
 def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> None:
-    """Write what is no network: the index, tokenizer, scheduler and feature extractor."""
+    """Write what is no network: tokenizer, scheduler and feature extractor."""
     write_tokenizer(root / "tokenizer", vocab_size)
-    index, scheduler, extractor = dict(INDEX), dict(SCHEDULER), feature_extractor_config(size)
+    scheduler, extractor = dict(SCHEDULER), feature_extractor_config(size)
     if layout == "saved":
         import diffusers
 
-        version = {"_diffusers_version": diffusers.__version__}
-        index |= {**version, "image_encoder": [None, None], "requires_safety_checker": True}
-        scheduler |= {**version, "prediction_type": "epsilon", "timestep_spacing": "leading"}
+        scheduler |= {
+            "_diffusers_version": diffusers.__version__,
+            "prediction_type": "epsilon",
+            "timestep_spacing": "leading",
+        }
         del extractor["feature_extractor_type"]
         extractor["image_processor_type"] = "CLIPImageProcessor"
-    else:
-        index["feature_extractor"] = ["transformers", "CLIPFeatureExtractor"]
-    _write_json(root / "model_index.json", index)
-    for name, value in (("scheduler/scheduler_config", scheduler), ("feature_extractor/preprocessor_config", extractor)):
+    for name, value in (
+        ("scheduler/scheduler_config", scheduler),
+        ("feature_extractor/preprocessor_config", extractor),
+    ):
         (root / name).parent.mkdir(exist_ok=True)
         _write_json(root / f"{name}.json", value)
+
+
+def _write_index(root: Path, layout: Layout) -> None:
+    """Write `model_index.json` whole or not at all."""
+    index = dict(INDEX)
+    if layout == "saved":
+        import diffusers
+
+        index |= {
+            "_diffusers_version": diffusers.__version__,
+            "image_encoder": [None, None],
+            "requires_safety_checker": True,
+        }
+    else:
+        index["feature_extractor"] = ["transformers", "CLIPFeatureExtractor"]
+    unfinished = root / f"{_INDEX_NAME}.tmp"
+    _write_json(unfinished, index)
+    unfinished.replace(root / _INDEX_NAME)
 
 
 def _write_config(
@@ -146,7 +170,9 @@ def _write_weights(
         # The order of the modules, not the alphabet: tensors of one module lie together.
         name_of = {hub_name(component, name): name for name in shapes}
         extra = extra_tensors(component, config)
-    tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {name: ("I64", (1, length)) for name, length in extra.items()}
+    tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {
+        name: ("I64", (1, length)) for name, length in extra.items()
+    }
     tensors |= {stored: (dtype, shapes[name]) for stored, name in name_of.items()}
 
     def value(stored: str) -> Array:

@@ -1,0 +1,24 @@
+"""Where a pipeline comes from: folders and hub ids, read as tables without copying a weight byte.
+
+Opening a source needs no library but the standard one (a hub id that is not cached needs `huggingface_hub`).
+`olivelike.sources.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
+"""
+
+from olivelike.sources.adaptation import Adaptation, bind
+from olivelike.sources.checkpoint import Checkpoint
+from olivelike.sources.hub_cache import known_digest
+from olivelike.sources.pipeline import PipelineSource, SourceSpec, open_source
+from olivelike.sources.safetensors_header import Header, RawTensor, read_header
+
+__all__ = [
+    "Adaptation",
+    "Checkpoint",
+    "Header",
+    "PipelineSource",
+    "RawTensor",
+    "SourceSpec",
+    "bind",
+    "known_digest",
+    "open_source",
+    "read_header",
+]

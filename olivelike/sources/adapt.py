@@ -1,0 +1,108 @@
+"""Asking diffusers and transformers what a stored checkpoint means to them; run it in a worker.
+
+Names are mapped by the libraries' own loading code, fed with tensors of the stored names and shapes that take
+no memory (one element, stride 0) and whose value says which they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError
+from olivelike.model import Architecture
+from olivelike.sources.adaptation import Adaptation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from olivelike.sources.loading import Loading
+
+_LISTED = 10
+
+
+def adapt(
+    component: str,
+    library: str,
+    class_name: str,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Adaptation:
+    """Return architecture and name table of a stored component.
+
+    Args:
+        component: name within the pipeline, such as `vae_decoder`.
+        library: as in `model_index.json`.
+        class_name: as in `model_index.json`.
+        config: the raw `config.json`.
+        shapes: stored name → shape.
+
+    Returns:
+        An `Adaptation` whose architecture has library `diffusers` or `transformers`, the one that loads the
+        class: the safety checker, kept in diffusers, is a transformers model.
+
+    Raises:
+        SourceError: if the class is unknown or refuses the config, a parameter has no stored tensor, or
+            shapes differ.
+    """
+    network_class = _find_class(component, library, class_name)
+    loader, loading = _load(component, network_class, dict(config), shapes)
+    _check(component, class_name, loading)
+    architecture = Architecture(component, loader, class_name, loading.config)
+    unused = tuple(sorted(shapes.keys() - {raw for raw, _ in loading.names.values()}))
+    return Adaptation(architecture, dict(sorted(loading.names.items())), unused)
+
+
+def _find_class(component: str, library: str, class_name: str) -> Any:
+    """Return the class that the index names, looked up as diffusers does."""
+    import diffusers.pipelines
+    import transformers
+
+    homes = {"diffusers": diffusers, "transformers": transformers}
+    try:
+        return getattr(homes.get(library) or getattr(diffusers.pipelines, library), class_name)
+    except AttributeError as error:
+        home = f"the installed {library}" if library in homes else f"diffusers.pipelines.{library}"
+        raise SourceError(
+            f"{component}: {home} has no class {class_name}; a newer version of it may, "
+            f"or drop {component} from `components:`",
+        ) from error
+
+
+def _load(
+    component: str, network_class: Any, config: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, Loading]:
+    import diffusers
+    import transformers
+
+    from olivelike.sources.diffusers_loading import load_diffusers
+    from olivelike.sources.transformers_loading import load_transformers
+
+    if issubclass(network_class, diffusers.ModelMixin):
+        return "diffusers", load_diffusers(component, network_class, config, shapes)
+    if issubclass(network_class, transformers.PreTrainedModel):
+        return "transformers", load_transformers(component, network_class, config, shapes)
+    raise SourceError(
+        f"{component}: {network_class.__name__} is no network; drop {component} from `components:`",
+    )
+
+
+def _check(component: str, class_name: str, loading: Loading) -> None:
+    if loading.mismatched:
+        rows = [
+            f"{name}: {class_name} has {list(expected)}, the file {list(found)}"
+            for name, (expected, found) in sorted(loading.mismatched.items())
+        ]
+        raise SourceError(
+            f"{component}: config.json does not match the weights in {len(rows)} tensors: "
+            f"{_first(rows)}; get both files from the same source",
+        )
+    if loading.missing:
+        raise SourceError(
+            f"{component}: {len(loading.missing)} parameters of {class_name} are not in the weight files: "
+            f"{_first(sorted(loading.missing))}; the files are incomplete or of another network",
+        )
+
+
+def _first(rows: list[str]) -> str:
+    rest = len(rows) - _LISTED
+    return "; ".join(rows[:_LISTED]) + (f"; and {rest} more" if rest > 0 else "")

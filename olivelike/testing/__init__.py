@@ -1,0 +1,60 @@
+"""Tools for the tests of passes: checkpoints, models at hand, a runner for passes, comparison with torch.
+
+```python
+from olivelike.testing import compare_with_torch, run_pass, tiny_model
+
+def test_my_pass_keeps_the_numbers():
+    result = run_pass(MyPass(strength=2), tiny_model("vae_decoder", graph=True), target="cuda")
+    assert result.facts["rewritten"] == 12
+    compare_with_torch(result).require(1e-5)
+```
+
+| name | what it does |
+| --- | --- |
+| `run_pass` | runs a pass as the engine does, with its checks, in this process |
+| `tiny_model` | a component of a small SD 1.5 checkpoint, with its graph if wanted; made once in a process |
+| `load_model` | a component of a checkpoint folder |
+| `random_model` | seeded random weights for any architecture |
+| `LocalModel`, `LocalTensors` | a model whose weight bytes are on this machine, and its access to them |
+| `compare_with_torch` | relative errors of a model, or of an output folder, against the torch network in float64 |
+| `make_checkpoint` | writes a whole pipeline folder with seeded random weights |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from olivelike.testing.checkpoints import make_checkpoint
+    from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
+    from olivelike.testing.parity import Case, Comparison, compare_with_torch
+    from olivelike.testing.passes import run_pass
+
+__all__ = [
+    "Case",
+    "Comparison",
+    "LocalModel",
+    "LocalTensors",
+    "compare_with_torch",
+    "load_model",
+    "make_checkpoint",
+    "random_model",
+    "run_pass",
+    "tiny_model",
+]
+
+_HOMES = {
+    "checkpoints": ("make_checkpoint",),
+    "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
+    "parity": ("Case", "Comparison", "compare_with_torch"),
+    "passes": ("run_pass",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module at its first use."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,152 @@
+"""Models whose weights are at hand: of a checkpoint folder, of the tiny checkpoint, or random."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from olivelike.digest import digest_bytes, digest_file
+from olivelike.errors import PassError
+from olivelike.model import Architecture, Model, Tensor, Weights
+from olivelike.model.tensor_file import DTYPES, read_tensor
+from olivelike.testing.checkpoint_weights import random_parameter
+from olivelike.testing.checkpoints import make_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Array = np.ndarray[Any, Any]
+
+
+class LocalTensors:
+    """Tensor access over files of this machine; new tensors go to a folder that is removed with the last user."""
+
+    def __init__(self, files: Mapping[str, Path] | None = None) -> None:
+        """Serve `files`: the path of each file with weights, by its SHA-256."""
+        self.files = dict(files or {})
+        self._folder: Path | None = None
+
+    def read(self, tensor: Tensor) -> Array:
+        """Return a tensor's values, in its shape and dtype."""
+        return read_tensor(tensor, self.files[tensor.file])
+
+    def write(self, array: Array) -> Tensor:
+        """Keep a new tensor; return its table entry.
+
+        Raises:
+            PassError: for a dtype that safetensors does not have.
+        """
+        array = np.asarray(array, order="C")
+        dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
+        if dtype is None:
+            raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
+        data = array.tobytes()
+        digest = digest_bytes(data)
+        if digest not in self.files:
+            self.files[digest] = self._new_folder() / digest
+            self.files[digest].write_bytes(data)
+        return Tensor(dtype, array.shape, digest, 0)
+
+    def table(self, arrays: Mapping[str, Array]) -> Weights:
+        """Keep arrays; return them as a weights facet."""
+        return Weights({name: self.write(array) for name, array in arrays.items()})
+
+    def _new_folder(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="olivelike-tensors-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+
+def no_progress(done: int, total: int) -> None:
+    """Receive progress, and tell nobody."""
+    del done, total
+
+
+@dataclass(frozen=True)
+class LocalModel(Model):
+    """A model, access to its weights, and what the last pass put into the run record."""
+
+    tensors: LocalTensors = field(default_factory=LocalTensors, compare=False)
+    facts: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def parameter(self, name: str) -> Array:
+        """Return the values of one parameter."""
+        assert self.weights is not None, "the model has no weights"
+        return self.tensors.read(self.weights[name])
+
+
+def load_model(folder: str | Path, component: str, *, variant: str | None = None) -> LocalModel:
+    """Return architecture and weights of one component of a checkpoint folder.
+
+    Args:
+        folder: A diffusers folder.
+        component: Such as `unet` or `vae_decoder`.
+        variant: Which of several weight files, such as `fp16`.
+
+    Raises:
+        SourceError: when the folder lacks something.
+    """
+    from olivelike.sources import SourceSpec, bind, open_source
+    from olivelike.sources.adapt import adapt
+
+    source = open_source(SourceSpec(path=Path(folder), variant=variant), [component])
+    checkpoint = source.checkpoint(component)
+    adaptation = adapt(
+        component, checkpoint.library, checkpoint.class_name, checkpoint.config, checkpoint.shapes
+    )
+    digests = {path: digest_file(path) for path in checkpoint.files}
+    weights = bind(adaptation, checkpoint, digests)
+    tensors = LocalTensors({digest: path for path, digest in digests.items()})
+    return LocalModel(component, adaptation.architecture, weights, tensors=tensors)
+
+
+def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
+    """Return seeded random weights, of a sane scale, for any architecture that `convert` knows."""
+    from olivelike.export.network import build_network
+
+    tensors = LocalTensors()
+    shapes = {name: tuple(value.shape) for name, value in build_network(architecture).named_parameters()}
+    arrays = {
+        name: random_parameter(name, shape, seed, architecture.component) for name, shape in shapes.items()
+    }
+    return LocalModel(architecture.component, architecture, tensors.table(arrays), tensors=tensors)
+
+
+@cache
+def tiny_model(component: str, *, seed: int = 0, graph: bool = False) -> LocalModel:
+    """Return a component of the tiny SD 1.5 checkpoint: the real classes and structure at small widths.
+
+    The checkpoint is made, and each component exported, once in a process.
+
+    Args:
+        component: One of `text_encoder`, `unet`, `vae_encoder`, `vae_decoder`, `safety_checker`.
+        seed: Of the weights; all seeds share one graph.
+        graph: Export it too: half a minute for the UNet, seconds for the others.
+    """
+    if not graph:
+        return load_model(tiny_checkpoint(seed), component)
+    from olivelike.export import export_component
+
+    model = tiny_model(component, seed=seed)
+    if seed:
+        return model.replace(graph=tiny_model(component, graph=True).graph)
+    assert model.architecture is not None
+    return model.replace(graph=export_component(model.architecture, logging.getLogger(__name__)))
+
+
+@cache
+def tiny_checkpoint(seed: int = 0) -> Path:
+    """Return the folder of the tiny checkpoint of this process; treat it as read-only."""
+    folder = Path(tempfile.mkdtemp(prefix="olivelike-tiny-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return make_checkpoint(folder, seed=seed)

@@ -1,0 +1,212 @@
+"""Holding an ONNX component against the torch network that it was made from."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from olivelike.errors import UsageError, VerificationError
+from olivelike.export.interface import Input, interface_of
+from olivelike.testing.models import LocalModel, no_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnxruntime
+    import torch
+
+    Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The sizes of one comparison, in what the component takes: latent cells, or pixels."""
+
+    batch: int
+    height: int
+    width: int
+    sequence: int = 77
+
+
+CASES = (Case(1, 16, 24), Case(3, 24, 8, 9))
+"""None is square, and none has the sizes that `convert` traces with."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Relative errors ‖a - b‖ / ‖b‖ against torch in float64."""
+
+    errors: Mapping[Case, Mapping[str, float]]
+    """By case and output name; 0 where both are all zero, infinite where only torch is."""
+
+    @property
+    def worst(self) -> float:
+        """The largest error; NaN if there is one."""
+        return float(np.max([error for by_output in self.errors.values() for error in by_output.values()]))
+
+    def require(self, limit: float) -> None:
+        """Check that no error is above `limit`; NaN counts as above.
+
+        Raises:
+            VerificationError: with every output that is further off.
+        """
+        rows = [
+            f"{output} at {case}: {error:.1e}"
+            for case, by_output in self.errors.items()
+            for output, error in by_output.items()
+            if not error <= limit
+        ]
+        if rows:
+            raise VerificationError(f"further from torch than {limit:.0e}: {'; '.join(rows)}")
+
+
+def compare_with_torch(
+    subject: LocalModel | str | Path,
+    reference: LocalModel | None = None,
+    *,
+    cases: Sequence[Case] = CASES,
+    seed: int = 0,
+) -> Comparison:
+    """Run a component in ONNX Runtime on the CPU, and its network in torch in float64; compare all outputs.
+
+    Both get the same seeded random inputs. Fused operators that the CPU lacks are replaced by what they mean,
+    so the result for any target can be checked. Torch's own float32 can be 1e-5 off; hence float64.
+
+    Args:
+        subject: A model with a graph, which is materialised first, or a component's folder with its
+            `model.onnx`, such as `models/sd15_cuda/unet`.
+        reference: Architecture and weights of the original; needed for a folder, `subject` itself otherwise.
+        cases: Batches and sizes to compare at.
+        seed: Of the inputs.
+
+    Raises:
+        UsageError: when a folder comes without its reference.
+        PassError: when the graph can't be materialised.
+    """
+    if isinstance(subject, LocalModel):
+        reference = reference or subject
+        with tempfile.TemporaryDirectory(prefix="olivelike-parity-") as folder:
+            materialize_model(subject, Path(folder))
+            return _compare(Path(folder), reference, cases, seed)
+    if reference is None:
+        raise UsageError("name the original of the folder: reference=load_model(CHECKPOINT, COMPONENT)")
+    return _compare(Path(subject), reference, cases, seed)
+
+
+def materialize_model(model: LocalModel, folder: Path) -> None:
+    """Write a model's `model.onnx` and its data file into an existing folder.
+
+    Raises:
+        UsageError: when it has no graph or no weights.
+    """
+    from olivelike.output.materialize import materialize
+
+    if model.graph is None or model.weights is None:
+        raise UsageError("the model needs a graph and weights to be compared; run `convert` on it first")
+    materialize(model.graph, model.weights, model.tensors.files, folder, no_progress)
+
+
+def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: int) -> Comparison:
+    assert reference.architecture is not None
+    interface = interface_of(reference.component, reference.architecture.config)
+    session = open_on_cpu(folder)
+    network = torch_network(reference)
+    errors: dict[Case, dict[str, float]] = {}
+    for case in cases:
+        feeds = random_inputs(interface.inputs, case, reference.architecture.config, seed)
+        expected = run_torch(network, feeds)
+        actual = session.run(list(interface.outputs), _as_the_graph_takes(session, feeds))
+        pairs = zip(interface.outputs, actual, expected, strict=True)
+        errors[case] = {name: relative_error(found, wanted) for name, found, wanted in pairs}
+    return Comparison(errors)
+
+
+def relative_error(actual: Array, expected: Array) -> float:
+    """Return ‖actual - expected‖ / ‖expected‖, infinite for another shape."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    distance = np.linalg.norm((actual.astype(np.float64) - expected.astype(np.float64)).ravel())
+    length = np.linalg.norm(expected.astype(np.float64).ravel())
+    if length == 0:
+        return 0.0 if distance == 0 else float("inf")
+    return float(distance / length)
+
+
+def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
+    """Open a component's folder on the CPU, with what fused operators mean in place of missing kernels."""
+    import onnx
+    import onnx_ir as ir
+    import onnxruntime
+
+    from olivelike.contrib import with_functions
+
+    model = ir.from_proto(onnx.load(folder / "model.onnx", load_external_data=False))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    data = ir.to_proto(with_functions(model)).SerializeToString()
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+
+
+def torch_network(model: LocalModel) -> torch.nn.Module:
+    """Return the torch network with the model's weights in float64, taking a component's inputs in order."""
+    import torch
+
+    from olivelike.export.network import build_network, wrap
+
+    assert model.architecture is not None
+    assert model.weights is not None
+    network = build_network(model.architecture)
+    for name, parameter in list(network.named_parameters(remove_duplicate=False)):
+        owner, _, leaf = name.rpartition(".")
+        values = torch.from_numpy(model.parameter(name).astype(np.float64))
+        setattr(
+            network.get_submodule(owner), leaf, torch.nn.Parameter(values.reshape(parameter.shape), False)
+        )
+    return wrap(model.component, network.double())
+
+
+def random_inputs(inputs: Sequence[Input], case: Case, config: dict[str, Any], seed: int) -> dict[str, Array]:
+    """Return seeded inputs: normal values, token ids, a whole timestep."""
+    random = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for value in inputs:
+        pairs = zip(value.dims, value.example, strict=True)
+        shape = tuple(size if dim is None else _size(dim, case) for dim, size in pairs)
+        if value.dtype == "int32":
+            feeds[value.name] = random.integers(0, config["vocab_size"], shape, dtype=np.int32)
+        elif value.name == "timestep":
+            feeds[value.name] = random.integers(1, 1000, shape).astype(np.float32)
+        else:
+            feeds[value.name] = random.standard_normal(shape, dtype=np.float32)
+    return feeds
+
+
+def _size(dim: str, case: Case) -> int:
+    """Return a dynamic dimension's size; one timestep serves the whole batch."""
+    if dim == "unet_time_batch":
+        return 1
+    size: int = getattr(case, dim.rpartition("_")[2])
+    return size
+
+
+def run_torch(network: torch.nn.Module, feeds: Mapping[str, Array]) -> list[Array]:
+    """Return a float64 network's outputs, in order."""
+    import torch
+
+    arguments = [torch.from_numpy(value.copy()) for value in feeds.values()]
+    arguments = [value.double() if value.is_floating_point() else value for value in arguments]
+    with torch.no_grad():
+        outputs = network(*arguments)
+    return [value.numpy() for value in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+
+def _as_the_graph_takes(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]
+) -> dict[str, Array]:
+    half = {value.name for value in session.get_inputs() if value.type == "tensor(float16)"}
+    return {name: value.astype(np.float16) if name in half else value for name, value in feeds.items()}

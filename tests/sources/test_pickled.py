@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from olivelike.errors import SourceError
+from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.pickled import describe_pickle, read_pickle_table
+
+
+@pytest.fixture
+def pickled(saved_copy: Path) -> Path:
+    """A folder whose text encoder has a `.bin` file only."""
+    safe = saved_copy / "text_encoder/model.safetensors"
+    torch.save(load_file(safe), safe.with_name("pytorch_model.bin"))
+    safe.unlink()
+    return saved_copy
+
+
+def test_pickled_weights_are_refused_unless_allowed(pickled: Path) -> None:
+    with pytest.raises(SourceError, match=r"only pickled weights \(pytorch_model\.bin\).*--allow-pickle"):
+        open_source(SourceSpec(path=pickled), ["text_encoder"])
+
+
+def test_safetensors_win_over_pickled_weights_even_where_those_are_allowed(saved_copy: Path) -> None:
+    (saved_copy / "text_encoder/pytorch_model.bin").write_bytes(b"never read")
+    source = open_source(SourceSpec(path=saved_copy), ["text_encoder"], allow_pickle=True)
+    assert source.checkpoint("text_encoder").files[0].name == "model.safetensors"
+
+
+def test_the_table_points_at_the_tensors_bytes_in_the_archive(pickled: Path, saved_checkpoint: Path) -> None:
+    spec = SourceSpec(path=pickled)
+    found = open_source(spec, ["text_encoder"], allow_pickle=True).checkpoint("text_encoder")
+    data = found.files[0].read_bytes()
+    expected = load_file(saved_checkpoint / "text_encoder/model.safetensors")
+    assert found.tensors.keys() == expected.keys()
+    for name, (stored, _) in found.tensors.items():
+        piece = data[stored.offset : stored.offset + expected[name].nbytes]
+        assert piece == expected[name].numpy().tobytes()
+    plain = open_source(SourceSpec(path=saved_checkpoint), ["text_encoder"]).checkpoint("text_encoder")
+    assert found.layout_digest == plain.layout_digest
+
+
+def test_shared_and_sliced_tensors_point_into_one_storage(tmp_path: Path) -> None:
+    whole = torch.arange(10.0)
+    torch.save({"whole": whole, "part": whole[4:8], "half": torch.ones(3).half()}, tmp_path / "a.bin")
+    table = describe_pickle(tmp_path / "a.bin")
+    assert table["part"] == ["F32", [4], table["whole"][2] + 16]
+    assert table["half"][:2] == ["F16", [3]]
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_code_in_a_pickle_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"w": Bomb()}, "a.bin")
+    with pytest.raises(SourceError, match=r"a\.bin: can't be loaded as plain tensors"):
+        read_pickle_table(tmp_path / "a.bin")
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([1, 2], "expected a dict of tensors, found list"),
+        ({"epoch": 3}, "epoch is no tensor"),
+        ({"w": torch.ones(2, 3).t()}, "the bytes of w do not lie in one piece"),
+    ],
+)
+def test_content_that_no_table_can_describe_is_refused(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "a.bin")
+    with pytest.raises(SourceError, match=message):
+        describe_pickle(tmp_path / "a.bin")
+
+
+def test_the_format_before_zip_archives_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
+    with pytest.raises(SourceError, match="do not lie in one piece; load it with torch once"):
+        describe_pickle(tmp_path / "old.bin")
+    (tmp_path / "bad.bin").write_bytes(b"PK, but no archive")
+    with pytest.raises(SourceError, match=r"bad\.bin: can't be loaded"):
+        describe_pickle(tmp_path / "bad.bin")
+
+
+def test_modules_of_the_current_folder_are_not_imported(
+    pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('imported from the current folder')")
+    monkeypatch.chdir(tmp_path)
+    assert read_pickle_table(pickled / "text_encoder/pytorch_model.bin")
