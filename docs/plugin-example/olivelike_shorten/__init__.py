@@ -1,0 +1,1 @@
+"""An example plugin for olivelike: one pass and its helper module."""

@@ -1,0 +1,86 @@
+"""Writes the beginning of a new pass: a module that works, and its test."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from typing import TYPE_CHECKING
+
+from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*")
+
+_MODULE = '''\
+"""The pass `{name}`."""
+
+from olivelike.model import Graph, Model
+from olivelike.pass_api import Context, Pass
+
+
+class {class_name}(Pass):
+    """Give the graph a name; say here what your pass does."""
+
+    reads = ("graph",)
+    writes = ("graph",)
+
+    label: str = "{name}"
+    """Name that the graph gets."""
+
+    def run(self, model: Model, context: Context) -> Model:
+        onnx_model = model.graph.to_ir()
+        onnx_model.graph.name = self.label
+        return model.replace(graph=Graph.from_ir(onnx_model))
+'''
+
+_TEST = '''\
+"""Tests of the pass `{name}`."""
+
+import onnx
+from {name} import {class_name}
+
+from olivelike.model import Graph, Model
+from olivelike.testing import run_pass
+
+
+def test_the_graph_gets_the_label():
+    onnx_model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> before (float[N] x) => (float[N] y) {{ y = Relu(x) }}'
+    )
+    model = Model("unet", graph=Graph(onnx_model.SerializeToString()))
+
+    result = run_pass({class_name}(label="after"), model)
+
+    assert result.graph.to_ir().graph.name == "after"
+'''
+
+
+def new_pass(name: str, folder: Path) -> tuple[Path, Path]:
+    """Write `NAME.py` and `test_NAME.py` into `folder`, which is made if needed.
+
+    Args:
+        name: name of the pass, lower-case words joined by `_`.
+        folder: where the files go; list it, or the new file, under `plugins:`.
+
+    Returns:
+        The two files.
+
+    Raises:
+        UsageError: for a name that no pass can have, or if one of the files exists.
+    """
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UsageError(
+            f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "
+            "with a letter, such as prune_heads"
+        )
+    files = folder / f"{name}.py", folder / f"test_{name}.py"
+    for file in files:
+        if file.exists():
+            raise UsageError(f"{file} exists already; choose another name or folder")
+    class_name = "".join(word.capitalize() for word in name.split("_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, template in zip(files, (_MODULE, _TEST), strict=True):
+        file.write_text(template.format(name=name, class_name=class_name), encoding="utf-8", newline="\n")
+    return files

@@ -1,0 +1,154 @@
+"""The digest of a pass's code changes when the code does, and only then."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import pytest
+
+from olivelike.registry import Registry, code_digest, module_code_digest
+
+
+def digest_of(plugin, name="sharpen"):
+    return code_digest(Registry.load([str(plugin)]).get(name))
+
+
+@pytest.fixture
+def plugin(write, write_pass):
+    write("p/tint.py", "import shade\nVALUE = 1\n")
+    write("p/shade.py", "def late():\n    import deep\n")
+    write("p/deep.py", "DEEP = 1\n")
+    write("p/unrelated.py", "x = 1\n")
+    return write_pass("p/sharpen.py", "Sharpen", "import json\nimport yaml\nfrom tint import VALUE")
+
+
+def test_it_covers_the_module_and_all_local_modules_that_it_reaches(plugin):
+    assert list(digest_of(plugin).modules) == [".sharpen", "deep", "shade", "tint"]
+
+
+@pytest.mark.parametrize("changed", ["sharpen", "tint", "shade", "deep"])
+def test_a_change_in_any_of_them_changes_it_and_names_the_module(plugin, changed):
+    before = digest_of(plugin)
+    file = plugin.with_name(f"{changed}.py")
+    file.write_text(file.read_text() + "# changed\n")
+    after = digest_of(plugin)
+    assert before.digest != after.digest
+    different = {name.strip(".") for name in before.modules if before.modules[name] != after.modules[name]}
+    assert different == {changed}
+
+
+def test_moving_the_folder_touching_files_and_other_line_ends_change_nothing(plugin, tmp_path):
+    before = digest_of(plugin)
+    unrelated = plugin.with_name("unrelated.py")
+    unrelated.write_text("y = 2\n")
+    moved = shutil.move(plugin.parent, tmp_path / "elsewhere")
+    for file in moved.iterdir():
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert digest_of(moved / "sharpen.py") == before
+
+
+def test_a_package_counts_with_its_relative_imports_and_its_init(write, write_pass, tmp_path):
+    write("filters/__init__.py", "from . import setup\n")
+    write("filters/setup.py", "")
+    write("filters/sub/__init__.py", "def unused():\n    from ..never import x\n")
+    write("filters/sub/tint.py", "from ..base import x\n")
+    write("filters/base.py", "x = 1\n")
+    write("filters/never.py", "x = 1\n")
+    write_pass("filters/sharpen.py", "Sharpen", "from .sub import tint")
+    modules = list(digest_of(tmp_path / "filters").modules)
+    # `sub` is imported by name, so its functions may be called.
+    assert modules == [".", ".base", ".never", ".setup", ".sharpen", ".sub", ".sub.tint"]
+
+
+def test_a_parent_package_counts_without_the_imports_inside_its_functions(write, write_pass):
+    write("lazy/__init__.py", "def unused():\n    import big\n")
+    write("lazy/tint.py", "x = 1\n")
+    write("big.py", "x = 1\n")
+    plugin = write_pass("sharpen.py", "Sharpen", "import lazy.tint")
+    assert list(digest_of(plugin).modules) == [".sharpen", "lazy", "lazy.tint"]
+
+
+def test_imports_for_type_checkers_do_not_count(write, write_pass):
+    write("tint.py", "x = 1\n")
+    imports = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tint"
+    assert list(digest_of(write_pass("sharpen.py", "Sharpen", imports)).modules) == [".sharpen"]
+
+
+def test_an_optional_module_counts_as_absent_until_it_appears(write, write_pass):
+    imports = "try:\n    import maybe\nexcept ImportError:\n    maybe = None"
+    plugin = write_pass("sharpen.py", "Sharpen", imports)
+    before = digest_of(plugin)
+    assert before.modules["maybe"] == "absent"
+    write("maybe.py", "x = 1\n")
+    assert digest_of(plugin).digest != before.digest
+
+
+def test_nothing_is_imported_to_compute_it(write, write_pass):
+    write("danger.py", "raise SystemExit('imported')\n")
+    plugin = write_pass("sharpen.py", "Sharpen", value="__import__('danger')")
+    assert "danger" in digest_of(plugin).modules
+    assert "danger" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import importlib\nload = importlib.import_module(json_name) if (json_name := '') else None",
+        "from importlib import import_module as load",
+        "from importlib.util import spec_from_file_location\nspec = spec_from_file_location('x', 'y')",
+        "import runpy\nrun = runpy.run_path",
+    ],
+)
+def test_code_loaded_under_a_computed_name_makes_the_pass_uncacheable(write_pass, imports):
+    plugin = write_pass("sharpen.py", "Sharpen", imports)
+    found = digest_of(plugin)
+    assert found.digest is None
+    assert "sharpen.py:" in found.uncacheable
+    assert "name the module in an import statement" in found.uncacheable
+
+
+def test_import_module_with_a_literal_name_is_an_import(write, write_pass):
+    write("tint.py", "x = 1\n")
+    plugin = write_pass("sharpen.py", "Sharpen", "import importlib\ntint = importlib.import_module('tint')")
+    assert list(digest_of(plugin).modules) == [".sharpen", "tint"]
+
+
+def test_a_class_without_a_source_file_is_uncacheable(write_pass):
+    plugin = write_pass("sharpen.py", "Sharpen")
+    entry = Registry.load([str(plugin)]).get("sharpen")
+    plugin.unlink()
+    assert "can't be found" in code_digest(entry).uncacheable
+
+
+def test_a_module_that_is_not_python_is_uncacheable(write, write_pass):
+    plugin = write_pass("sharpen.py", "Sharpen", value="__import__('tint')")
+    write("tint.py", "x = (\n")
+    assert "tint.py is not valid Python" in digest_of(plugin).uncacheable
+
+
+def test_every_built_in_pass_is_cacheable_and_made_of_olivelike_alone():
+    for entry in Registry.built_in().entries():
+        found = code_digest(entry)
+        assert found.digest is not None, found.uncacheable
+        assert entry.cls.__module__ in found.modules
+        assert all(name.partition(".")[0] == "olivelike" for name in found.modules)
+        assert "absent" not in found.modules.values()
+        assert not {"olivelike.engine", "olivelike.cli", "olivelike.registry"} & set(found.modules)
+
+
+def test_a_module_of_the_engine_can_be_digested_alone():
+    found = module_code_digest("olivelike.digest")
+    assert list(found.modules) == ["olivelike", "olivelike.digest"]
+
+
+def test_the_form_of_the_digest_is_pinned(write):
+    head = "import q\nfrom olivelike.pass_api import Pass\n\n\nclass P(Pass):\n"
+    plugin = write("p.py", head + "    def run(self, m, c):\n        ...\n")
+    write("q.py", "")
+    found = digest_of(plugin, "p")
+    assert found.modules == {
+        ".p": "775bfa53e2d488b903518c03167c0e1ab7132a83ed58369bb940bd0294c43341",
+        "q": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    }
+    assert found.digest == "16f2d10373e6059803ab7464a5a3b9c3936afc783df0575d3988824a121d936e"
