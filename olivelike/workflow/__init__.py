@@ -1,0 +1,18 @@
+"""Workflow files: from YAML with positions to a validated workflow with pass instances."""
+
+from olivelike.workflow.json_schema import json_schema
+from olivelike.workflow.loader import LoadedWorkflow, load_workflow
+from olivelike.workflow.places import default_cache_dir, shipped_names
+from olivelike.workflow.schema import Output, Source, Step, Workflow
+
+__all__ = [
+    "LoadedWorkflow",
+    "Output",
+    "Source",
+    "Step",
+    "Workflow",
+    "default_cache_dir",
+    "json_schema",
+    "load_workflow",
+    "shipped_names",
+]

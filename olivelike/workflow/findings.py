@@ -1,0 +1,92 @@
+"""Findings: what is wrong with a workflow, and exactly where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import WorkflowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text that values come from: a workflow file, or one `--set` argument."""
+
+    label: str
+    """How messages name it."""
+    lines: tuple[str, ...] = ()
+    path: Path | None = None
+    """`None` for a `--set` argument."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a document; line and column count from 1."""
+
+    document: Document
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        """Return `file:line:column`, or the `--set` argument as it was given."""
+        if self.document.path is None:
+            return self.document.label
+        return f"{self.document.label}:{self.line}:{self.column}"
+
+    def excerpt(self) -> str:
+        """Return the line with a caret under the column; empty for a `--set` argument."""
+        if self.document.path is None or self.line > len(self.document.lines):
+            return ""
+        line = self.document.lines[self.line - 1]
+        # Tabs stay tabs, so that the caret stands under the right character.
+        pad = "".join("\t" if char == "\t" else " " for char in line[: self.column - 1])
+        return f"\n  {line}\n  {pad}^"
+
+    def error(self, message: str) -> WorkflowError:
+        """Return an error about this place alone."""
+        return WorkflowError(f"{self}: {message}{self.excerpt()}")
+
+
+class Findings:
+    """Collects all that is wrong, so that one run reports everything."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Position, str]] = []
+
+    def add(self, position: Position, message: str) -> None:
+        """Note one finding."""
+        if (position, message) not in self._found:
+            self._found.append((position, message))
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def raise_if_any(self) -> None:
+        """Raise all findings as one error, in the order of the files.
+
+        Raises:
+            WorkflowError: if there are findings.
+        """
+        if self._found:
+            raise WorkflowError("\n".join(self._rendered()))
+
+    def _rendered(self) -> Iterator[str]:
+        labels = list(dict.fromkeys(position.document.label for position, _ in self._found))
+        ordered = sorted(
+            self._found,
+            key=lambda found: (labels.index(found[0].document.label), found[0].line, found[0].column),
+        )
+        for position, message in ordered:
+            yield f"{position}: {message}{position.excerpt()}"
+
+
+def file_label(path: Path) -> str:
+    """Return how messages name an absolute path: relative to the current folder if it lies in it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

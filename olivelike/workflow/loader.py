@@ -1,0 +1,193 @@
+"""Loads a workflow: file, bases and overrides in; a validated `Workflow` with pass instances out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from olivelike.errors import PluginError, UsageError
+from olivelike.registry import Registry, resolve_plugin
+from olivelike.registry.nearest import did_you_mean
+from olivelike.registry.text_paths import absolute
+from olivelike.targets import find_target
+from olivelike.workflow.extends import read_with_bases
+from olivelike.workflow.findings import Findings
+from olivelike.workflow.long_form import is_hub_id
+from olivelike.workflow.overrides import apply_overrides
+from olivelike.workflow.places import find_workflow
+from olivelike.workflow.schema import Output, Source, Workflow, WorkflowFile
+from olivelike.workflow.steps import resolve_components
+from olivelike.workflow.validation import validate
+from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as SequenceOf
+
+    from olivelike.targets import Target
+    from olivelike.workflow.places import Place
+    from olivelike.workflow.schema import Step
+    from olivelike.workflow.yaml_tree import Node
+
+
+@dataclass(frozen=True)
+class LoadedWorkflow:
+    """A workflow, ready to be planned."""
+
+    workflow: Workflow
+    path: Path
+    project_folder: Path
+    registry: Registry
+    steps: dict[str, tuple[Step, ...]]
+    """Each component's chain, in the order of a pipeline."""
+
+
+def load_workflow(
+    ref: str, overrides: SequenceOf[str] = (), extra_plugins: SequenceOf[str] = ()
+) -> LoadedWorkflow:
+    """Load and validate a workflow.
+
+    Args:
+        ref: path of a workflow file, or name of a shipped one.
+        overrides: `key.path=value`, applied in order after `extends`.
+        extra_plugins: more plugins, relative to the current folder.
+
+    Raises:
+        WorkflowError: with everything that is wrong, each with its position.
+        PluginError: if a plugin can't be loaded.
+    """
+    place = find_workflow(ref)
+    findings = Findings()
+    root = read_with_bases(place, findings)
+    apply_overrides(root, overrides, place.project_folder, findings)
+    plugins = [
+        *_plugins(root, place, findings),
+        *(resolve_plugin(text, Path.cwd()) for text in extra_plugins),
+    ]
+    registry = Registry.load(plugins)
+    steps: dict[str, tuple[Step, ...]] = {}
+    if "components" in root.entries:
+        steps = resolve_components(root.entries["components"], registry, findings)
+    file = validate(WorkflowFile, root, "", "keys", findings)
+    target = _target(root, findings)
+    _check_source(root, findings)
+    _check_outputs(root, steps, place.project_folder, findings)
+    findings.raise_if_any()
+    # Without findings both are there; the checkers can't see that.
+    workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), steps, place)
+    return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps)
+
+
+def _workflow(
+    file: WorkflowFile, target: Target, steps: dict[str, tuple[Step, ...]], place: Place
+) -> Workflow:
+    """Fill in defaults and make paths absolute."""
+    folder = place.project_folder
+    source = file.source
+    outputs = [(output.path, output.until) for output in file.outputs or ()]
+    if file.output is not None:
+        outputs = [(file.output, None)]
+    return Workflow(
+        name=file.name or place.path.stem,
+        source=Source(
+            source.hub,
+            absolute(source.path, folder) if source.path else None,
+            source.revision,
+            source.variant,
+        ),
+        target=replace(
+            target,
+            device_id=target.device_id if file.target.device_id is None else file.target.device_id,
+            precision=file.target.precision or target.precision,
+            options={**target.options, **file.target.options},
+        ),
+        components={
+            component: tuple((step.pass_name, step.instance.model_dump(mode="json")) for step in chain)
+            for component, chain in steps.items()
+        },
+        outputs=tuple(Output(absolute(path, folder), until) for path, until in outputs),
+    )
+
+
+def _plugins(root: Mapping, place: Place, findings: Findings) -> Iterable[str]:
+    """Return the plugins, each path relative to the file that lists it."""
+    listed = root.entries.get("plugins")
+    for item in listed.items if isinstance(listed, Sequence) else ():
+        if isinstance(item, Scalar) and isinstance(item.value, str):
+            try:
+                yield resolve_plugin(item.value, (item.position.document.path or place.path).parent)
+            except PluginError as error:
+                findings.add(item.position, str(error))
+
+
+def _target(root: Mapping, findings: Findings) -> Target | None:
+    node = _inner(root, "target", "provider")
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        return None
+    try:
+        return find_target(node.value)
+    except UsageError as error:
+        findings.add(node.position, str(error))
+        return None
+
+
+def _check_source(root: Mapping, findings: Findings) -> None:
+    source = root.entries.get("source")
+    if not isinstance(source, Mapping):
+        return
+    hub, path = _inner(source, "hub"), _inner(source, "path")
+    if (hub is None) == (path is None):
+        findings.add(source.position, "a source has either `hub` or `path`; keep exactly one")
+    elif path is not None and _inner(source, "revision") is not None:
+        findings.add(source.keys["revision"], "`revision` belongs to a hub id; remove it, or use `hub`")
+    elif isinstance(hub, Scalar) and isinstance(hub.value, str) and not is_hub_id(hub.value):
+        findings.add(
+            hub.position, f"{hub.value!r} is no hub id; write OWNER/NAME, or use `path` for a folder"
+        )
+
+
+def _check_outputs(
+    root: Mapping, steps: dict[str, tuple[Step, ...]], project_folder: Path, findings: Findings
+) -> None:
+    several = _inner(root, "outputs")
+    if (several is None) == (_inner(root, "output") is None):
+        findings.add(
+            root.position if several is None else root.keys["outputs"],
+            "a workflow has either `output` or `outputs`; keep exactly one, such as `output: models/NAME`",
+        )
+    if not isinstance(several, Sequence):
+        return
+    names = list(dict.fromkeys(step.pass_name for chain in steps.values() for step in chain))
+    seen: dict[Path, str] = {}
+    for item in several.items:
+        until, path = _inner(item, "until"), _inner(item, "path")
+        if isinstance(until, Scalar) and isinstance(until.value, str) and until.value not in names:
+            hint = did_you_mean(until.value, names, "passes in this workflow")
+            findings.add(until.position, f"no chain has the pass {until.value!r}; {hint}")
+        if isinstance(path, Scalar) and isinstance(path.value, str):
+            folder = absolute(path.value, project_folder)
+            clash = _clash(path.value, folder, seen)
+            if clash is not None:
+                findings.add(path.position, f"{clash}; give each a folder of its own")
+            seen[folder] = path.value
+
+
+def _clash(text: str, folder: Path, others: dict[Path, str]) -> str | None:
+    """Tell how an output meets one of the others, `None` if it lies apart: a run replaces whole folders."""
+    if folder in others:
+        return f"two outputs are {text!r}"
+    for other, name in others.items():
+        if folder.is_relative_to(other):
+            return f"the output {text!r} lies inside another, {name!r}"
+        if other.is_relative_to(folder):
+            return f"the output {name!r} lies inside another, {text!r}"
+    return None
+
+
+def _inner(node: Node, *keys: str) -> Node | None:
+    """Return the node below a chain of keys, or `None` if there is none or it is empty."""
+    found: Node | None = node
+    for key in keys:
+        found = found.entries.get(key) if isinstance(found, Mapping) else None
+    return None if isinstance(found, Scalar) and found.value is None else found

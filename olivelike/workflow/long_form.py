@@ -1,0 +1,67 @@
+"""Rewrites the short spellings of a workflow file into the long ones, so that later code sees one form.
+
+A source or target given as text becomes a map; a step given as a bare name becomes a map with no options.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from olivelike.registry.text_paths import exists
+from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
+
+if TYPE_CHECKING:
+    from olivelike.workflow.findings import Position
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def expand_short_forms(root: Node, project_folder: Path) -> None:
+    """Rewrite the tree in place; doing it twice changes nothing."""
+    if not isinstance(root, Mapping):
+        return
+    entries = root.entries
+    match entries.get("source"):
+        case Scalar(value=str(text)) as scalar:
+            key = "path" if is_folder(text, project_folder) else "hub"
+            entries["source"] = _one_key(key, scalar, scalar.position)
+    match entries.get("target"):
+        case Scalar(value=str()) as scalar:
+            entries["target"] = _one_key("provider", scalar, scalar.position)
+    match entries.get("components"):
+        case Mapping(entries=chains):
+            for chain in chains.values():
+                if isinstance(chain, Sequence):
+                    chain.items = [_step(item) for item in chain.items]
+
+
+def is_folder(text: str, project_folder: Path) -> bool:
+    """Tell whether a source given as text is a folder; otherwise it is a hub id."""
+    return (
+        text.startswith(("./", "../", ".\\", "..\\", "/", "~"))
+        or bool(PureWindowsPath(text).drive)
+        or exists(project_folder / text)
+        or not is_hub_id(text)
+    )
+
+
+def is_hub_id(text: str) -> bool:
+    """Tell whether a text has the shape `owner/name`."""
+    return _HUB_ID.fullmatch(text) is not None
+
+
+def _step(node: Node) -> Node:
+    match node:
+        case Scalar(value=str(name)):
+            return _one_key(name, Mapping({}, {}, node.position), node.position)
+        case Mapping():
+            for name, options in node.entries.items():
+                if isinstance(options, Scalar) and options.value is None:
+                    node.entries[name] = Mapping({}, {}, node.keys[name])
+    return node
+
+
+def _one_key(key: str, node: Node, position: Position) -> Mapping:
+    return Mapping({key: node}, {key: position}, position)

@@ -1,0 +1,73 @@
+"""Where a workflow file lies, what lies around it, and the workflow files that are shipped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import WorkflowError
+from olivelike.registry.nearest import did_you_mean
+from olivelike.registry.text_paths import absolute, exists
+
+if TYPE_CHECKING:
+    from olivelike.workflow.loader import LoadedWorkflow
+
+_SUFFIXES = (".yaml", ".yml")
+_FOLDER = "workflows"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A workflow file and the project that it belongs to."""
+
+    path: Path
+    project_folder: Path
+    """Where relative sources and outputs start."""
+
+
+def find_workflow(ref: str, folder: Path | None = None) -> Place:
+    """Find a workflow file by path, or a shipped one by name.
+
+    The project of a file is the folder around the `workflows/` that it lies in, else its own folder; a
+    workflow that is named and not found on disk is a shipped one, and its project is the current folder.
+
+    Args:
+        ref: path, or name of a shipped workflow.
+        folder: where a relative path starts; by default the current folder.
+
+    Raises:
+        WorkflowError: if there is no such file; the message has the nearest shipped name.
+    """
+    path = absolute(ref, folder or Path.cwd())
+    if exists(path) and not path.is_dir():
+        parent = path.parent
+        return Place(path, parent.parent if parent.name == _FOLDER else parent)
+    if ref in shipped_names():
+        return Place(_shipped_folder() / f"{ref}.yaml", Path.cwd())
+    if exists(path):
+        raise WorkflowError(f"{ref} is a folder; name a workflow file in it")
+    nearest = did_you_mean(Path(ref).stem, shipped_names(), "shipped workflows")
+    raise WorkflowError(f"there is no workflow file {path}, and none called {ref!r} is shipped; {nearest}")
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the shipped workflows, sorted."""
+    return sorted(file.stem for file in _shipped_folder().iterdir() if file.suffix in _SUFFIXES)
+
+
+def default_cache_dir(loaded: LoadedWorkflow) -> Path:
+    """Return the store's folder when the command line names none.
+
+    `$OLIVELIKE_CACHE_DIR`, else `cache/` in the project folder: beside the folder `workflows/` that the file
+    lies in, or beside the file itself, or in the current folder for a shipped workflow that was named.
+    """
+    named = os.environ.get("OLIVELIKE_CACHE_DIR")
+    return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
+
+
+def _shipped_folder() -> Path:
+    from importlib.resources import files
+
+    return Path(str(files("olivelike.workflows")))

@@ -1,0 +1,84 @@
+"""Resolves `components`: each step becomes a validated instance of its pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import UsageError
+from olivelike.registry.nearest import did_you_mean
+from olivelike.registry.plugin_import import explain_import
+from olivelike.workflow.schema import COMPONENTS, Step
+from olivelike.workflow.validation import validate
+from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
+
+if TYPE_CHECKING:
+    from olivelike.pass_api import Pass
+    from olivelike.registry import Registry
+    from olivelike.registry.entry import PassEntry
+    from olivelike.workflow.findings import Findings
+    from olivelike.workflow.yaml_tree import Node
+
+
+def resolve_components(node: Node, registry: Registry, findings: Findings) -> dict[str, tuple[Step, ...]]:
+    """Return the steps of each component, in the order of `COMPONENTS`; mistakes go to `findings`."""
+    if not isinstance(node, Mapping):
+        findings.add(node.position, f"`components` is {kind_of(node)}; use a map such as {{unet: [convert]}}")
+        return {}
+    if not node.entries:
+        findings.add(node.position, "`components` is empty; add one, such as `unet: [convert]`")
+    chains: dict[str, tuple[Step, ...]] = {}
+    for component, chain in node.entries.items():
+        if component not in COMPONENTS:
+            hint = did_you_mean(component, COMPONENTS, "components")
+            findings.add(node.keys[component], f"unknown component {component!r}; {hint}")
+        if not isinstance(chain, Sequence) or not chain.items:
+            found = kind_of(chain) if not isinstance(chain, Sequence) else "an empty list"
+            findings.add(
+                chain.position, f"`{component}` is {found}; use a list of steps, such as [convert, float16]"
+            )
+            continue
+        resolved = [
+            _step(item, f"{component}.{index}", component, registry, findings)
+            for index, item in enumerate(chain.items)
+        ]
+        chains[component] = tuple(step for step in resolved if step is not None)
+    return {component: chains[component] for component in COMPONENTS if component in chains}
+
+
+def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
+    if not isinstance(node, Mapping) or len(node.entries) != 1:
+        found = f"a map with {len(node.entries)} keys" if isinstance(node, Mapping) else kind_of(node)
+        findings.add(
+            node.position,
+            "a step is a pass name or a map with one key, such as {float16: {keep_io: true}}, "
+            f"found {found}; give each pass a step of its own",
+        )
+        return None
+    ((name, options),) = node.entries.items()
+    position = node.keys[name]
+    try:
+        entry = registry.get(name)
+    except UsageError as error:
+        findings.add(position, str(error))
+        return None
+    allowed = entry.cls.components
+    if allowed is not None and component not in allowed:
+        findings.add(
+            position,
+            f"pass {name!r} does not apply to {component!r}, only to {', '.join(allowed)}; remove the step",
+        )
+    if not isinstance(options, Mapping):
+        findings.add(
+            options.position,
+            f"options of {name!r} are a map, such as {{key: value}}, found {kind_of(options)}",
+        )
+        return None
+    instance = _instance(entry, options, f"{path}.{name}", findings)
+    return None if instance is None else Step(name, instance, position)
+
+
+def _instance(entry: PassEntry, options: Mapping, path: str, findings: Findings) -> Pass | None:
+    folder = entry.module_file.parent if entry.module_file else Path.cwd()
+    with explain_import(f"pass {entry.name!r}", folder, "fix the validation of its options"):
+        return validate(entry.cls, options, path, f"options of {entry.name}", findings)

@@ -1,0 +1,239 @@
+"""Reads YAML into a tree of values that know their positions.
+
+Plain scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): only `true`
+and `false` are booleans, `1e-4` is a number, dates stay text. Infinity and NaN stay text too: no option wants
+them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from olivelike.workflow.findings import Document, Findings, Position, file_label
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_NODES = 20_000
+_TAG = "tag:yaml.org,2002:"
+
+
+@dataclass
+class Scalar:
+    """Text, a number, a boolean or nothing."""
+
+    value: str | int | float | bool | None
+    position: Position
+
+
+@dataclass
+class Sequence:
+    """A list."""
+
+    items: list[Node]
+    position: Position
+
+
+@dataclass
+class Mapping:
+    """A map with text keys, and the position of each key."""
+
+    entries: dict[str, Node]
+    keys: dict[str, Position]
+    position: Position
+
+    def put(self, key: str, node: Node, position: Position) -> None:
+        """Set an entry and the position of its key."""
+        self.entries[key] = node
+        self.keys[key] = position
+
+
+Node = Scalar | Sequence | Mapping
+
+
+def plain(node: Node) -> Any:
+    """Return the tree as Python values."""
+    match node:
+        case Mapping():
+            return {key: plain(value) for key, value in node.entries.items()}
+        case Sequence():
+            return [plain(item) for item in node.items]
+        case Scalar():
+            return node.value
+
+
+def kind_of(node: Node) -> str:
+    """Name what a node is, for messages."""
+    match node:
+        case Mapping():
+            return "a map"
+        case Sequence():
+            return "a list"
+        case Scalar(value=None):
+            return "nothing"
+        case Scalar():
+            return repr(node.value)
+
+
+def read_yaml_file(path: Path, findings: Findings) -> Node:
+    """Read a workflow file.
+
+    Raises:
+        WorkflowError: if it can't be read at all; duplicate keys and the like go to `findings`.
+    """
+    label = file_label(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        document = Document(label, path=path)
+        raise Position(document, 1, 1).error(
+            f"can't be read: {error.strerror}; check the path and its permissions"
+        ) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8-sig").split("\n")
+        document = Document(label, path=path)
+        raise Position(document, len(before), len(before[-1]) + 1).error(
+            "not UTF-8; save the file in that encoding"
+        ) from error
+    return parse_yaml(text, Document(label, tuple(text.splitlines()), path), findings)
+
+
+def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
+    """Parse one YAML document; what is readable but wrong goes to `findings`.
+
+    Raises:
+        WorkflowError: for a syntax error.
+    """
+    try:
+        root = yaml.compose(text, Loader=_CoreLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        position = Position(document, mark.line + 1, mark.column + 1) if mark else Position(document, 1, 1)
+        context = f"{error.context}: " if error.context else ""
+        raise position.error(
+            f"YAML syntax error: {context}{error.problem}; correct it, or quote the text"
+        ) from error
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position].split("\n")
+        position = Position(document, len(before), len(before[-1]) + 1)
+        raise position.error(f"character U+{error.character:04X} is not allowed; remove it") from error
+    except RecursionError:
+        raise Position(document, 1, 1).error("nested too deeply; flatten the file") from None
+    if root is None:
+        return Scalar(None, Position(document, 1, 1))
+    return _Converter(document, findings).convert(root)
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """PyYAML's loader with the scalars of YAML 1.2 in place of those of 1.1."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (the name and shape are PyYAML's)
+
+
+_INT = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+for _name, _pattern, _first in (
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", ["t", "T", "f", "F"]),
+    ("int", _INT, list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+    ("merge", "<<", ["<"]),
+):
+    _CoreLoader.add_implicit_resolver(_TAG + _name, re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+class _Converter:
+    """Turns PyYAML's nodes into ours: merge keys are applied, duplicate keys are found."""
+
+    def __init__(self, document: Document, findings: Findings) -> None:
+        self._document = document
+        self._findings = findings
+        self._count = 0
+        self._open: set[int] = set()
+
+    def convert(self, node: yaml.Node) -> Node:
+        position = self._position(node)
+        self._count += 1
+        if self._count > _MAX_NODES:
+            raise position.error(
+                f"the file has more than {_MAX_NODES} values once aliases are replaced; shorten it"
+            )
+        if id(node) in self._open:
+            raise position.error("an anchor contains its own alias; remove the alias")
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                self._check_tag(node, "map")
+                return self._mapping(node)
+            if isinstance(node, yaml.SequenceNode):
+                self._check_tag(node, "seq")
+                return Sequence([self.convert(item) for item in node.value], position)
+            return Scalar(self._scalar(node), position)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode) -> Mapping:
+        result = Mapping({}, {}, self._position(node))
+        merged: list[Mapping] = []
+        for key_node, value_node in node.value:
+            position = self._position(key_node)
+            if key_node.tag == f"{_TAG}merge":
+                merged += self._merge_sources(value_node)
+                continue
+            value = self.convert(value_node)
+            if key_node.tag != f"{_TAG}str":
+                self._findings.add(position, "a key must be text; put it into quotes")
+            elif key_node.value in result.entries:
+                first = result.keys[key_node.value].line
+                self._findings.add(
+                    position, f"key {key_node.value!r} appears twice (first on line {first}); remove one"
+                )
+            else:
+                result.put(key_node.value, value, position)
+        for source in merged:
+            for key, value in source.entries.items():
+                if key not in result.entries:
+                    result.put(key, value, source.keys[key])
+        return result
+
+    def _merge_sources(self, node: yaml.Node) -> list[Mapping]:
+        converted = self.convert(node)
+        sources = converted.items if isinstance(converted, Sequence) else [converted]
+        found = [source for source in sources if isinstance(source, Mapping)]
+        if len(found) != len(sources):
+            self._findings.add(
+                converted.position, "`<<` takes a map or a list of maps, such as `<<: *anchor`"
+            )
+        return found
+
+    def _scalar(self, node: yaml.Node) -> str | int | float | bool | None:
+        text: str = node.value
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool" if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            case "int" if re.fullmatch(_INT, text) and len(text) < 100:
+                return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+            case "float" if re.fullmatch(_FLOAT, text) and abs(float(text)) != float("inf"):
+                return float(text)
+            case _:
+                self._findings.add(
+                    self._position(node), f"{text!r} can't be read as {node.tag}; remove the tag"
+                )
+                return text
+
+    def _check_tag(self, node: yaml.Node, expected: str) -> None:
+        if node.tag != _TAG + expected:
+            self._findings.add(self._position(node), f"tag {node.tag} is not supported; remove it")
+
+    def _position(self, node: yaml.Node) -> Position:
+        return Position(self._document, node.start_mark.line + 1, node.start_mark.column + 1)

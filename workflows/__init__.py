@@ -1,0 +1,1 @@
+"""The shipped workflow files; `olivelike run NAME` finds them here."""
