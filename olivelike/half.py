@@ -15,32 +15,60 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike.errors import PassError
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
+from olivelike.targets import TARGETS, float32_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from olivelike.targets import Target
+
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 HALF_MAX = 65504.0
 """Largest finite float16."""
+_PIECE = 1 << 17
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
-_GENERATORS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
+_FLOAT_OUTPUTS = {"SkipLayerNormalization": (1, 2), "LayerNormalization": (1, 2)}
+"""Outputs that are float32 in any precision: mean and inverse deviation."""
+_GENERATORS = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
+)
 
 
 class HalfPrecision:
     """One conversion of one graph, in place."""
 
     def __init__(
-        self, model: ir.Model, keep_io: bool, forced_operators: Sequence[str], forced_blocks: Sequence[str]
+        self,
+        model: ir.Model,
+        *,
+        keep_io: bool = False,
+        forced_operators: Sequence[str] = (),
+        forced_blocks: Sequence[str] = (),
+        policy_operators: Sequence[str] = (),
+        target: Target | None = None,
     ) -> None:
+        """Set up.
+
+        Args:
+            model: Converted in place by `convert`.
+            keep_io: Leave graph inputs and outputs in float32.
+            forced_operators: Operator types that stay in float32.
+            forced_blocks: Blocks that stay in float32, with wildcards.
+            policy_operators: More operator types that stay in float32; they need not occur, nor exist.
+            target: Decides which inputs of fused operators stay float32.
+        """
         self._model = model
         self._graph = model.graph
         self._keep_io = keep_io
-        self._forced_operators = frozenset(forced_operators)
+        self._asked = frozenset(forced_operators)
+        self._forced_operators = self._asked | frozenset(policy_operators)
         self._forced_blocks = tuple(forced_blocks)
+        self._target = target
         self._casts: dict[tuple[int, ir.DataType], ir.Value] = {}
         self._weights = weight_values(model.graph)
         self._counts: Counter[str] = Counter()
@@ -52,9 +80,10 @@ class HalfPrecision:
             Counts for the run record: nodes in each precision, and constants that float16 can't hold.
 
         Raises:
-            PassError: when a forced operator or block does not exist.
+            PassError: when a forced operator or block does not exist, or the type of a value is not known.
         """
         self._check_names()
+        self._infer_types()
         embedding = self._sinusoidal_nodes()
         self._convert_inputs(embedding)
         for node in list(self._graph):
@@ -64,8 +93,9 @@ class HalfPrecision:
 
     def _check_names(self) -> None:
         present = {node.op_type for node in self._graph}
-        for name in sorted(self._forced_operators - present):
-            if not onnx.defs.has(name) and not onnx.defs.has(name, "com.microsoft"):
+        for name in sorted(self._asked - present):
+            fused = any(name in target.kernels for target in TARGETS.values())
+            if not fused and not onnx.defs.has(name):
                 raise PassError(
                     f"force_fp32: the graph has no operator {name!r}{_nearest(name, present)}",
                 )
@@ -75,6 +105,25 @@ class HalfPrecision:
                 raise PassError(
                     f"force_fp32_blocks: no block matches {pattern!r}{_nearest(pattern, blocks)}",
                 )
+
+    def _infer_types(self) -> None:
+        """Fill in the types of values that a pass added without them."""
+
+        def untyped() -> list[ir.Value]:
+            values = (value for node in self._graph for value in node.outputs)
+            return [
+                value for value in values if value.dtype is None and (value.uses() or value.is_graph_output())
+            ]
+
+        if untyped():
+            ShapeInferencePass()(self._model)
+        if left := untyped():
+            producer = left[0].producer()
+            assert producer is not None
+            raise PassError(
+                f"the type of {left[0].name!r}, made by {producer.op_type}, is not known; "
+                "the pass that added the node must set it",
+            )
 
     def _sinusoidal_nodes(self) -> set[ir.Node]:
         """Return the nodes between an input and the sines of an embedding: timesteps lose too much in half."""
@@ -97,13 +146,19 @@ class HalfPrecision:
                 value.dtype = HALF
 
     def _convert_node(self, node: ir.Node, in_embedding: bool) -> None:
-        if node.op_type in _SHAPE_READERS or (node.op_type == "Cast" and node.attributes["to"].as_int() == FLOAT):
+        if node.op_type in _SHAPE_READERS or (
+            node.op_type == "Cast" and node.attributes["to"].as_int() in {FLOAT, HALF}
+        ):
             return
-        floats = [value for value in (*node.inputs, *node.outputs) if value is not None and value.dtype in {FLOAT, HALF}]
+        floats = [
+            value
+            for value in (*node.inputs, *node.outputs)
+            if value is not None and value.dtype in {FLOAT, HALF}
+        ]
         if not floats:
             return
         half = not in_embedding and not self._is_forced(node) and self._wants_half(node)
-        wanted = _half_operands(node, self._model.opset_imports) if half else frozenset()
+        wanted = self._half_operands(node) if half else frozenset()
         half = half and bool(wanted)
         for index, value in enumerate(node.inputs):
             if value is None or value.dtype not in {FLOAT, HALF}:
@@ -111,15 +166,31 @@ class HalfPrecision:
             dtype = HALF if half and index in wanted else FLOAT
             if value.dtype != dtype:
                 node.replace_input_with(index, self._cast(value, dtype, node))
-        for value in node.outputs:
-            if value.dtype in {FLOAT, HALF}:
+        for index, value in enumerate(node.outputs):
+            if value.dtype in {FLOAT, HALF} and index not in _FLOAT_OUTPUTS.get(node.op_type, ()):
                 value.dtype = HALF if half else FLOAT
         self._counts["nodes_fp16" if half else "nodes_fp32"] += 1
+
+    def _half_operands(self, node: ir.Node) -> frozenset[int]:
+        """Return the positions of inputs that may be float16: by the operator's schema, or by the target's kernel."""
+        positions = frozenset(range(len(node.inputs)))
+        opset = self._model.opset_imports.get(node.domain, 1)
+        if not onnx.defs.has(node.op_type, opset, node.domain):
+            return positions - float32_inputs(self._target, node.op_type)
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        allowing = {
+            c.type_param_str for c in schema.type_constraints if "tensor(float16)" in c.allowed_type_strs
+        }
+        last = len(schema.inputs) - 1
+        return frozenset(index for index in positions if schema.inputs[min(index, last)].type_str in allowing)
 
     def _is_forced(self, node: ir.Node) -> bool:
         if node.op_type in self._forced_operators or node.op_type in _GENERATORS:
             return True
-        if any(attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} for attribute in node.attributes.values()):
+        if any(
+            attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
+            for attribute in node.attributes.values()
+        ):
             return True
         block = node.metadata_props.get(BLOCK_KEY, "")
         return any(_inside(block, pattern) for pattern in self._forced_blocks)
@@ -139,7 +210,12 @@ class HalfPrecision:
         source = value.producer()
         if value.is_initializer():
             result = self._cast_constant(value, dtype)
-        elif source is not None and source.op_type == "Cast" and source.inputs[0] is not None and source.inputs[0].dtype == dtype:
+        elif (
+            source is not None
+            and source.op_type == "Cast"
+            and source.inputs[0] is not None
+            and source.inputs[0].dtype == dtype
+        ):
             result = source.inputs[0]
         else:
             node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{value.name}/{dtype.name.lower()}")
@@ -158,7 +234,10 @@ class HalfPrecision:
 
     def _cast_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         assert value.const_value is not None
-        array, lost = to_half(value.const_value.numpy().astype(np.float32))
+        array = value.const_value.numpy().astype(np.float32)
+        lost: dict[str, int] = {}
+        if dtype == HALF:
+            array, lost = to_half(array)
         for kind, count in lost.items():
             self._counts[f"constants_{kind}"] += count
         result = ir.Value(name=f"{value.name}.{dtype.name.lower()}", const_value=ir.tensor(array))
@@ -187,25 +266,22 @@ def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str
     Returns:
         The float16 array, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        half = array.astype(np.float16)
-        lost = {"flushed": int(np.count_nonzero(array) - np.count_nonzero(half))}
-        if array.size and not (array.max() <= HALF_MAX and array.min() >= -HALF_MAX):
-            over = np.isfinite(array) & (np.abs(array) > HALF_MAX)
-            half[over] = np.copysign(np.float16(HALF_MAX), array[over])
-            lost["saturated"] = int(np.count_nonzero(over))
+    half = np.empty(array.shape, np.float16)
+    lost = {"saturated": 0, "flushed": 0}
+    wide, narrow = array.reshape(-1), half.reshape(-1)
+    # Pieces that fit the cache: this runs over every weight of a model.
+    for start in range(0, wide.size, _PIECE):
+        source, target = wide[start : start + _PIECE], narrow[start : start + _PIECE]
+        with np.errstate(over="ignore", invalid="ignore"):
+            target[...] = source
+        # Shifted out of the bits, the sign does not hide a zero; NumPy counts integers faster than halves.
+        nonzero = np.count_nonzero(target.view(np.uint16) << 1)
+        lost["flushed"] += int(np.count_nonzero(source) - nonzero)
+        if not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
+            over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
+            target[over] = np.copysign(np.float16(HALF_MAX), source[over])
+            lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
-
-
-def _half_operands(node: ir.Node, opsets: dict[str, int]) -> frozenset[int]:
-    """Return the positions of inputs that the operator's schema lets be float16."""
-    positions = range(len(node.inputs))
-    if not onnx.defs.has(node.op_type, opsets.get(node.domain, 1), node.domain):
-        return frozenset(positions)
-    schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
-    allowing = {c.type_param_str for c in schema.type_constraints if "tensor(float16)" in c.allowed_type_strs}
-    last = len(schema.inputs) - 1
-    return frozenset(index for index in positions if schema.inputs[min(index, last)].type_str in allowing)
 
 
 def _inside(block: str, pattern: str) -> bool:

@@ -29,7 +29,8 @@ class Resources:
 
     memory_bytes: int = 1 << 30
     """Peak resident memory, interpreter and libraries included."""
-    gpu: bool = False
+    weights_scale: float = 1.0
+    """Size of the weights behind the pass, relative to before; half precision halves them."""
 
 
 class Pass(BaseModel):
@@ -51,6 +52,10 @@ class Pass(BaseModel):
     def name(cls) -> str:
         """Name in workflow files: the class name in snake case, `MergeLora` → `merge_lora`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+
+    def followers(self, target: Target) -> tuple[str, ...]:  # noqa: ARG002  (overridden)
+        """Return the passes of which one must come later in the chain, or this one's result is wrong for `target`."""
+        return ()
 
     @abstractmethod
     def run(self, model: Model, context: Context) -> Model:
@@ -74,7 +79,8 @@ class TensorAccess(Protocol):
 class Progress(Protocol):
     """Receives progress: `done` of `total`, in any unit."""
 
-    def __call__(self, done: int, total: int) -> None: ...
+    def __call__(self, done: int, total: int) -> None:
+        """Tell that `done` of `total` units are finished."""
 
 
 @dataclass(frozen=True)

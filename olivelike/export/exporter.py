@@ -60,7 +60,8 @@ def _trace(network: torch.nn.Module, interface: Interface, architecture: Archite
     replace_parameters_by_fakes(network, mode)
     with mode:
         arguments = {
-            value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype)) for value in interface.inputs
+            value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype))
+            for value in interface.inputs
         }
     dynamic = torch.export.Dim.DYNAMIC
     shapes = {
@@ -90,7 +91,8 @@ def _trace(network: torch.nn.Module, interface: Interface, architecture: Archite
             ) from error
     if program is None:
         raise PassError(f"{architecture.component}: torch.onnx.export returned nothing")
-    return program.model
+    model: ir.Model = program.model
+    return model
 
 
 @contextlib.contextmanager
@@ -136,6 +138,11 @@ def _restrict_names(graph: ir.Graph, interface: Interface) -> None:
         value.shape = ir.Shape(
             [size if name is None else name for name, size in zip(described.dims, value.shape, strict=True)]
         )
+    inputs = {value.name: value for value in graph.inputs}
+    for value in graph.outputs:
+        like = inputs.get(interface.sized_like.get(value.name or "", ""))
+        if like is not None and like.shape is not None and value.shape is not None:
+            value.shape = ir.Shape([like.shape[0], value.shape[1], *like.shape[2:]])
 
 
 def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -171,7 +178,9 @@ def _keep_block_names_only(model: ir.Model) -> None:
         if block:
             node.metadata_props[BLOCK_KEY] = block
     for value in _all_values(model.graph):
-        kept: dict[str, Any] = {key: value.metadata_props[key] for key in (PARAMETER_KEY,) if key in value.metadata_props}
+        kept: dict[str, Any] = {
+            key: value.metadata_props[key] for key in (PARAMETER_KEY,) if key in value.metadata_props
+        }
         value.metadata_props.clear()
         value.metadata_props.update(kept)
         value.doc_string = None

@@ -5,10 +5,16 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TIME_IDS = 6
+"""Length of SDXL's `time_ids`: original size, crop's corner, target size."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Interface:
 
     inputs: tuple[Input, ...]
     outputs: tuple[str, ...]
+    sized_like: Mapping[str, str] = field(default_factory=dict)
+    """Output → input whose batch, height and width it has; the trace knows them as formulas only."""
 
 
 def interface_of(component: str, config: dict[str, Any]) -> Interface:
@@ -45,8 +53,10 @@ def interface_of(component: str, config: dict[str, Any]) -> Interface:
             return _vae_encoder(config)
         case "vae_decoder":
             return _vae_decoder(config)
-        case "text_encoder" | "text_encoder_2":
-            return _text_encoder(config)
+        case "text_encoder":
+            return _text_encoder(config, "pooler_output")
+        case "text_encoder_2":
+            return _text_encoder(config, "text_embeds")
         case "safety_checker":
             return _safety_checker(config)
     raise UsageError(f"convert knows no component {component!r}")
@@ -67,8 +77,21 @@ def _unet(config: dict[str, Any]) -> Interface:
                 ("unet_hidden_batch", "unet_hidden_sequence", None),
                 (2, 77, context),
             ),
+            *_added_conditions(config),
         ),
         outputs=("out_sample",),
+        sized_like={"out_sample": "sample"},
+    )
+
+
+def _added_conditions(config: dict[str, Any]) -> tuple[Input, ...]:
+    """Return what SDXL adds to the time embedding: the pooled text and six sizes of the picture."""
+    if config.get("addition_embed_type") != "text_time":
+        return ()
+    text = config["projection_class_embeddings_input_dim"] - _TIME_IDS * config["addition_time_embed_dim"]
+    return (
+        Input("text_embeds", "float32", ("unet_text_embeds_batch", None), (2, text)),
+        Input("time_ids", "float32", ("unet_time_ids_batch", None), (2, _TIME_IDS)),
     )
 
 
@@ -86,11 +109,13 @@ def _vae_decoder(config: dict[str, Any]) -> Interface:
     )
 
 
-def _text_encoder(config: dict[str, Any]) -> Interface:
+def _text_encoder(config: dict[str, Any], pooled: str) -> Interface:
+    """Return a text encoder's interface; SDXL's second one has the projected text first, as optimum does."""
     layers = config["num_hidden_layers"]
     ids = Input("input_ids", "int32", ("text_batch", "text_sequence"), (2, config["max_position_embeddings"]))
     hidden = tuple(f"hidden_states.{index}" for index in range(layers + 1))
-    return Interface((ids,), ("last_hidden_state", "pooler_output", *hidden))
+    first = ("last_hidden_state", pooled) if pooled == "pooler_output" else (pooled, "last_hidden_state")
+    return Interface((ids,), (*first, *hidden))
 
 
 def _safety_checker(config: dict[str, Any]) -> Interface:

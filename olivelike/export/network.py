@@ -80,7 +80,7 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch
 
-    class Wrapper(torch.nn.Module):
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked here
         def __init__(self) -> None:
             super().__init__()
             self.network = network
@@ -90,6 +90,20 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
             self, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
         ) -> Any:
             return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
+
+    class UnetXl(Wrapper):
+        def forward(
+            self,
+            sample: torch.Tensor,
+            timestep: torch.Tensor,
+            encoder_hidden_states: torch.Tensor,
+            text_embeds: torch.Tensor,
+            time_ids: torch.Tensor,
+        ) -> Any:
+            added = {"text_embeds": text_embeds, "time_ids": time_ids}
+            return self.network(
+                sample, timestep, encoder_hidden_states, added_cond_kwargs=added, return_dict=False
+            )[0]
 
     class VaeEncoder(Wrapper):
         def forward(self, sample: torch.Tensor) -> Any:
@@ -110,18 +124,30 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
             output = self.network(input_ids, output_hidden_states=True, return_dict=True)
             return output.last_hidden_state, output.pooler_output, *output.hidden_states
 
+    class TextEncoderWithProjection(Wrapper):
+        def forward(self, input_ids: torch.Tensor) -> Any:
+            output = self.network(input_ids, output_hidden_states=True, return_dict=True)
+            return output.text_embeds, output.last_hidden_state, *output.hidden_states
+
     class SafetyChecker(Wrapper):
         def forward(self, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
             # `forward_onnx` writes into `images` under a mask; the same choice without the write.
             _, flagged = self.network.forward_onnx(clip_input, images[:, :1, :1, :].clone())
-            return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
+            return torch.where(
+                flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images
+            ), flagged
 
     wrappers: dict[str, type[Wrapper]] = {
-        "unet": Unet,
+        "unet": UnetXl if _takes_added_conditions(network) else Unet,
         "vae_encoder": VaeEncoder,
         "vae_decoder": VaeDecoder,
         "text_encoder": TextEncoder,
-        "text_encoder_2": TextEncoder,
+        "text_encoder_2": TextEncoderWithProjection,
         "safety_checker": SafetyChecker,
     }
     return wrappers[component]().eval()
+
+
+def _takes_added_conditions(network: torch.nn.Module) -> bool:
+    config: Any = network.config
+    return getattr(config, "addition_embed_type", None) == "text_time"

@@ -41,7 +41,8 @@ class Graph:
         import onnx
         import onnx_ir as ir
 
-        return ir.from_proto(onnx.load_model_from_string(self.data))
+        model: ir.Model = ir.from_proto(onnx.load_model_from_string(self.data))
+        return model
 
     def to_bytes(self) -> bytes:
         """Return the serialised model, an ONNX `ModelProto`."""
@@ -71,8 +72,12 @@ def real_inputs(graph: ir.Graph) -> list[ir.Value]:
 
 def weight_values(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them."""
+    import onnx_ir as ir
+
     weights = {value for value in graph.inputs if PARAMETER_KEY in value.metadata_props}
     for node in graph:
+        if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+            continue  # what its subgraph takes from outside is no operand
         operands = [value for value in node.inputs if value is not None]
         known = [value in weights or value.is_initializer() for value in operands]
         if all(known) and any(value in weights for value in operands):

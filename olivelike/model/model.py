@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from olivelike.model.architecture import Architecture
 from olivelike.model.graph import Graph
@@ -29,7 +29,7 @@ class Model:
     weights: Weights | None = None
     graph: Graph | None = None
 
-    def replace(self, **facets: Any) -> Model:
+    def replace(self, **facets: Any) -> Self:
         """Return a model with the given facets in place of this one's."""
         return replace(self, **facets)
 

@@ -28,12 +28,15 @@ def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
     """Read a tensor into memory, as an array of its shape and dtype.
 
     Raises:
-        SourceError: when the file is shorter than its table says.
+        SourceError: when the file can't be read, or is shorter than its table says.
     """
     count = math.prod(tensor.shape)
-    with path.open("rb") as file:
-        file.seek(tensor.offset)
-        array: np.ndarray[Any, Any] = np.fromfile(file, dtype=DTYPES[tensor.dtype], count=count)
+    try:
+        with path.open("rb") as file:
+            file.seek(tensor.offset)
+            array: np.ndarray[Any, Any] = np.fromfile(file, dtype=DTYPES[tensor.dtype], count=count)
+    except OSError as error:
+        raise SourceError(f"{path} can't be read: {error.strerror or error}; fetch the file again") from error
     if array.size != count:
         raise SourceError(f"{path}: ends before byte {tensor.offset + tensor.nbytes}; fetch the file again")
     return array.reshape(tensor.shape)

@@ -70,7 +70,9 @@ class Weights(Mapping[str, Tensor]):
         kind, rows = json.loads(data)
         if kind != "weights/1":
             raise ValueError(f"expected weights/1, found {kind!r}")
-        return cls({name: Tensor(dtype, tuple(shape), file, offset) for name, dtype, shape, file, offset in rows})
+        return cls(
+            {name: Tensor(dtype, tuple(shape), file, offset) for name, dtype, shape, file, offset in rows}
+        )
 
     @cached_property
     def digest(self) -> str:

@@ -7,13 +7,15 @@ as resident memory.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
 from olivelike.half import to_half
@@ -43,14 +45,18 @@ Array = np.ndarray[Any, Any]
 class Materialized:
     """What was written, for the record."""
 
-    model_bytes: int = 0
-    data_bytes: int = 0
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """`size` in bytes and `sha256` of each file that was written, by name."""
     derivations: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per initializer: the parameters that it derives from, and the operators that derive it."""
     saturated: dict[str, int] = field(default_factory=dict)
     """Finite values beyond ±65,504 that became ±65,504, per initializer."""
     flushed: dict[str, int] = field(default_factory=dict)
     """Non-zero values that became zero, per initializer."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as JSON values."""
+        return asdict(self)
 
 
 def materialize(
@@ -74,7 +80,7 @@ def materialize(
     derived = weight_values(model.graph)
     evaluator = _Evaluator(model, weights, files, progress)
     result = Materialized()
-    with (folder / DATA_FILE).open("wb") as data:
+    with _HashedFile(folder / DATA_FILE) as data:
         for value in list(_weight_roots(model.graph, derived)):
             array, derivation = evaluator.evaluate(value)
             for kind in ("saturated", "flushed"):
@@ -83,16 +89,11 @@ def materialize(
             tensor = _write(derivation.name, array, data)
             _replace(model.graph, value, tensor, derived)
             result.derivations[derivation.name] = derivation.record()
-        result.data_bytes = data.tell()
-        data.flush()
-        os.fsync(data.fileno())
     _drop_parameters(model.graph)
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
-    with (folder / MODEL_FILE).open("wb") as file:
+    with _HashedFile(folder / MODEL_FILE) as file:
         file.write(serialised)
-        file.flush()
-        os.fsync(file.fileno())
-    result.model_bytes = len(serialised)
+    result.files = {MODEL_FILE: file.facts(), DATA_FILE: data.facts()}
     return result
 
 
@@ -115,7 +116,7 @@ def _check(graph: ir.Graph, weights: Weights) -> None:
 def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]:
     """Yield each derived weight that is used by what is none, in order of first use."""
     seen: set[ir.Value] = set()
-    for node in graph:
+    for node in RecursiveGraphIterator(graph):
         if node.outputs[0] in derived:
             continue
         for value in node.inputs:
@@ -125,6 +126,31 @@ def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]
     for value in graph.outputs:
         if value in derived:
             raise PassError(f"output {value.name!r} depends on weights alone")
+
+
+class _HashedFile:
+    """A file that is hashed while it is written, and durable when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._hasher = hashlib.sha256()
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._file:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hasher.update(data)
+        self.size += len(data)
+
+    def facts(self) -> dict[str, Any]:
+        return {"size": self.size, "sha256": self._hasher.hexdigest()}
 
 
 @dataclass
@@ -163,8 +189,10 @@ class _Evaluator:
         # A weight that derives from one parameter goes by that parameter's name.
         if len(derivation.parameters) == 1 and derivation.parameters[0] not in self._taken:
             derivation.name = derivation.parameters[0]
+        while derivation.name in self._taken:
+            derivation.name += ".again"
         self._taken.add(derivation.name)
-        return np.ascontiguousarray(array), derivation
+        return np.asarray(array, order="C"), derivation
 
     def _value(self, value: ir.Value, derivation: _Derivation) -> Array:
         if PARAMETER_KEY in value.metadata_props:
@@ -200,7 +228,9 @@ class _Evaluator:
         proto.ClearField("metadata_props")
         feeds = {name: array for name, array in zip(proto.input, operands, strict=True) if array is not None}
         inputs = [
-            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
             for name, array in feeds.items()
         ]
         graph = onnx.helper.make_graph(
@@ -211,20 +241,27 @@ class _Evaluator:
         try:
             (array,) = ReferenceEvaluator(single).run([output.name], feeds)
         except NotImplementedError as error:
-            raise PassError(f"can't derive {output.name!r}: no reference for operator {node.op_type!r}") from error
+            raise PassError(
+                f"can't derive {output.name!r}: no reference for operator {node.op_type!r}"
+            ) from error
         return np.asarray(array)
 
 
-def _write(name: str, array: Array, data: Any) -> ir.TensorProtocol:
+def _write(name: str, array: Array, data: _HashedFile) -> ir.TensorProtocol:
     """Return the tensor of an initializer: small ones inline, others appended to the data file."""
     dtype = ir.DataType.from_numpy(array.dtype)
     if array.nbytes < INLINE_BYTES:
         return ir.tensor(array, dtype=dtype, name=name)
-    offset = -(-data.tell() // ALIGNMENT) * ALIGNMENT
-    data.seek(offset)
-    data.write(array.data.cast("B") if array.dtype.kind != "V" else array.view(np.uint8).data)
+    data.write(bytes(-data.size % ALIGNMENT))
+    offset = data.size
+    data.write(array.reshape(-1).view(np.uint8).data)
     return ir.ExternalTensor(
-        location=DATA_FILE, offset=offset, length=array.nbytes, dtype=dtype, shape=ir.Shape(array.shape), name=name
+        location=DATA_FILE,
+        offset=offset,
+        length=array.nbytes,
+        dtype=dtype,
+        shape=ir.Shape(array.shape),
+        name=name,
     )
 
 
@@ -250,6 +287,7 @@ def _drop_parameters(graph: ir.Graph) -> None:
     kept = [value for value in graph.inputs if PARAMETER_KEY not in value.metadata_props]
     graph.inputs.clear()
     graph.inputs.extend(kept)
-    used = {value.name for node in graph for value in node.inputs if value is not None}
+    nodes = RecursiveGraphIterator(graph)
+    used = {value.name for node in nodes for value in node.inputs if value is not None}
     for name in [name for name in graph.initializers if name not in used]:
         del graph.initializers[name]

@@ -1,0 +1,1 @@
+"""Output folders: components streamed to disk, what clients need beside them, and their provenance."""

@@ -1,0 +1,62 @@
+"""`olivelike.json`: what an output folder holds, file by file, and where each file came from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD_FILE = "olivelike.json"
+_KIND = "output/1"
+
+
+@dataclass(frozen=True)
+class OutputRecord:
+    """The provenance of an output folder."""
+
+    workflow: str
+    target: dict[str, Any]
+    source: dict[str, Any]
+    """Kind and place of the pipeline: a folder, or a hub id with its commit."""
+    components: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per component: `key` of its materialisation, the chain of passes, and how each initializer was derived."""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Per file, by relative path: `size` in bytes, `sha256`, and `from`: what it was made of."""
+
+    def to_bytes(self) -> bytes:
+        """Serialise as indented JSON."""
+        content = {
+            "kind": _KIND,
+            "workflow": self.workflow,
+            "target": self.target,
+            "source": self.source,
+            "components": self.components,
+            "files": dict(sorted(self.files.items())),
+        }
+        return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def read(cls, folder: Path) -> OutputRecord | None:
+        """Read the record of a folder; `None` if there is none, or it can't be read."""
+        try:
+            content = json.loads((folder / RECORD_FILE).read_bytes())
+        except (OSError, ValueError):
+            return None
+        if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
+            return None
+        try:
+            record = cls(**content)
+            for facts in record.files.values():
+                _ = facts["size"], facts["sha256"]
+            for facts in record.components.values():
+                _ = facts.get("key")
+        except (TypeError, KeyError, AttributeError):
+            return None
+        return record
+
+    def component_files(self, component: str) -> dict[str, dict[str, Any]]:
+        """Return the recorded files of one component's folder, by relative path."""
+        return {path: facts for path, facts in self.files.items() if path.startswith(f"{component}/")}

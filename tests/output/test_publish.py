@@ -1,0 +1,257 @@
+"""Publishing an output: all of it, or nothing, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
+
+from olivelike.errors import StoreError, UsageError
+from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover, staging_folder, write_file
+from olivelike.output.record import OutputRecord
+
+
+def add_mine(output):
+    for path, data in MINE.items():
+        write_file(output / path, data)
+
+
+def test_a_new_output_holds_what_was_staged(tmp_path):
+    publish_files(tmp_path / "models" / "out", OLD)
+    assert is_whole(tmp_path / "models" / "out", OLD)
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["out"]
+
+
+def test_a_new_output_appears_with_one_rename(tmp_path, monkeypatch):
+    moves = []
+    for name in ("rename", "replace"):
+        original = getattr(Path, name)
+        monkeypatch.setattr(
+            Path, name, lambda path, to, original=original: (moves.append(Path(to)), original(path, to))[1]
+        )
+    publish_files(tmp_path / "out", OLD)
+    assert moves == [tmp_path / "out"]
+
+
+def test_files_that_the_output_no_longer_has_go_with_their_folders_and_the_users_own_stay(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    add_mine(tmp_path / "out")
+    publish_files(tmp_path / "out", NEW)
+    assert content(tmp_path / "out") == NEW | MINE
+    assert not (tmp_path / "out" / "safety_checker").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_that_did_not_change_is_not_touched(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    before = (tmp_path / "out" / "vae_decoder" / "model.onnx").stat()
+    publish_files(tmp_path / "out", NEW)
+    after = (tmp_path / "out" / "vae_decoder" / "model.onnx").stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_an_empty_folder_may_be_the_output(tmp_path):
+    (tmp_path / "out").mkdir()
+    publish_files(tmp_path / "out", NEW)
+    assert is_whole(tmp_path / "out", NEW)
+
+
+def test_a_link_may_be_the_output(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk" / "real", target_is_directory=True)
+    publish_files(tmp_path / "out", OLD)
+    publish_files(tmp_path / "out", NEW)
+    assert (tmp_path / "out").is_symlink()
+    assert is_whole(tmp_path / "disk" / "real", NEW)
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["real"]
+
+
+def test_names_with_special_characters_are_names(tmp_path):
+    (tmp_path / ".[x]*.staging-999999999-ab").mkdir()
+    publish_files(tmp_path / "[x]*", OLD)
+    publish_files(tmp_path / "[x]*", NEW)
+    assert [path.name for path in tmp_path.iterdir()] == ["[x]*"]
+
+
+@pytest.mark.parametrize("template", ["nothing", "empty", "old", "old and mine"])
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_output_and_the_next_run_completes_it(
+    tmp_path, template
+):
+    output = tmp_path / "template" / "out"
+    output.parent.mkdir()
+    if template == "empty":
+        output.mkdir()
+    if template.startswith("old"):
+        publish_files(output, OLD)
+    if template == "old and mine":
+        add_mine(output)
+    script = Path(__file__).with_name("killed_while_publishing.py")
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    cases = sorted(path for path in tmp_path.iterdir() if path.name != "template")
+    assert len(cases) > 10
+    journals = 0
+    for case in cases:
+        found = case / "out"
+        if (found / JOURNAL_FILE).exists():
+            journals += 1
+            check_is_ours(found)
+            assert recover(found)
+            assert is_whole(found, NEW)
+        elif found.exists() and content(found):
+            assert is_whole(found, OLD) or is_whole(found, NEW)
+        publish_files(found, NEW)
+        assert is_whole(found, NEW)
+        assert [path.name for path in case.iterdir()] == ["out"]
+        assert recover(found) is False
+        if template == "old and mine":
+            assert MINE.items() <= content(found).items()
+    assert (journals > 5) == (template != "nothing")
+
+
+@pytest.mark.parametrize("template", ["nothing", "old and mine"])
+def test_a_full_disk_at_any_moment_leaves_the_output_as_it_was_or_completed_by_the_next_run(
+    tmp_path, template, monkeypatch
+):
+    number, failures = 0, 0
+    while True:
+        number += 1
+        output = tmp_path / str(number) / "out"
+        output.parent.mkdir()
+        if template != "nothing":
+            publish_files(output, OLD)
+            add_mine(output)
+        with monkeypatch.context() as patch:
+            fail_at(patch, number)
+            try:
+                publish_files(output, NEW)
+                break
+            except StoreError as error:
+                assert "free some space" in str(error)
+                failures += 1
+        if recover(output):
+            assert is_whole(output, NEW)
+        elif template == "nothing":
+            assert not output.exists() or is_whole(output, NEW)
+        else:
+            assert is_whole(output, OLD)
+        assert [path.name for path in output.parent.iterdir()] in ([], ["out"])
+    assert failures > 5
+
+
+def fail_at(patch, number):
+    """Let the disk be full at the operation of this number."""
+    left = [number]
+
+    def failing(original):
+        def operation(*arguments, **options):
+            left[0] -= 1
+            if left[0] == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return original(*arguments, **options)
+
+        return operation
+
+    for owner, name in ((Path, "rename"), (Path, "replace"), (Path, "mkdir"), (os, "fsync"), (os, "rename")):
+        patch.setattr(owner, name, failing(getattr(owner, name)))
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from olivelike.errors import StoreError
+from output_folders import NEW, publish_files
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+try:
+    publish_files(Path(sys.argv[1]), NEW | {"unet/weights.pb": bytes(10_000)})
+except StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such limit")
+def test_a_file_that_does_not_fit_leaves_the_output_as_it_was(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, tmp_path / "out"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert re.search(
+        r"can't write to .*weights.pb: File too large; free some space, or choose another", done.stdout
+    )
+    assert is_whole(tmp_path / "out", OLD)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_place_is_an_error_with_a_remedy(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="choose a folder that you may write to with --output"):
+        staging_folder(tmp_path / "out")
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match="holds files that olivelike did not write"):
+        check_is_ours(tmp_path)
+
+
+def test_a_folder_whose_record_is_damaged_is_refused(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    (tmp_path / "out" / "olivelike.json").write_text("{")
+    with pytest.raises(UsageError, match="no readable olivelike.json"):
+        check_is_ours(tmp_path / "out")
+
+
+def test_a_file_in_the_place_of_the_output_is_refused(tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UsageError, match="is a file; name a folder"):
+        check_is_ours(tmp_path / "out")
+
+
+def test_an_output_of_ours_an_empty_folder_and_none_are_accepted(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    (tmp_path / "empty").mkdir()
+    for name in ("out", "empty", "absent"):
+        check_is_ours(tmp_path / name)
+
+
+def test_staging_folders_of_dead_processes_go_and_those_of_live_ones_stay(tmp_path):
+    (tmp_path / ".out.staging-999999999-ab").mkdir()
+    (tmp_path / f".out.staging-{os.getppid()}-ab").mkdir()
+    (tmp_path / ".output.staging-999999999-ab").mkdir()
+    made = staging_folder(tmp_path / "out")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f".out.staging-{os.getppid()}-ab", ".output.staging-999999999-ab", made.name}
+
+
+def test_a_record_says_what_a_component_holds(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    record = OutputRecord.read(tmp_path / "out")
+    assert record.component_files("unet").keys() == {"unet/model.onnx", "unet/weights.pb"}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: text.replace("output/1", "output/9"),
+        lambda text: text.replace('"files"', '"flies"'),
+        lambda text: text.replace('"size"', '"seize"'),
+        lambda text: re.sub(r'"files": .*', '"files": []}', text, flags=re.DOTALL),
+        lambda text: re.sub(r'"components": \{.*?\}', '"components": {"unet": 3', text, flags=re.DOTALL),
+        lambda text: "\udcff",
+    ],
+)
+def test_a_damaged_record_is_none(tmp_path, damage):
+    publish_files(tmp_path / "out", OLD)
+    file = tmp_path / "out" / "olivelike.json"
+    file.write_text(damage(file.read_text()), errors="surrogateescape")
+    assert OutputRecord.read(tmp_path / "out") is None
