@@ -1,58 +1,39 @@
 """Targets: named execution providers with what their runtime reads and which precision they want.
 
-Optimising needs no target hardware; everything that a pass asks about a target is data here.
+Optimising needs no target hardware; everything that a pass asks about a target is data here, one file each.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.targets.cpu import CPU
+from olivelike.targets.cuda import CUDA
+from olivelike.targets.directml import DIRECTML
+from olivelike.targets.migraphx import MIGRAPHX
+from olivelike.targets.openvino import OPENVINO
+from olivelike.targets.target import CONTRIB_DOMAIN, Kernel, Precision, Target
+from olivelike.targets.tensorrt import TENSORRT
+from olivelike.targets.webgpu import WEBGPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Precision = Literal["fp32", "fp16"]
+__all__ = [
+    "ALIASES",
+    "CONTRIB_DOMAIN",
+    "TARGETS",
+    "Kernel",
+    "Precision",
+    "Target",
+    "find_target",
+    "float32_inputs",
+]
 
-
-@dataclass(frozen=True)
-class Target:
-    """One execution provider and what decides how a graph is lowered for it."""
-
-    name: str
-    provider: str
-    """Execution provider as ONNX Runtime names it; `OpenVINO` means the `openvino` package itself."""
-    opset: int
-    """Highest `ai.onnx` opset that the target's runtime reads."""
-    ir_version: int
-    """Highest ONNX IR version that it reads."""
-    precision: Precision
-    """The precision that shipped workflows choose for it."""
-    device_id: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Provider options, passed to the session as they are."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what may change a pass's result, as JSON: everything but device and session options."""
-        facts = asdict(self)
-        del facts["device_id"], facts["options"]
-        return facts
-
-
-# onnxruntime-directml stands at 1.24, which reads opset 24 and IR 11; 1.31 reads opset 24 officially and IR 12.
 TARGETS: Final[Mapping[str, Target]] = {
-    target.name: target
-    for target in (
-        Target("cpu", "CPUExecutionProvider", 23, 11, "fp32"),
-        Target("openvino", "OpenVINO", 23, 11, "fp32"),
-        Target("cuda", "CUDAExecutionProvider", 23, 11, "fp16"),
-        Target("tensorrt", "TensorrtExecutionProvider", 23, 11, "fp16"),
-        Target("directml", "DmlExecutionProvider", 23, 11, "fp16"),
-        Target("migraphx", "MIGraphXExecutionProvider", 23, 11, "fp16"),
-        Target("webgpu", "WebGpuExecutionProvider", 23, 11, "fp16"),
-    )
+    target.name: target for target in (CPU, OPENVINO, CUDA, TENSORRT, DIRECTML, MIGRAPHX, WEBGPU)
 }
 """All targets by name."""
 
@@ -72,3 +53,9 @@ def find_target(name: str) -> Target:
     nearest = difflib.get_close_matches(name, [*TARGETS, *ALIASES], n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known targets: {', '.join(TARGETS)}"
     raise UsageError(f"unknown target {name!r}; {hint}")
+
+
+def float32_inputs(target: Target | None, op_type: str) -> frozenset[int]:
+    """Return the positions of a fused operator's inputs that stay float32 in half precision on `target`."""
+    kernel = None if target is None else target.kernels.get(op_type)
+    return frozenset() if kernel is None else frozenset(kernel.float32_inputs)
