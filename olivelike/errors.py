@@ -7,6 +7,7 @@ OlivelikeError                     1  a bug
 │   ├── SourceError                3  a source folder, hub id, checkpoint file or tensor
 │   ├── PluginError                3  a plugin or pass that can't be loaded
 │   └── StoreError                 3  the store can't be read or written (full, read-only, busy)
+│       └── DamagedError           3  an object was damaged; it is set aside, and a rerun remakes it
 ├── PassError                      4  a pass failed, was killed, or broke its promise
 ├── VerificationError              5  the result does not match the original model
 ├── SafetyError                    6  every attempt was flagged by the safety checker
@@ -52,6 +53,10 @@ class PluginError(MissingError):
 
 class StoreError(MissingError):
     """The store can't be read or written."""
+
+
+class DamagedError(StoreError):
+    """A stored object was damaged or lost; it is set aside, so that a rerun remakes it."""
 
 
 class PassError(OlivelikeError):

@@ -1,0 +1,170 @@
+"""Assembling an output: staged components, the files beside them, the record, and publication."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any, Self
+
+from olivelike.digest import digest_bytes
+from olivelike.errors import DamagedError
+from olivelike.model import Architecture
+from olivelike.output.folder import INDEX_FILE, component_config, index
+from olivelike.output.publish import publish, staging_folder, write_file
+from olivelike.output.record import OutputRecord
+from olivelike.output.state import is_current, remember
+from olivelike.plan import PIPELINE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from olivelike.engine.preparation import Prepared
+    from olivelike.executor.executor import Execution
+    from olivelike.plan import Node, Resolver
+    from olivelike.store import Store
+    from olivelike.workflow import Output
+
+
+class Stagings:
+    """The staging folders of one run; made when something is to be written."""
+
+    def __init__(self, prepared: Prepared, outputs: Sequence[Output]) -> None:
+        self._nodes = [node for node in prepared.nodes if node.output is not None]
+        self._outputs = outputs
+        self.roots: dict[Path, Path] = {}
+        self.folders: dict[str, Path] = {}
+        """Folder that each `materialize` node writes into, by node id."""
+
+    def renew(self) -> None:
+        """Make empty staging folders, in place of those that there were."""
+        self.discard()
+        self.roots = {output.path: staging_folder(output.path) for output in self._outputs}
+        for node in self._nodes:
+            if node.output is not None and node.output.path in self.roots:
+                self.folders[node.id] = self.roots[node.output.path] / node.component
+                self.folders[node.id].mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the staging folders that were not published."""
+        for root in self.roots.values():
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
+    """Tell whether the files beside the networks are as they should be.
+
+    Args:
+        prepared: The workflow.
+        assets: Digest of the table that the node `pipeline.assets` made.
+        output: The output folder.
+    """
+    record = OutputRecord.read(output.path)
+    if record is None:
+        return False
+    wanted = _assets(prepared, assets, record.components)
+    if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
+        return False
+    components = set(prepared.source.checkpoints)
+    if not prepared.options.only and record.components.keys() - components:
+        return False
+    return is_current(output.path, record, wanted, prepared.store)
+
+
+def publish_output(
+    prepared: Prepared, resolver: Resolver, execution: Execution, output: Output, stagings: Stagings
+) -> bool:
+    """Publish one output: the components that were materialised, and what belongs beside them.
+
+    Returns:
+        False if the folder already held all of it.
+
+    Raises:
+        StoreError: when the disk is full or read-only; the output is as it was.
+    """
+    before = OutputRecord.read(output.path)
+    staging = stagings.roots[output.path]
+    components: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
+    if before is not None and prepared.options.only:
+        components, files = dict(before.components), dict(before.files)
+    written: dict[str, str] = {}
+    for node in prepared.nodes:
+        if node.output != output:
+            continue
+        result = execution.results[node.id]
+        if result.status == "hit":
+            assert before is not None
+            components[node.component] = before.components[node.component]
+            files |= before.component_files(node.component)
+            continue
+        made = {"node": node.id, "key": result.key}
+        facets = resolver.facets(node) or {}
+        config = component_config(Architecture.from_bytes(_stored(prepared.store, facets["architecture"])))
+        write_file(staging / node.component / "config.json", config)
+        sizes = {**result.facts["files"], "config.json": _facts(config)}
+        for name, facts in sizes.items():
+            files[f"{node.component}/{name}"] = {**facts, "from": made}
+            written[f"{node.component}/{name}"] = facts["sha256"]
+        components[node.component] = {
+            "key": result.key,
+            "facets": facets,
+            "passes": _passes(node, prepared.nodes),
+            **{name: result.facts[name] for name in ("derivations", "saturated", "flushed")},
+        }
+    assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
+    for path, data in _assets(prepared, assets, components).items():
+        facts = _facts(data)
+        files[path] = {
+            **facts,
+            "from": {"source": path} if path in prepared.source.extras else {"made": "olivelike"},
+        }
+        unchanged = before is not None and before.files.get(path, {}).get("sha256") == facts["sha256"]
+        if before is not None and unchanged and is_current(output.path, before, [path], prepared.store):
+            continue
+        write_file(staging / path, data)
+        written[path] = facts["sha256"]
+    if not written and before is not None and before.files.keys() == files.keys():
+        return False
+    workflow = prepared.workflow.workflow
+    record = OutputRecord(
+        workflow.name, workflow.target.choice(), dict(prepared.source.origin), components, files
+    )
+    publish(staging, output.path, record, before)
+    for path, sha256 in written.items():
+        remember(output.path / path, prepared.store, sha256)
+    return True
+
+
+def _assets(prepared: Prepared, digest: str, components: dict[str, Any]) -> dict[str, bytes]:
+    table = json.loads(_stored(prepared.store, digest))
+    files = {relative: _stored(prepared.store, content) for relative, content in table.items()}
+    files[INDEX_FILE] = index(prepared.source.index, sorted(components))
+    return files
+
+
+def _facts(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": digest_bytes(data)}
+
+
+def _stored(store: Store, digest: str) -> bytes:
+    data = store.read_bytes(digest)
+    if data is None:
+        raise DamagedError(f"object {digest[:12]} was lost or damaged; run again to remake it")
+    return data
+
+
+def _passes(node: Node, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    by_id = {other.id: other for other in nodes}
+    chain: list[dict[str, Any]] = []
+    parent = by_id[node.parent or ""]
+    while parent.step is not None:
+        chain.append({"pass": parent.name, "options": parent.step.instance.model_dump(mode="json")})
+        parent = by_id[parent.parent or ""]
+    return chain[::-1]

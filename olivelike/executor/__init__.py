@@ -1,0 +1,1 @@
+"""Executing a plan in child processes, under a worker count and a memory budget."""

@@ -1,0 +1,37 @@
+"""The one event stream: progress display, JSON lines, run record and report all feed on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+EventName = Literal[
+    "run_started",
+    "node_waiting",
+    "node_hit",
+    "node_started",
+    "node_progress",
+    "node_finished",
+    "node_failed",
+    "node_skipped",
+    "output_unchanged",
+    "output_published",
+    "warning",
+    "run_finished",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened; `data` holds JSON values."""
+
+    name: EventName
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as one JSON object."""
+        return {"event": self.name, **self.data}
+
+
+Listener = Callable[[Event], None]

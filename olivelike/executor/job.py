@@ -1,0 +1,52 @@
+"""What a worker is told, and what it answers: plain JSON, one message a line, never pickled objects."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Job:
+    """One node, ready to run in a child process."""
+
+    node: str
+    kind: Literal["load", "pass", "materialize", "assets"]
+    component: str
+    store: str
+    log: str
+    pass_name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    plugin: str | None = None
+    facets: dict[str, str] = field(default_factory=dict)
+    """Digest of each facet that the model has, by name."""
+    inline: dict[str, str] = field(default_factory=dict)
+    """Facets that are not in the store, by digest: weight tables bound from a checkpoint, as JSON text."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Path of each source file that holds weights, by digest."""
+    stamps: dict[str, list[int]] = field(default_factory=dict)
+    """Size in bytes and time in nanoseconds of each of those files when its digest was taken, by path."""
+    target: dict[str, Any] | None = None
+    """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    checkpoint: dict[str, Any] | None = None
+    """For `load`: component, library, class_name, config and shapes."""
+    assets: dict[str, Any] | None = None
+    """For `assets`: the source's index, and the path of each file by relative path."""
+    folder: str = ""
+    """For `materialize`: an existing folder to write into."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job's result."""
+
+    outputs: dict[str, str] = field(default_factory=dict)
+    """Digest of each facet that the node may write, by name."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Size of every object in the store that the result needs, by digest."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0

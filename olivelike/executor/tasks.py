@@ -1,0 +1,230 @@
+"""What a worker does for each kind of node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.digest import canonical_json
+from olivelike.errors import DamagedError, PassError, SourceError
+from olivelike.executor.job import Done, Job
+from olivelike.model import FACETS, Model, Tensor, Weights
+
+if TYPE_CHECKING:
+    import logging
+
+    import numpy as np
+
+    from olivelike.pass_api import Pass, Progress
+    from olivelike.store import Store
+
+
+def run_job(job: Job, logger: logging.Logger, progress: Progress) -> Done:
+    """Run one node.
+
+    Raises:
+        OlivelikeError: what the node raised, or what was wrong with its result.
+    """
+    from olivelike.store import Store
+
+    store = Store.open(Path(job.store))
+    match job.kind:
+        case "load":
+            return _load(job, store)
+        case "assets":
+            return _normalise_assets(job, store)
+        case "pass":
+            return _run_pass(job, store, logger, progress)
+        case "materialize":
+            return _materialize(job, store, progress)
+
+
+def _load(job: Job, store: Store) -> Done:
+    from olivelike.sources.adapt import adapt
+
+    checkpoint = dict(job.checkpoint or {})
+    checkpoint["shapes"] = {name: tuple(shape) for name, shape in checkpoint["shapes"].items()}
+    adaptation = adapt(**checkpoint)
+    data = {"adaptation": adaptation.to_bytes(), "architecture": adaptation.architecture.to_bytes()}
+    outputs = {name: store.put_bytes(value) for name, value in data.items()}
+    parts = {outputs[name]: len(value) for name, value in data.items()}
+    facts = {"parameters": len(adaptation.names), "unused": list(adaptation.unused)}
+    return Done(outputs, parts, facts)
+
+
+def _normalise_assets(job: Job, store: Store) -> Done:
+    from olivelike.output.assets import normalise_assets
+
+    assets = job.assets or {}
+    contents = normalise_assets(assets["index"], {name: Path(path) for name, path in assets["files"].items()})
+    digests = {relative: store.put_bytes(data) for relative, data in contents.items()}
+    table = canonical_json(digests)
+    outputs = {"assets": store.put_bytes(table)}
+    parts = {digests[relative]: len(data) for relative, data in contents.items()}
+    return Done(outputs, {**parts, outputs["assets"]: len(table)}, {"files": len(contents)})
+
+
+def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress) -> Done:
+    from olivelike.pass_api import Context
+    from olivelike.registry import Registry
+    from olivelike.targets import find_target
+
+    instance = Registry.load_pass(job.pass_name, job.plugin).cls(**job.options)
+    model = _model(job, store)
+    with store.scratch() as scratch:
+        tensors = _StoredTensors(store, {digest: Path(path) for digest, path in job.files.items()})
+        target = replace(find_target(job.target["name"]), **job.target) if job.target is not None else None
+        context = Context(scratch, logger, tensors, progress, target)
+        result = instance.run(model, context)
+    check_result(job.pass_name, instance, model, result)
+    return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.facts))
+
+
+def _model(job: Job, store: Store) -> Model:
+    facets: dict[str, Any] = {}
+    for name, digest in job.facets.items():
+        if name not in FACETS:
+            continue
+        text = job.inline.get(digest)
+        data = text.encode() if text is not None else store.read_bytes(digest)
+        if data is None:
+            raise DamagedError(
+                f"{job.node}: its {name} ({digest[:12]}) was lost or damaged; run again to remake it"
+            )
+        facets[name] = FACETS[name].from_bytes(data)
+    return Model(job.component, **facets)
+
+
+def check_result(name: str, instance: Pass, before: Model, after: object) -> None:
+    """Hold a pass to what it declared.
+
+    Raises:
+        PassError: when `after` is no model of the same component, holds a facet of the wrong type, changes a
+            facet that the pass does not write, or has an invalid graph.
+    """
+    if not isinstance(after, Model):
+        raise PassError(
+            f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)"
+        )
+    if after.component != before.component:
+        raise PassError(f"pass {name} renamed component {before.component!r} to {after.component!r}")
+    for facet, cls in FACETS.items():
+        value, old = getattr(after, facet), getattr(before, facet)
+        if value is not None and not isinstance(value, cls):
+            raise PassError(f"pass {name} put {type(value).__name__} in place of the {facet}")
+        if facet in instance.writes:
+            if value is None and old is not None:
+                raise PassError(f"pass {name} dropped the {facet}; return model.replace({facet}=...)")
+            continue
+        if (None if value is None else value.digest) != (None if old is None else old.digest):
+            raise PassError(
+                f"pass {name} changed the {facet} without declaring it; add {facet!r} to `writes`"
+            )
+    if "graph" in instance.writes and after.graph is not None:
+        _check_graph(name, after.graph.data)
+
+
+def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a pass as they come back from JSON.
+
+    Raises:
+        PassError: when they hold what JSON can't: sets, arrays, NaN.
+    """
+    try:
+        checked: dict[str, Any] = json.loads(canonical_json(facts))
+    except (TypeError, ValueError) as error:
+        raise PassError(
+            f"pass {name} left facts that JSON can't hold: {error}; use numbers, text, lists, maps"
+        ) from error
+    return checked
+
+
+def _check_graph(name: str, data: bytes) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(data)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise PassError(f"pass {name} returned a graph that is not valid ONNX: {error}") from error
+
+
+def _keep(
+    instance: Pass, result: Model, store: Store, tensors: _StoredTensors, facts: dict[str, Any]
+) -> Done:
+    outputs: dict[str, str] = {}
+    parts: dict[str, int] = {}
+    for facet in instance.writes:
+        value = getattr(result, facet)
+        if value is None:
+            continue
+        data = value.to_bytes()
+        outputs[facet] = store.put_bytes(data)
+        parts[outputs[facet]] = len(data)
+        if isinstance(value, Weights):
+            parts.update({digest: tensors.sizes[digest] for digest in value.files if digest in tensors.sizes})
+    return Done(outputs, parts, facts)
+
+
+def checked_object(store: Store, digest: str) -> Path:
+    """Return the path of a stored tensor whose bytes were just found to be right.
+
+    Raises:
+        DamagedError: when they are not, or are gone.
+    """
+    if not store.check_object(digest):
+        raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")
+    return store.object_path(digest)
+
+
+def _check_unchanged(job: Job) -> None:
+    """Refuse a result whose source was written to since its digest was taken."""
+    for path, stamp in job.stamps.items():
+        status = Path(path).stat()
+        if [status.st_size, status.st_mtime_ns] != stamp:
+            raise SourceError(f"{path} changed while it was read; run again when it is complete")
+
+
+@dataclass
+class _StoredTensors:
+    """Tensor access over source files and the store; remembers the size of what was written."""
+
+    store: Store
+    files: dict[str, Path]
+    sizes: dict[str, int] = field(default_factory=dict)
+
+    def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        from olivelike.model.tensor_file import read_tensor
+
+        return read_tensor(tensor, self.files.get(tensor.file) or checked_object(self.store, tensor.file))
+
+    def write(self, array: np.ndarray[Any, Any]) -> Tensor:
+        import numpy as np
+
+        from olivelike.model.tensor_file import DTYPES
+
+        array = np.asarray(array, order="C")
+        dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
+        if dtype is None:
+            raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
+        digest = self.store.put_bytes(array.tobytes())
+        self.sizes[digest] = array.nbytes
+        return Tensor(dtype, array.shape, digest, 0)
+
+
+def _materialize(job: Job, store: Store, progress: Progress) -> Done:
+    from olivelike.output.materialize import materialize
+    from olivelike.output.publish import explained
+
+    model = _model(job, store)
+    if model.graph is None or model.weights is None:
+        raise PassError(f"{job.component}: its chain makes no graph; put `convert` into it")
+    files = {digest: Path(path) for digest, path in job.files.items()}
+    for digest in model.weights.files - files.keys():
+        files[digest] = checked_object(store, digest)
+    folder = Path(job.folder)
+    with explained(folder):
+        result = materialize(model.graph, model.weights, files, folder, progress)
+    _check_unchanged(job)
+    return Done(facts=result.to_json())

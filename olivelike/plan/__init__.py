@@ -1,0 +1,13 @@
+"""Planning: nodes, keys, hits and misses with reasons; nothing here runs a pass or writes a file."""
+
+from olivelike.plan.explain import differences, nearest
+from olivelike.plan.key import Key
+from olivelike.plan.node import PIPELINE, Node, build_nodes
+from olivelike.plan.planner import Plan, PlannedNode, all_hits, estimate, judge, make_plan
+from olivelike.plan.resolver import Resolution, Resolver
+
+__all__ = [
+    "PIPELINE",
+    "Key", "Node", "Plan", "PlannedNode", "Resolution", "Resolver",
+    "all_hits", "build_nodes", "differences", "estimate", "judge", "make_plan", "nearest",
+]  # fmt: skip

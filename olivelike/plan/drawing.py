@@ -1,0 +1,110 @@
+"""Drawing a plan: Mermaid, Graphviz DOT, and a plain SVG that needs no other program."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from olivelike.plan.planner import Plan, PlannedNode
+
+_COLOURS: Mapping[str, str] = {
+    "hit": "#d3f2d3", "miss": "#ffe2b8", "pending": "#e8e8e8", "uncached": "#ffd0d0",
+}  # fmt: skip
+_BOX_WIDTH, _BOX_HEIGHT, _GAP = 170, 44, 36
+
+
+def to_mermaid(plan: Plan) -> str:
+    """Return a Mermaid flowchart, one subgraph per component."""
+    lines = ["flowchart LR"]
+    for component, nodes in plan.by_component().items():
+        lines.append(f"  subgraph {component}")
+        lines += [f'    {_identifier(p.node.id)}["{p.node.name}<br/>{p.status}"]:::{p.status}' for p in nodes]
+        lines.append("  end")
+    lines += [
+        f"  {_identifier(p.node.parent)} --> {_identifier(p.node.id)}" for p in plan.nodes if p.node.parent
+    ]
+    lines += [f"  classDef {status} fill:{colour},stroke:#666" for status, colour in _COLOURS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def to_dot(plan: Plan) -> str:
+    """Return a Graphviz digraph, one cluster per component."""
+    lines = [
+        "digraph plan {",
+        "  rankdir=LR;",
+        '  node [shape=box, style="rounded,filled", fontname="sans-serif"];',
+    ]
+    for component, nodes in plan.by_component().items():
+        lines.append(f'  subgraph "cluster_{component}" {{ label="{component}";')
+        lines += [
+            f'    "{p.node.id}" [label="{p.node.name}\\n{p.status}", fillcolor="{_COLOURS[p.status]}"];'
+            for p in nodes
+        ]
+        lines.append("  }")
+    lines += [f'  "{p.node.parent}" -> "{p.node.id}";' for p in plan.nodes if p.node.parent]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def to_svg(plan: Plan) -> str:
+    """Return an SVG picture: a row per component, a column per depth of its chain."""
+    places: dict[str, tuple[int, int]] = {}
+    boxes: list[str] = []
+    row = 0
+    for component, nodes in plan.by_component().items():
+        used: dict[int, int] = {}
+        for planned in nodes:
+            parent = places.get(planned.node.parent or "")
+            column = parent[0] + 1 if parent else 0
+            line = row + used.get(column, 0)
+            used[column] = used.get(column, 0) + 1
+            places[planned.node.id] = (column, line)
+            boxes.append(_box(planned, column, line, component))
+        row += max(used.values(), default=1)
+    arrows = [_arrow(places[p.node.parent], places[p.node.id]) for p in plan.nodes if p.node.parent in places]
+    columns = 1 + max((column for column, _ in places.values()), default=0)
+    width, height = columns * (_BOX_WIDTH + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">'
+    )
+    marker = (
+        '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
+        '<path d="M0,0 L8,4 L0,8 z" fill="#666"/></marker></defs>'
+    )
+    return "\n".join([head, marker, *arrows, *boxes, "</svg>"]) + "\n"
+
+
+FORMATS: Mapping[str, Callable[[Plan], str]] = {"mermaid": to_mermaid, "dot": to_dot, "svg": to_svg}
+"""Each drawing format and the function that makes it."""
+
+
+def _identifier(node_id: str | None) -> str:
+    return (node_id or "").replace(".", "_").replace("-", "_")
+
+
+def _corner(place: tuple[int, int]) -> tuple[int, int]:
+    column, line = place
+    return _GAP + column * (_BOX_WIDTH + _GAP), _GAP + line * (_BOX_HEIGHT + _GAP)
+
+
+def _box(planned: PlannedNode, column: int, line: int, component: str) -> str:
+    x, y = _corner((column, line))
+    title = escape(f"{component} · {planned.node.name}")
+    shape = f'x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"'
+    return (
+        f"<g><title>{escape(planned.reason)}</title>"
+        f'<rect {shape} fill="{_COLOURS[planned.status]}" stroke="#666"/>'
+        f'<text x="{x + 8}" y="{y + 18}">{title}</text>'
+        f'<text x="{x + 8}" y="{y + 35}" fill="#444">{planned.status}</text></g>'
+    )
+
+
+def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
+    (x1, y1), (x2, y2) = _corner(start), _corner(end)
+    return (
+        f'<line x1="{x1 + _BOX_WIDTH}" y1="{y1 + _BOX_HEIGHT // 2}" x2="{x2}" y2="{y2 + _BOX_HEIGHT // 2}" '
+        'stroke="#666" marker-end="url(#tip)"/>'
+    )

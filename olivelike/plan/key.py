@@ -1,0 +1,48 @@
+"""Keys: what decides a node's result, as JSON, and its digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from olivelike.digest import digest_json
+
+
+@dataclass(frozen=True)
+class Key:
+    """All that decides one node's result."""
+
+    name: str
+    """Pass name, or `load` or `materialize`."""
+    code: str
+    """Digest over the pass's module and the local modules that it imports."""
+    modules: dict[str, str]
+    """Digest of each of those modules, by name; explains a changed `code`."""
+    options: dict[str, Any]
+    """The step's options after defaults."""
+    facets: dict[str, str]
+    """Digest of each facet that the pass reads."""
+    target: dict[str, Any] | None = None
+    """Facts of the target, if the pass reads them."""
+    tools: dict[str, str] = field(default_factory=dict)
+    """Version of each tool that the pass declares."""
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256, 64 hexadecimal digits."""
+        return digest_json(
+            ["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools],
+        )
+
+    def inputs(self) -> dict[str, Any]:
+        """Return the parts as JSON, for records and for `explain`."""
+        return {
+            "pass": self.name,
+            "code": self.code,
+            "modules": self.modules,
+            "options": self.options,
+            "facets": self.facets,
+            "target": self.target,
+            "tools": self.tools,
+        }

@@ -1,0 +1,210 @@
+"""Resolving nodes: from what is known upstream to a key, and from a key to a stored result.
+
+The same resolver serves `plan`, which asks it about every node and runs nothing, and the executor, which tells
+it what each executed node produced. Downstream keys hold the digests of what upstream produced, so equal output
+stops a rerun there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from olivelike.digest import digest_file, digest_json
+from olivelike.errors import DamagedError, SourceError
+from olivelike.plan.file_digests import FileDigests
+from olivelike.plan.key import Key
+from olivelike.registry import CodeDigest, code_digest, module_code_digest, tool_versions
+from olivelike.sources import Adaptation, bind, known_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from olivelike.model import Weights
+    from olivelike.plan.node import Node
+    from olivelike.sources import PipelineSource
+    from olivelike.store import Action, Store
+    from olivelike.workflow import LoadedWorkflow
+
+LOAD_MODULE, LOAD_TOOLS = "olivelike.sources.adapt", ("torch", "diffusers", "transformers")
+ASSETS_MODULE = "olivelike.output.assets"
+ASSETS_TOOLS = ("diffusers", "transformers", "tokenizers")
+MATERIALIZE_MEMORY = 120 << 20
+"""Resident memory of a process that materialises, before its first tensor, in bytes."""
+MATERIALIZE_MODULE, CONFIG_MODULE = "olivelike.output.materialize", "olivelike.output.folder"
+MATERIALIZE_TOOLS = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "diffusers", "transformers")
+
+
+class OutputState(Protocol):
+    """Tells whether an output folder already holds what a key stands for."""
+
+    def __call__(self, node: Node, key: str) -> bool:
+        """Tell whether the output of a `materialize` node holds the result of `key`."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What is known of one node before it runs."""
+
+    key: Key | None
+    """`None` while an upstream result is unknown, or when the key can't be computed."""
+    action: Action | None = None
+    """The stored result, on a hit."""
+    done: bool = False
+    """True on a hit."""
+    problem: str | None = None
+    """Why the key can't be computed, so that the node runs each time."""
+
+
+class Resolver:
+    """Keys and results of one workflow's nodes, as they become known."""
+
+    def __init__(
+        self, workflow: LoadedWorkflow, source: PipelineSource, store: Store, output_state: OutputState
+    ) -> None:
+        self._workflow = workflow
+        self._source = source
+        self._store = store
+        self._output_state = output_state
+        self._facets: dict[str, dict[str, str]] = {}
+        self._weights: dict[str, Weights] = {}
+        self._bound: dict[str, str] = {}
+        self._digests = FileDigests(lambda path: known_digest(path) or store.file_digest(path))
+
+    def resolve(self, node: Node) -> Resolution:
+        """Return the node's key and, if there is one, its stored result.
+
+        Its parent must be settled for the key to be known.
+        """
+        match node.kind:
+            case "load":
+                return self._look_up(self._load_key(node))
+            case "assets":
+                return self._look_up(self._assets_key())
+            case "pass":
+                return self._resolve_pass(node)
+            case "materialize":
+                return self._resolve_materialize(node)
+
+    def settle(self, node: Node, outputs: Mapping[str, str]) -> None:
+        """Note what a node produced: digests by facet name."""
+        facets = dict(self._facets.get(node.parent or "", {}))
+        facets.update(outputs)
+        self._facets[node.id] = facets
+
+    def facets(self, node: Node) -> dict[str, str] | None:
+        """Return the digests of the facets that a node reads; `None` while its parent is unsettled.
+
+        The weights of a checkpoint are bound when they are first read: that takes the digests of its files.
+        """
+        if node.parent is None:
+            return {}
+        known = self._facets.get(node.parent)
+        if known is None:
+            return None
+        found = {name: known[name] for name in _reads(node) if name in known}
+        if "weights" in _reads(node) and "weights" not in found:
+            found["weights"] = self._bind(node.component, known["adaptation"])
+        return found
+
+    def is_ready(self, node: Node) -> bool:
+        """Tell whether `resolve` would answer at once: false while files that it asks about are being hashed."""
+        if "weights" not in _reads(node) or "weights" in self._facets.get(node.parent or "", {}):
+            return True
+        return all(map(self._digests.is_ready, self._source.checkpoint(node.component).files))
+
+    def bound_weights(self, digest: str) -> Weights | None:
+        """Return a weight table that was bound from a checkpoint, by digest; those of passes are in the store."""
+        return self._weights.get(digest)
+
+    def file_digests(self, component: str) -> dict[Path, str]:
+        """Return the SHA-256 of each checkpoint file of a component; big files are hashed once and remembered."""
+        return {path: self._digests[path] for path in self._source.checkpoint(component).files}
+
+    def stamp(self, path: Path) -> list[int]:
+        """Return size in bytes and time in nanoseconds of a checkpoint file when its digest was taken."""
+        return self._digests.stamps[path]
+
+    def prefetch(self) -> None:
+        """Begin to hash the checkpoint files in the background."""
+        self._digests.prefetch({path for c in self._source.checkpoints.values() for path in c.files})
+
+    def _bind(self, component: str, adaptation: str) -> str:
+        if component not in self._bound:
+            data = self._store.read_bytes(adaptation)
+            if data is None:
+                raise DamagedError(
+                    f"{component}: its adaptation ({adaptation[:12]}) was lost or damaged; run again"
+                )
+            checkpoint = self._source.checkpoint(component)
+            weights = bind(Adaptation.from_bytes(data), checkpoint, self.file_digests(component))
+            self._weights[weights.digest] = weights
+            self._bound[component] = weights.digest
+        return self._bound[component]
+
+    def _load_key(self, node: Node) -> Key:
+        checkpoint = self._source.checkpoint(node.component)
+        code = module_code_digest(LOAD_MODULE)
+        facets = {"checkpoint": checkpoint.layout_digest}
+        return _key("load", code, {"component": node.component}, facets, LOAD_TOOLS)
+
+    def _assets_key(self) -> Key:
+        try:
+            files = {relative: digest_file(path) for relative, path in self._source.extras.items()}
+        except OSError as error:
+            raise SourceError(
+                f"{error.filename} can't be read: {error.strerror}; fetch the source again"
+            ) from error
+        classes = {name: entry for name, entry in self._source.index.items() if not name.startswith("_")}
+        facets = {"assets": digest_json(["assets/1", classes, files])}
+        return _key("assets", module_code_digest(ASSETS_MODULE), {}, facets, ASSETS_TOOLS)
+
+    def _resolve_pass(self, node: Node) -> Resolution:
+        assert node.step is not None
+        instance = node.step.instance
+        entry = self._workflow.registry.get(node.step.pass_name)
+        code = code_digest(entry)
+        facets = self.facets(node)
+        if facets is None:
+            return Resolution(None)
+        target = self._workflow.workflow.target.facts() if "target" in instance.reads else None
+        if code.digest is None:
+            return Resolution(None, problem=f"its code can't be hashed: {code.uncacheable}")
+        options = instance.model_dump(mode="json")
+        # A plugin's key holds its own code; what it uses of the engine is known by version.
+        tools = instance.tools if entry.plugin is None else (*instance.tools, "olivelike")
+        return self._look_up(_key(node.name, code, options, facets, tools, target))
+
+    def _resolve_materialize(self, node: Node) -> Resolution:
+        facets = self.facets(node)
+        if facets is None:
+            return Resolution(None)
+        parts = [module_code_digest(module) for module in (MATERIALIZE_MODULE, CONFIG_MODULE)]
+        modules = {name: digest for part in parts for name, digest in part.modules.items()}
+        code = CodeDigest(digest_json(["code/1", modules]), modules)
+        key = _key("materialize", code, {}, facets, MATERIALIZE_TOOLS)
+        return Resolution(key, done=self._output_state(node, key.digest))
+
+    def _look_up(self, key: Key) -> Resolution:
+        action = self._store.get_action(key.digest)
+        return Resolution(key, action, done=action is not None)
+
+
+def _reads(node: Node) -> tuple[str, ...]:
+    """Return the facets that decide a node's result."""
+    if node.step is not None:
+        return tuple(name for name in node.step.instance.reads if name != "target")
+    return ("architecture", "weights", "graph") if node.kind == "materialize" else ()
+
+
+def _key(
+    name: str,
+    code: CodeDigest,
+    options: dict[str, object],
+    facets: dict[str, str],
+    tools: tuple[str, ...],
+    target: dict[str, object] | None = None,
+) -> Key:
+    assert code.digest is not None
+    return Key(name, code.digest, dict(code.modules), options, facets, target, tool_versions(tools))

@@ -1,0 +1,149 @@
+"""Passes that misbehave: the run fails with status 4 and a log, store and outputs are as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from olivelike.errors import PassError, PluginError, SourceError
+
+from .conftest import Project
+
+HEAD = """
+from olivelike.pass_api import Pass
+
+class Bad(Pass):
+    "A pass that misbehaves."
+    reads = ("graph",)
+    writes = ("graph",)
+
+    def run(self, model, context):
+"""
+
+CASES = {
+    "raises": ("        raise ValueError('no such luck')", r"ValueError: no such luck \(at bad\.py:10\)"),
+    "returns nothing": ("        return None", "returned NoneType, not a Model"),
+    "changes undeclared": (
+        "        from olivelike.model import Weights\n        return model.replace(weights=Weights({}))",
+        "changed the weights without declaring it",
+    ),
+    "returns a broken graph": (
+        "        from olivelike.model import Graph\n        return model.replace(graph=Graph(b'not onnx'))",
+        "not valid ONNX",
+    ),
+    "puts text in place of a graph": (
+        "        return model.replace(graph='text')",
+        "put str in place of the graph",
+    ),
+    "is killed": (
+        "        import os, signal\n        os.kill(os.getpid(), signal.SIGKILL)",
+        "killed by signal 9",
+    ),
+    "exits": ("        import os\n        os._exit(3)", "ended with status 3"),
+    "runs out of memory": ("        raise MemoryError", "--memory-limit"),
+    "leaves a set": ("        context.facts['x'] = {1}\n        return model", "facts that JSON can't hold"),
+    "leaves NaN": (
+        "        context.facts['x'] = float('nan')\n        return model",
+        "facts that JSON can't hold",
+    ),
+    "drops the graph": ("        return model.replace(graph=None)", "dropped the graph"),
+    "calls sys.exit": ("        raise SystemExit(1)", "SystemExit"),
+}
+
+
+def add_plugin(project: Project, body: str) -> None:
+    plugins = project.folder / "plugins"
+    plugins.mkdir()
+    (plugins / "bad.py").write_text(HEAD + body + "\n", encoding="utf-8")
+    project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, bad, float16]")
+    project.edit("name: small", "name: small\nplugins: [../plugins/bad.py]")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_that_misbehaves_fails_its_node_and_nothing_else(project: Project, case: str) -> None:
+    body, message = CASES[case]
+    add_plugin(project, body)
+    before = project.files()
+    with pytest.raises(PassError, match=message) as caught:
+        project.run("components.vae_decoder.1.float16.keep_io=true")
+    assert caught.value.exit_code == 4
+    assert project.failed() == {"text_encoder.bad"}
+    assert "vae_decoder.materialize" in project.executed()
+    assert project.files() == before
+    assert project.leftovers() == []
+    log = Path(str(caught.value).partition("log: ")[2].strip())
+    assert log.is_file()
+
+
+def test_a_failure_is_not_remembered(project: Project) -> None:
+    add_plugin(project, "        raise ValueError('once')")
+    with pytest.raises(PassError):
+        project.run()
+    plugin = project.folder / "plugins" / "bad.py"
+    plugin.write_text(HEAD + "        return model\n", encoding="utf-8")
+    project.run()
+    assert project.executed() == {"text_encoder.bad"}
+    assert project.counts()["output_published"] == 0
+
+
+def test_with_keep_going_an_output_that_needs_no_failed_node_is_published(project: Project) -> None:
+    add_plugin(project, "        raise ValueError('no')")
+    outputs = "outputs:\n  - {path: models/small}\n  - {path: models/raw, until: convert}\n"
+    project.edit("output: models/small\n", outputs)
+    with pytest.raises(PassError):
+        project.run()
+    assert not (project.folder / "models" / "raw").exists()
+    with pytest.raises(PassError):
+        project.run(keep_going=True)
+    assert (project.folder / "models" / "raw" / "text_encoder" / "model.onnx").is_file()
+
+
+def test_with_keep_going_nothing_is_published_when_the_assets_failed(project: Project) -> None:
+    before = project.files()
+    scheduler = project.folder / "checkpoint" / "scheduler" / "scheduler_config.json"
+    scheduler.write_text("{", encoding="utf-8")
+    with pytest.raises(SourceError, match="scheduler_config"):
+        project.run("components.vae_decoder.1.float16.keep_io=true", keep_going=True)
+    assert project.failed() == {"pipeline.assets"}
+    assert project.files() == before
+
+
+def test_a_plugin_that_does_not_load_is_refused_before_anything_runs(project: Project) -> None:
+    add_plugin(project, "        return model\nraise RuntimeError('at import')")
+    before = project.files()
+    with pytest.raises(PluginError, match="at import"):
+        project.run()
+    assert project.files() == before
+
+
+def test_a_changed_helper_module_reruns_the_plugin_and_is_named(project: Project) -> None:
+    add_plugin(project, "        from helper import same\n        return same(model)")
+    helper = project.folder / "plugins" / "helper.py"
+    helper.write_text("def same(model):\n    return model\n", encoding="utf-8")
+    project.run()
+    assert project.executed() == {"text_encoder.bad"}
+    helper.write_text("def same(model):\n    # now with a comment\n    return model\n", encoding="utf-8")
+    project.run()
+    assert project.executed() == {"text_encoder.bad"}
+    assert project.reasons()["text_encoder.bad"] == "code changed: helper"
+
+
+def test_a_plugin_can_write_weights(project: Project) -> None:
+    body = """
+        import numpy as np
+        name = next(iter(model.weights))
+        array = context.tensors.read(model.weights[name])
+        return model.replace(weights=model.weights.replace({name: context.tensors.write(np.zeros_like(array))}))
+"""
+    head = HEAD.replace('reads = ("graph",)', 'reads = ("weights",)').replace(
+        'writes = ("graph",)', 'writes = ("weights",)'
+    )
+    add_plugin(project, "        return model")
+    (project.folder / "plugins" / "bad.py").write_text(head + body, encoding="utf-8")
+    before = project.files()
+    project.run()
+    assert project.executed() == {"text_encoder.bad", "text_encoder.materialize"}
+    after = project.files()
+    assert after["text_encoder/weights.pb"] != before["text_encoder/weights.pb"]
+    assert len(after["text_encoder/weights.pb"]) == len(before["text_encoder/weights.pb"])
