@@ -1,0 +1,65 @@
+"""What becomes of an error: a message on standard error, and an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from olivelike.cli import stdout
+from olivelike.errors import Interrupted, OlivelikeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READER_LEFT = 141
+"""Exit status when nobody reads the output any more: what shells give for SIGPIPE."""
+
+
+@dataclass
+class Status:
+    """How the process will end."""
+
+    code: int = 0
+
+
+@contextlib.contextmanager
+def exit_status() -> Iterator[Status]:
+    """Turn what the block raises into an exit status, and tell the user."""
+    status = Status()
+    try:
+        yield status
+    except SystemExit as error:
+        status.code = error.code if isinstance(error.code, int) else 0
+    except KeyboardInterrupt:
+        status.code = _report(Interrupted("interrupted"))
+    except OlivelikeError as error:
+        status.code = _report(error)
+    except Exception as error:  # noqa: BLE001  (the last handler)
+        status.code = 1
+        stdout.write_error(
+            f"error: {type(error).__name__}: {error}\n"
+            f"  this is a bug in olivelike; please report it with the traceback in {_write_log(error)}"
+        )
+
+
+def _report(error: OlivelikeError) -> int:
+    if stdout.reader_left:
+        return READER_LEFT
+    stdout.write_error(f"error: {error}")
+    return error.exit_code
+
+
+def _write_log(error: Exception) -> str:
+    """Write the traceback to a new file in the system's temporary folder and return its path."""
+    import traceback
+
+    number, path = tempfile.mkstemp(prefix="olivelike-", suffix=".log")
+    with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"command: {sys.argv}\npython: {sys.version}\nsystem: {platform.platform()}\n\n")
+        file.write("".join(traceback.format_exception(error)))
+    return path

@@ -1,0 +1,104 @@
+"""Options that several commands share."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from olivelike.engine import Options
+
+
+def _complete_workflow(incomplete: str) -> list[str]:
+    """Return shipped names and files that begin so, for shell completion."""
+    from olivelike.workflow import shipped_names
+
+    files = [str(path) for suffix in ("yaml", "yml") for path in Path().glob(f"{incomplete}*.{suffix}")]
+    folders = [f"{path}/" for path in Path().glob(f"{incomplete}*") if path.is_dir()]
+    return [name for name in shipped_names() if name.startswith(incomplete)] + files + folders
+
+
+Workflow = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKFLOW",
+        help="Path of a workflow file, or name of a shipped one.",
+        autocompletion=_complete_workflow,
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="COMPONENT", help="Take this component alone; may be repeated."),
+]
+Until = Annotated[
+    str | None,
+    typer.Option("--until", metavar="PASS", help="Stop each chain after this pass; no output is written."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY.PATH=VALUE",
+        help="Override a value of the workflow, such as components.unet.1.float16.keep_io=true; may be repeated.",
+    ),
+]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."
+    ),
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR",
+        help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
+    ),
+]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR",
+        help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache.",
+    ),
+]
+"""For commands that name no workflow."""
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
+]
+AllowPickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="Read `.bin` weight files, which are pickles; off for safety.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
+
+
+def store_dir(named: Path | None) -> Path:
+    """Return the store's folder for a command that names no workflow."""
+    return named or Path(os.environ.get("OLIVELIKE_CACHE_DIR") or "cache").expanduser()
+
+
+def selection(
+    overrides: list[str] | None,
+    plugins: list[str] | None,
+    cache_dir: Path | None,
+    output: Path | None,
+    only: list[str] | None,
+    until: str | None,
+    allow_pickle: bool,
+) -> "Options":
+    """Return the options that select and place a workflow's nodes."""
+    from olivelike.engine import Options
+
+    return Options(
+        overrides=tuple(overrides or ()),
+        plugins=tuple(plugins or ()),
+        cache_dir=cache_dir,
+        output=output,
+        only=tuple(only or ()),
+        until=until,
+        allow_pickle=allow_pickle,
+    )

@@ -1,0 +1,93 @@
+"""`olivelike plan`: which nodes would run, and why."""
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike.engine import Options
+    from olivelike.plan import Plan, PlannedNode
+
+_STATUSES = ("hit", "miss", "pending", "uncached")
+
+
+def plan(
+    workflow: shared.Workflow,
+    only: shared.Only = None,
+    until: shared.Until = None,
+    overrides: shared.Overrides = None,
+    plugins: shared.Plugins = None,
+    output: shared.Output = None,
+    cache_dir: shared.CacheDir = None,
+    allow_pickle: shared.AllowPickle = False,
+    json: shared.Json = False,
+) -> None:
+    """Show which nodes would run, and why; nothing changes.
+
+    A hit is stored; a miss runs; a pending node is decided when upstream has run; an uncached one runs always.
+    """
+    show_plan(
+        workflow, shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle), json
+    )
+
+
+def show_plan(workflow: str, options: "Options", json: bool) -> None:
+    """Plan a workflow and write the plan to standard output."""
+    from olivelike import engine
+    from olivelike.cli.stdout import write_json, write_line
+
+    prepared, found = engine.plan(workflow, options)
+    name = prepared.workflow.workflow.name
+    if json:
+        write_json(
+            {
+                "workflow": name,
+                "file": str(prepared.workflow.path),
+                "cache_dir": str(prepared.store.root),
+                "outputs": [str(output.path) for output in prepared.outputs],
+                "totals": _totals(found),
+                "nodes": [planned.to_json() for planned in found.nodes],
+            }
+        )
+        return
+    for line in _lines(name, found):
+        write_line(line)
+
+
+def _totals(plan: "Plan") -> dict[str, Any]:
+    runs = _to_run(plan)
+    return {
+        "nodes": len(plan.nodes),
+        **{status: sum(planned.status == status for planned in plan.nodes) for status in _STATUSES},
+        "write_bytes": sum(planned.write_bytes for planned in runs),
+        "largest_memory_bytes": max((planned.memory_bytes for planned in runs), default=0),
+    }
+
+
+def _to_run(plan: "Plan") -> "list[PlannedNode]":
+    return [planned for planned in plan.nodes if planned.status != "hit"]
+
+
+def _lines(name: str, plan: "Plan") -> list[str]:
+    from olivelike.cli.text import count, size, table
+
+    rows = [
+        (
+            planned.node.id,
+            planned.status,
+            "" if planned.status == "hit" else size(planned.write_bytes),
+            "" if planned.status == "hit" else size(planned.memory_bytes),
+            planned.reason,
+        )
+        for planned in plan.nodes
+    ]
+    totals = _totals(plan)
+    if totals["hit"] == totals["nodes"]:
+        last = f"{name}: nothing to run, all of {count(totals['nodes'], 'node')} stored"
+    else:
+        found = ", ".join(f"{totals[status]} {status}" for status in _STATUSES if totals[status])
+        last = (
+            f"{name}: {count(totals['nodes'], 'node')}: {found}; about {size(totals['write_bytes'])} to write, "
+            f"{size(totals['largest_memory_bytes'])} of memory for the largest node"
+        )
+    return [*table(("node", "status", "writes", "memory", "why"), rows, right={2, 3}), "", last]

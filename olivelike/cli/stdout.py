@@ -1,0 +1,83 @@
+"""Writing to standard output and standard error."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ReaderLeft(KeyboardInterrupt):
+    """Nobody reads standard output any more, as after `olivelike plan … | head`.
+
+    To the engine it is an interruption: it stops its children and cleans up.
+    """
+
+
+reader_left = False
+"""Whether `ReaderLeft` was raised; it may arrive at the top as another error."""
+
+
+def write_line(text: str = "") -> None:
+    """Write a line to standard output, at once."""
+    write(f"{text}\n")
+
+
+def write_json(value: Any) -> None:
+    """Write a JSON value as one line to standard output."""
+    write_line(json.dumps(value))
+
+
+def write_error(text: str) -> None:
+    """Write a line to standard error."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # There is nobody to tell.
+
+
+def write(text: str) -> None:
+    """Write text to standard output, at once.
+
+    Raises:
+        ReaderLeft: if nobody reads it.
+        MissingError: if it can't be written for another reason.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        _drop_standard_output()
+        # Windows says EINVAL for a closed pipe.
+        if error.errno in {errno.EPIPE, errno.EINVAL}:
+            global reader_left
+            reader_left = True
+            raise ReaderLeft from None
+        raise MissingError(f"standard output can't be written: {error.strerror}") from error
+
+
+def write_text_file(path: Path, text: str) -> None:
+    """Write a file that the user named.
+
+    Raises:
+        UsageError: if it can't be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}") from error
+
+
+def _drop_standard_output() -> None:
+    """Send what is still buffered nowhere: Python would complain about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,112 @@
+"""A project whose results are stored already, and the command line as a function."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import pytest
+from little_project import PLUGIN, WORKFLOW
+
+from olivelike.cli import stdout
+from olivelike.cli.app import run_command_line
+from olivelike.testing.checkpoints import make_checkpoint
+
+
+@dataclass
+class Result:
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="session")
+def warm_project(tmp_path_factory):
+    """A project that was run once; tests get copies."""
+    folder = tmp_path_factory.mktemp("warm") / "project"
+    make_checkpoint(folder / "checkpoint")
+    (folder / "workflows").mkdir()
+    (folder / "workflows" / "little.yaml").write_text(WORKFLOW)
+    (folder / "plugins").mkdir()
+    (folder / "plugins" / "passes_for_tests.py").write_text(PLUGIN)
+    done = subprocess.run(
+        [sys.executable, "-m", "olivelike", "run", "workflows/little.yaml"],
+        check=False,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    time.sleep(2.1)  # Until then the digests of files that were just written are not remembered.
+    return folder
+
+
+@pytest.fixture
+def project(warm_project, tmp_path, monkeypatch):
+    """A copy of the warm project, as the current folder."""
+    folder = tmp_path / "project"
+    shutil.copytree(warm_project, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """An empty current folder."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_store_of_the_user(monkeypatch):
+    for name in ("OLIVELIKE_CACHE_DIR", "OLIVELIKE_CACHE_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch):
+    """Run one command in this process."""
+    monkeypatch.setattr(stdout, "reader_left", False)
+
+    def cli(*arguments: object) -> Result:
+        capsys.readouterr()
+        status = run_command_line([str(argument) for argument in arguments])
+        found = capsys.readouterr()
+        return Result(status, found.out, found.err)
+
+    return cli
+
+
+@pytest.fixture
+def start():
+    """Start a command as a real process; what is still alive at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, python: tuple[str, ...] = (), **options: object) -> subprocess.Popen[str]:
+        command = [sys.executable, *python, "-m", "olivelike", *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        process = subprocess.Popen(command, text=True, env=environment(), **pipes)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of child processes: nothing of the user's store."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OLIVELIKE_")}
+    return {**kept}

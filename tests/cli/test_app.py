@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from olivelike.cli.app import COMMANDS
+
+GROUPS = {"passes": ["list", "show", "new"], "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin"]}
+PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUPS.items() for name in names]
+
+
+def test_help_lists_every_command_with_its_purpose(cli):
+    result = cli("--help")
+    assert result.status == 0
+    listed = re.findall(r"^  ([a-z]+)  +(\S.*)$", result.out.partition("Commands:")[2], re.MULTILINE)
+    assert [name for name, _ in listed] == list(COMMANDS)
+    assert not [purpose for _, purpose in listed if purpose.endswith("...")]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=" ".join)
+def test_every_command_describes_itself_and_each_of_its_options(cli, path):
+    result = cli(*path, "--help")
+    assert result.status == 0
+    assert result.out.startswith(f"Usage: olivelike {' '.join(path)} ")
+    options = re.findall(r"^  (--\S+)(?: [^ ]+)*(.*)$", result.out, re.MULTILINE)
+    undescribed = re.findall(r"^  (--\S+(?: \S+)?)\n  -", result.out, re.MULTILINE)
+    assert path[0] in GROUPS or options
+    assert not undescribed
+
+
+def test_no_command_shows_the_help_and_ends_with_status_2(cli):
+    result = cli()
+    assert result.status == 2
+    assert "Commands:" in result.out + result.err
+
+
+def test_a_mistyped_command_gets_a_suggestion(cli):
+    result = cli("rnu")
+    assert result.status == 2
+    assert "Did you mean 'run'?" in result.err
+
+
+def test_the_version_is_that_of_the_distribution(cli):
+    from importlib.metadata import version
+
+    assert cli("--version").out == f"olivelike {version('olivelike')}\n"
+
+
+def test_a_bug_leaves_its_traceback_in_a_log_that_the_message_names(cli, monkeypatch, tmp_path):
+    def fail(*arguments: object) -> None:
+        raise ZeroDivisionError("seven")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("olivelike.workflow.json_schema", fail)
+    result = cli("schema")
+    assert result.status == 1
+    assert result.err.startswith("error: ZeroDivisionError: seven\n")
+    assert "Traceback" not in result.err
+    log = Path(re.search(r"traceback in (.+)$", result.err, re.MULTILINE)[1])
+    assert log.parent == tmp_path
+    assert "Traceback" in log.read_text()
+    assert "in fail" in log.read_text()
+
+
+def test_an_interrupted_command_ends_with_status_130(cli, monkeypatch):
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("olivelike.workflow.json_schema", interrupt)
+    result = cli("schema")
+    assert result.status == 130
+    assert result.err == "error: interrupted\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_that_leaves_ends_a_command_quietly(start):
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = start("schema", stdout=writing)
+    os.close(writing)
+    _, err = process.communicate()
+    assert process.returncode == 141
+    assert err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_standard_output_is_an_error_not_a_bug(start):
+    with Path("/dev/full").open("w") as full:
+        process = start("schema", stdout=full)
+        _, err = process.communicate()
+    assert process.returncode == 3
+    assert err == "error: standard output can't be written: No space left on device\n"
+
+
+def test_completion_knows_commands_and_shipped_workflows(capsys, cli, monkeypatch, empty_folder):
+    monkeypatch.setenv("_OLIVELIKE_COMPLETE", "complete_bash")
+    for words, wanted in [("olivelike val", "validate"), ("olivelike run sd15_dir", "sd15_directml")]:
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
+        assert cli().out.split() == [wanted]
+
+
+def test_completion_of_a_workflow_offers_files_and_folders(cli, monkeypatch, empty_folder):
+    (empty_folder / "mine.yaml").touch()
+    (empty_folder / "mine").mkdir()
+    monkeypatch.setenv("_OLIVELIKE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "olivelike run mi")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    assert set(cli().out.split()) == {"mine.yaml", "mine/"}

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from olivelike.doctor import providers
+from olivelike.doctor.installed import check_packages, check_wheels
+from olivelike.doctor.providers import check_provider, listed_providers
+
+
+def test_this_environment_runs_a_node_on_the_cpu(cli, empty_folder):
+    result = cli("doctor", "--json")
+    found = json.loads(result.out)
+    assert result.status == (3 if found["broken"] else 0)
+    by_name = {check["name"]: check for check in found["providers"]}
+    assert by_name["CPUExecutionProvider"]["status"] == "usable"
+    targets = {check["name"]: check for check in found["targets"]}
+    assert targets["cpu"]["usable"]
+    assert not targets["directml"]["usable"] or sys.platform == "win32"
+    assert {folder["purpose"] for folder in found["folders"]} == {
+        "store",
+        "current folder",
+        "Hugging Face cache",
+    }
+    assert not (empty_folder / "cache").exists()
+
+
+def test_the_report_for_people_names_providers_targets_and_folders(cli, empty_folder, monkeypatch):
+    monkeypatch.setattr(
+        "olivelike.doctor.diagnosis.listed_providers", lambda timeout: ["CPUExecutionProvider"]
+    )
+    out = cli("doctor").out
+    for text in ("CPUExecutionProvider  usable", "runs here", f"{empty_folder / 'cache'} (absent)"):
+        assert text in out
+
+
+def test_an_onnxruntime_that_can_not_be_imported_is_broken(cli, empty_folder, monkeypatch):
+    broken = empty_folder / "broken"
+    (broken / "onnxruntime").mkdir(parents=True)
+    (broken / "onnxruntime" / "__init__.py").write_text("raise ImportError('DLL load failed')\n")
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    result = cli("doctor")
+    assert result.status == 3
+    assert "broken: onnxruntime can't be imported: ImportError: DLL load failed" in result.out
+
+
+def fake_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, when_asked: str) -> None:
+    """Put an `onnxruntime` in front whose session does `when_asked`."""
+    package = folder / "fake" / "onnxruntime"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "import os, sys, time\n"
+        "class SessionOptions:\n"
+        "    def add_session_config_entry(self, *entry): pass\n"
+        "def InferenceSession(*arguments, **options):\n" + textwrap.indent(when_asked, "    ")
+    )
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+
+@pytest.mark.parametrize(
+    ("when_asked", "detail"),
+    [
+        ("os.abort()\n", "crashed with signal 6"),
+        ("time.sleep(60)\n", "did not answer within 2 s"),
+        ("raise RuntimeError('no device')\n", "RuntimeError: no device"),
+        (
+            "print('x.so with error: libgpu.so.1: absent', file=sys.stderr); sys.exit(1)\n",
+            "libgpu.so.1: absent",
+        ),
+        ("print('\\x1b[31mEP Error too old when using [1]', flush=True); sys.exit(1)\n", "too old"),
+        ("sys.exit(1)\n", "ended without a word"),
+    ],
+)
+def test_a_provider_that_fails_in_any_way_is_unusable(empty_folder, monkeypatch, when_asked, detail):
+    fake_provider(empty_folder, monkeypatch, when_asked)
+    check = check_provider("SomeExecutionProvider", timeout=2)
+    assert (check.status, check.detail) == ("unusable", detail)
+
+
+def test_a_provider_that_sends_requests_is_not_tried():
+    assert check_provider("AzureExecutionProvider").status == "not tried"
+
+
+def test_a_wrong_provider_is_not_taken_for_the_cpu(monkeypatch):
+    assert check_provider("NoSuchExecutionProvider").status == "unusable"
+
+
+def test_every_listed_provider_is_a_name():
+    assert "CPUExecutionProvider" in listed_providers(providers.TIMEOUT_SECONDS)
+
+
+def test_two_wheels_of_onnxruntime_get_a_warning_with_the_repair():
+    (finding,) = check_wheels(["onnxruntime", "onnxruntime-gpu"])
+    assert finding.severity == "warning"
+    assert "onnxruntime and onnxruntime-gpu are installed together" in finding.message
+    assert "pip uninstall -y onnxruntime onnxruntime-gpu; pip install --force-reinstall" in finding.message
+    assert not list(check_wheels(["onnxruntime"]))
+
+
+def test_an_absent_package_is_broken_and_an_untested_one_a_warning(monkeypatch):
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "peft":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "99.0" if name == "typer" else real(name)
+
+    monkeypatch.setattr("olivelike.doctor.installed.version", version)
+    found = list(check_packages())
+    (broken,) = [finding.message for finding in found if finding.severity == "broken"]
+    assert broken.startswith("peft is not installed; run: pip install 'peft")
+    assert any(finding.message.startswith("typer 99.0 is untested") for finding in found)
