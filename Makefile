@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-slow lint format bench clean
 
-demo: $(STAMP)
+demo: $(STAMP) models/demo-checkpoint/model_index.json
 	$(BIN)/olivelike run workflows/demo.yaml
+
+models/demo-checkpoint/model_index.json: | $(STAMP)
+	$(BIN)/python -m olivelike.testing make-checkpoint sd15 --size tiny --seed 0 models/demo-checkpoint
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

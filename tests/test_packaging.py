@@ -1,0 +1,64 @@
+"""What the built wheel holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = folder / "tree"
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, check=True, capture_output=True,
+    ).stdout.decode().split("\0")  # fmt: skip
+    for name in filter(None, tracked):
+        if (ROOT / name).is_file() and name.split("/")[0] in {
+            "olivelike",
+            "passes",
+            "workflows",
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+        }:
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(tree)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_passes_and_workflows_are_installed_below_olivelike(names: set[str]) -> None:
+    assert {
+        "olivelike/passes/__init__.py",
+        "olivelike/passes/convert.py",
+        "olivelike/passes/float16.py",
+    } <= names
+    assert {"olivelike/workflows/sd15_directml.yaml", "olivelike/workflows/workflow.schema.json"} <= names
+
+
+def test_every_module_is_installed(names: set[str]) -> None:
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")}
+    assert modules <= names
+
+
+def test_no_other_package_comes_along(names: set[str]) -> None:
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"olivelike"}
+
+
+def test_the_passes_folder_refuses_to_be_imported_by_its_own_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import passes"], cwd=ROOT, check=False, capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "olivelike.passes" in done.stderr
