@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from olivelike.errors import StoreError
+from olivelike.errors import DamagedError
 from olivelike.store.action import KIND, Action
 from olivelike.store.layout import is_digest
 from olivelike.store.records import seal, unseal
@@ -41,14 +41,15 @@ class Actions:
 
         Raises:
             ValueError: if an output is not among the parts.
-            StoreError: if a part is missing, or the disk refuses.
+            DamagedError: if a part is missing: the store was cleared or collected meanwhile.
+            StoreError: if the disk refuses.
         """
         data = seal(KIND, action.to_content())
         content = unseal(KIND, data)
         if content is None or Action.from_content(content) is None:
             raise ValueError(f"the action {action.key} has digests, sizes or outputs that don't fit together")
         if missing := self.missing_part(action):
-            raise StoreError(
+            raise DamagedError(
                 f"can't record the result {action.key}: its part {self._objects.path(missing)} is missing or "
                 "has the wrong size. Was the store cleared meanwhile? Run again."
             )

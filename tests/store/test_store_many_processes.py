@@ -14,7 +14,7 @@ from olivelike.store import Store
 WORKER = """
 import pathlib, random, sys
 from store_faults import make_action, put
-from olivelike.errors import StoreError
+from olivelike.errors import DamagedError
 from olivelike.store import Store, new_run_id
 from olivelike.digest import digest_bytes
 
@@ -34,10 +34,15 @@ for number in range(rounds):
         continue
     with store.live_run(new_run_id()) as live, store.lock(action.key):
         live.add(keys=[action.key], digests=action.parts)
-        if store.get_action(action.key) is None:
-            put(store, name, graph, tensor)
+        for attempt in range(5):  # Without grace, a collection may take a part away before its action is there.
+            try:
+                if store.get_action(action.key) is None:
+                    put(store, name, graph, tensor)
+                break
+            except DamagedError:
+                assert attempt < 4
         data = store.read_bytes(action.outputs["graph"])
-        assert data == graph, (name, data and data[:9])
+        assert data in (None, graph), (name, data and data[:9])
         if random.random() < 0.2:
             store.remember_json("test", name, name * 3)
         assert store.recall_json("test", name) in (None, name * 3)
