@@ -1,4 +1,4 @@
-"""What a pass author needs: `Pass`, `Context`, `Resources`.
+"""What a pass author needs: `Pass`, `Context`, `Resources`, and the inputs that a context may carry.
 
 A pass is a frozen pydantic model: its fields are the step's options, its one method `run` takes a model and
 returns a model. It declares which facets it reads and writes; its cache key holds only what it reads.
@@ -33,13 +33,20 @@ class Resources:
     """Size of the weights behind the pass, relative to before; half precision halves them."""
 
 
+INPUTS = ("target", "loras", "embeddings")
+"""What a pass may read beside facets."""
+
+
 class Pass(BaseModel):
     """Base class of passes; subclass it, add options as fields, implement `run`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Facets that decide the result: `architecture`, `weights`, `graph`; and `target`."""
+    """What decides the result: the facets `architecture`, `weights`, `graph`; and of the workflow `target`, `loras`,
+    `embeddings`. A step that reads LoRAs or embeddings is left out where none apply to the component."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """Facets of `reads` that the pass does without: a graph that someone else exported has no `architecture`."""
     writes: ClassVar[tuple[str, ...]] = ()
     """Facets that the result may change; the others come back unchanged."""
     tools: ClassVar[tuple[str, ...]] = ()
@@ -84,6 +91,26 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
+class LoraInput:
+    """One LoRA that applies to the component."""
+
+    path: Path
+    """Its file, or its adapter's folder."""
+    weight: float
+    """How strongly it counts in this component; never 0."""
+    adapter: str | None = None
+    """Which adapter, where the file holds several."""
+
+
+@dataclass(frozen=True)
+class EmbeddingInput:
+    """One textual inversion that applies to the component."""
+
+    path: Path
+    token: str
+
+
+@dataclass(frozen=True)
 class Context:
     """What the engine lends to one execution of a pass."""
 
@@ -96,3 +123,7 @@ class Context:
     """Set only if the pass lists `target` in `reads`."""
     facts: dict[str, Any] = field(default_factory=dict)
     """JSON values that the pass wants in the run record: counts, decisions, warnings."""
+    loras: tuple[LoraInput, ...] = ()
+    """Set only if the pass lists `loras` in `reads`."""
+    embeddings: tuple[EmbeddingInput, ...] = ()
+    """Set only if the pass lists `embeddings` in `reads`."""

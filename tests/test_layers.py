@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors", "digest", "environment"},
     {"model"},
-    {"targets", "pass_api", "half", "export", "contrib", "fusion", "inspection", "store", "sources"},
+    {"targets", "pass_api", "half", "export", "contrib", "fusion", "inspection", "store", "sources", "lora"},
     {"registry"},
     {"workflow"},
     {"plan"},

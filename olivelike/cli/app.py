@@ -17,7 +17,8 @@ from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
 
 COMMANDS = (
-    "run", "plan", "explain", "graph", "validate", "schema", "passes", "cache", "inspect", "doctor", "init",
+    "run", "convert", "plan", "explain", "graph", "validate", "schema", "passes", "cache", "inspect", "info",
+    "doctor", "init",
 )  # fmt: skip
 """Each is the function of that name in the module of that name, or the group `app` in it."""
 

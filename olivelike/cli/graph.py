@@ -29,6 +29,7 @@ def graph(
     until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    loras: shared.Loras = None,
     cache_dir: shared.CacheDir = None,
     allow_pickle: shared.AllowPickle = False,
 ) -> None:
@@ -37,7 +38,7 @@ def graph(
     from olivelike.cli.stdout import write, write_text_file
     from olivelike.plan.drawing import FORMATS
 
-    options = shared.selection(overrides, plugins, cache_dir, None, only, until, allow_pickle)
+    options = shared.selection(overrides, plugins, cache_dir, None, only, until, allow_pickle, loras)
     _, plan = engine.plan(workflow, options)
     drawing = FORMATS[format.value](plan)
     if output is None:

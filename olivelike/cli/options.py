@@ -50,6 +50,14 @@ Plugins = Annotated[
         "--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."
     ),
 ]
+Loras = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora",
+        metavar="FILE[:WEIGHT]",
+        help="Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
+    ),
+]
 CacheDir = Annotated[
     Path | None,
     typer.Option(
@@ -71,7 +79,10 @@ Output = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
 ]
 AllowPickle = Annotated[
-    bool, typer.Option("--allow-pickle", help="Read `.bin` weight files, which are pickles; off for safety.")
+    bool,
+    typer.Option(
+        "--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
 
@@ -89,12 +100,14 @@ def selection(
     only: list[str] | None,
     until: str | None,
     allow_pickle: bool,
+    loras: list[str] | None = None,
 ) -> "Options":
     """Return the options that select and place a workflow's nodes."""
     from olivelike.engine import Options
 
     return Options(
         overrides=tuple(overrides or ()),
+        loras=tuple(loras or ()),
         plugins=tuple(plugins or ()),
         cache_dir=cache_dir,
         output=output,

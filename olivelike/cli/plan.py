@@ -17,6 +17,7 @@ def plan(
     until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
     allow_pickle: shared.AllowPickle = False,
@@ -27,7 +28,9 @@ def plan(
     A hit is stored; a miss runs; a pending node is decided when upstream has run; an uncached one runs always.
     """
     show_plan(
-        workflow, shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle), json
+        workflow,
+        shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle, loras),
+        json,
     )
 
 

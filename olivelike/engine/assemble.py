@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import DamagedError
 from olivelike.model import Architecture
-from olivelike.output.folder import INDEX_FILE, component_config, index
+from olivelike.output.folder import INDEX_FILE, component_config, index, to_json
 from olivelike.output.publish import publish, staging_folder, write_file
 from olivelike.output.record import OutputRecord
 from olivelike.output.state import is_current, remember
 from olivelike.plan import PIPELINE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from olivelike.engine.preparation import Prepared
     from olivelike.executor.executor import Execution
-    from olivelike.plan import Node, Resolver
+    from olivelike.plan import Node, OpenedEmbedding, OpenedLora, Resolver
     from olivelike.store import Store
     from olivelike.workflow import Output
 
@@ -106,9 +106,11 @@ def publish_output(
             continue
         made = {"node": node.id, "key": result.key}
         facets = resolver.facets(node) or {}
-        config = component_config(Architecture.from_bytes(_stored(prepared.store, facets["architecture"])))
-        write_file(staging / node.component / "config.json", config)
-        sizes = {**result.facts["files"], "config.json": _facts(config)}
+        config = _config(prepared, node.component, facets.get("architecture"))
+        sizes = dict(result.facts["files"])
+        if config is not None:
+            write_file(staging / node.component / "config.json", config)
+            sizes["config.json"] = _facts(config)
         for name, facts in sizes.items():
             files[f"{node.component}/{name}"] = {**facts, "from": made}
             written[f"{node.component}/{name}"] = facts["sha256"]
@@ -134,12 +136,53 @@ def publish_output(
         return False
     workflow = prepared.workflow.workflow
     record = OutputRecord(
-        workflow.name, workflow.target.choice(), dict(prepared.source.origin), components, files
+        workflow.name,
+        workflow.target.choice(),
+        published_origin(prepared.source.origin),
+        [_lora(opened, resolver) for opened in prepared.additions.loras],
+        [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
+        components,
+        files,
     )
     publish(staging, output.path, record, before)
     for path, sha256 in written.items():
         remember(output.path / path, prepared.store, sha256)
     return True
+
+
+def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:
+    """Return a component's `config.json`; that of a graph that someone else exported is taken as it is."""
+    if architecture is not None:
+        return component_config(Architecture.from_bytes(_stored(prepared.store, architecture)))
+    config = prepared.source.checkpoint(component).config
+    return to_json(config) if config else None
+
+
+def published_origin(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an origin for other people's eyes: the name of a file or folder in place of its path."""
+    told: dict[str, Any] = {
+        key: published_origin(value) if key == "vae" else value
+        for key, value in origin.items()
+        if key != "path"
+    }
+    return {"name": Path(origin["path"]).name, **told} if "path" in origin else told
+
+
+def _lora(opened: OpenedLora, resolver: Resolver) -> dict[str, Any]:
+    lora = opened.lora
+    return {
+        **published_origin(opened.origin),
+        "sha256": resolver.file_digest(opened.file.path),
+        "weight": lora.weight,
+        "weights": dict(lora.weights),
+        "adapter": lora.adapter,
+    }
+
+
+def _embedding(opened: OpenedEmbedding, resolver: Resolver) -> dict[str, Any]:
+    sha256 = resolver.file_digest(opened.path)
+    vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
+    return {**published_origin(opened.origin), "sha256": sha256, "token": opened.token, "vectors": vectors}
 
 
 def _assets(prepared: Prepared, digest: str, components: dict[str, Any]) -> dict[str, bytes]:

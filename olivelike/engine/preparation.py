@@ -8,9 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.engine.additions import check_additions, open_additions
 from olivelike.errors import UsageError
 from olivelike.output.state import OutputStates
-from olivelike.plan import Resolver, build_nodes, make_plan
+from olivelike.plan import Resolver, build_nodes, check_chains, make_plan
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow
@@ -18,9 +19,10 @@ from olivelike.workflow import default_cache_dir, load_workflow
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.plan import Node, Plan
+    from olivelike.plan import Additions, Node, Plan
     from olivelike.sources import PipelineSource
-    from olivelike.workflow import LoadedWorkflow, Output
+    from olivelike.workflow import LoadedWorkflow, Output, Source
+    from olivelike.workflow.places import Place
 
 _HISTORY = 20
 """How many earlier runs of a workflow are looked at to explain a miss."""
@@ -31,6 +33,8 @@ class Options:
     """What a front end may ask for, beside the workflow."""
 
     overrides: tuple[str, ...] = ()
+    loras: tuple[str, ...] = ()
+    """`FILE` or `FILE:WEIGHT`, on top of those of the workflow."""
     plugins: tuple[str, ...] = ()
     cache_dir: Path | None = None
     output: Path | None = None
@@ -73,6 +77,7 @@ class Prepared:
 
     workflow: LoadedWorkflow
     source: PipelineSource
+    additions: Additions
     store: Store
     outputs: tuple[Output, ...]
     nodes: tuple[Node, ...]
@@ -81,18 +86,18 @@ class Prepared:
 
     def resolver(self) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        return Resolver(self.workflow, self.source, self.store, OutputStates(self.store))
+        return Resolver(self.workflow, self.source, self.additions, self.store, OutputStates(self.store))
 
     def plan(self) -> Plan:
         """Compute the plan; nothing changes."""
         return make_plan(self.nodes, self.resolver(), self.source, self.history)
 
 
-def prepare(ref: str, options: Options, *, writes: bool) -> Prepared:
+def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     """Load a workflow, open its source and its store.
 
     Args:
-        ref: Path of a workflow file, or name of a shipped one.
+        ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
         options: What the front end asks for.
         writes: False for a plan: an absent store counts as an empty one and nothing is created.
 
@@ -101,22 +106,40 @@ def prepare(ref: str, options: Options, *, writes: bool) -> Prepared:
         SourceError: for a missing or damaged source.
         StoreError: for a store that can't be used.
     """
-    loaded = load_workflow(ref, options.overrides, options.plugins)
+    loaded = load_workflow(ref, options.overrides, options.plugins, options.loras)
     outputs = _outputs(loaded, options)
-    nodes = build_nodes(loaded, outputs, options.only, options.until)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)
-    spec = loaded.workflow.source
-    components = [node.component for node in nodes if node.kind == "load"]
+
+    def read_pickle(path: Path) -> dict[str, RawTensor]:
+        return _remembered_pickle_table(path, store)
+
+    additions = open_additions(loaded, read_pickle if options.allow_pickle else None)
+    nodes = build_nodes(loaded, outputs, additions, options.only, options.until)
     source = open_source(
-        SourceSpec(spec.path, spec.hub, spec.revision, spec.variant),
-        components,
+        source_spec(loaded.workflow.source, loaded.workflow.vae),
+        [node.component for node in nodes if node.kind == "load"],
         allow_pickle=options.allow_pickle,
-        read_pickle=lambda path: _remembered_pickle_table(path, store),
+        read_pickle=read_pickle,
     )
-    return Prepared(loaded, source, store, outputs, nodes, History(store, loaded.workflow.name), options)
+    check_additions(additions, loaded, source)
+    check_chains(loaded, source, additions, materialized=options.until is None)
+    history = History(store, loaded.workflow.name)
+    return Prepared(loaded, source, additions, store, outputs, nodes, history, options)
 
 
-def plan(ref: str, options: Options) -> tuple[Prepared, Plan]:
+def source_spec(source: Source, vae: Source | None) -> SourceSpec:
+    """Return what `open_source` wants to know of a workflow's source and VAE."""
+    return SourceSpec(
+        source.path,
+        source.hub,
+        source.revision,
+        source.variant,
+        prediction=source.prediction,
+        vae=SourceSpec(vae.path, vae.hub, vae.revision, vae.variant) if vae is not None else None,
+    )
+
+
+def plan(ref: str | Place, options: Options) -> tuple[Prepared, Plan]:
     """Plan a workflow; computing the plan has no side effects."""
     prepared = prepare(ref, options, writes=False)
     return prepared, prepared.plan()

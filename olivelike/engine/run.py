@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from olivelike.plan import Resolution, Resolver
     from olivelike.store import Root
     from olivelike.workflow import Output
+    from olivelike.workflow.places import Place
 
 
 ATTEMPTS = 3
@@ -68,11 +69,11 @@ class RunResult:
         }
 
 
-def run(ref: str, options: Options, listener: Listener) -> RunResult:
+def run(ref: str | Place, options: Options, listener: Listener) -> RunResult:
     """Run a workflow: execute what is not stored, publish what changed.
 
     Args:
-        ref: Path of a workflow file, or name of a shipped one.
+        ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
         options: What the front end asks for.
         listener: Receives every event.
 
@@ -194,6 +195,7 @@ class _Run:
             prepared.nodes,
             prepared.workflow,
             prepared.source,
+            prepared.additions,
             self._store,
             resolver,
             run_id=self._id,

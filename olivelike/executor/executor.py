@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from olivelike.executor.events import EventName, Listener
     from olivelike.executor.pool import Answer, Worker
-    from olivelike.plan import Node, Resolver
-    from olivelike.sources import PipelineSource
+    from olivelike.plan import Additions, Node, Resolver
+    from olivelike.sources import Checkpoint, PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
 
@@ -81,6 +81,7 @@ class Executor:
         nodes: Sequence[Node],
         workflow: LoadedWorkflow,
         source: PipelineSource,
+        additions: Additions,
         store: Store,
         resolver: Resolver,
         *,
@@ -95,7 +96,8 @@ class Executor:
     ) -> None:
         """Set up; `force` drops stored results in place of using them."""
         self._nodes = {node.id: node for node in nodes}
-        self._workflow, self._source, self._store, self._resolver = workflow, source, store, resolver
+        self._workflow, self._source, self._additions = workflow, source, additions
+        self._store, self._resolver = store, resolver
         self._run_id, self._staging, self._history = run_id, staging, history
         self._memory_limit, self._listener, self._root, self._force = memory_limit, listener, root, force
         self._pool = Pool(workers, store.log_path(run_id, "workers"))
@@ -225,17 +227,14 @@ class Executor:
         }
         if node.kind == "assets":
             files = {relative: str(path) for relative, path in self._source.extras.items()}
-            return Job(**common, assets={"index": dict(self._source.index), "files": files})
-        checkpoint = self._source.checkpoint(node.component)
-        if node.kind == "load":
-            described = {
-                "component": checkpoint.component,
-                "library": checkpoint.library,
-                "class_name": checkpoint.class_name,
-                "config": dict(checkpoint.config),
-                "shapes": {name: list(shape) for name, shape in checkpoint.shapes.items()},
+            assets = {
+                "index": dict(self._source.index),
+                "files": files,
+                "tokens": self._additions.tokens(self._source),
             }
-            return Job(**common, checkpoint=described)
+            return Job(**common, assets=assets)
+        if node.kind == "load":
+            return Job(**common, checkpoint=_described(self._source.checkpoint(node.component)))
         facets = self._resolver.facets(node) or {}
         weights = facets.get("weights", "")
         table = self._resolver.bound_weights(weights)
@@ -243,19 +242,21 @@ class Executor:
         common |= {
             "facets": facets,
             "inline": {} if table is None else {weights: table.to_bytes().decode()},
-            "stamps": {str(path): self._resolver.stamp(path) for path in digests},
+            "stamps": self._resolver.stamps(node),
             "files": {digest: str(path) for path, digest in digests.items()},
         }
         if node.step is None:
             return Job(**common, folder=str(self._staging[node.id]))
         entry = self._workflow.registry.get(node.step.pass_name)
-        wants_target = "target" in node.step.instance.reads
+        reads = node.step.instance.reads
         return Job(
             **common,
             pass_name=entry.name,
             plugin=entry.plugin,
             options=node.step.instance.model_dump(mode="json"),
-            target=self._workflow.workflow.target.lowering() if wants_target else None,
+            target=self._workflow.workflow.target.lowering() if "target" in reads else None,
+            loras=_loras(self._additions, node.component) if "loras" in reads else [],
+            embeddings=_embeddings(self._additions, node.component) if "embeddings" in reads else [],
         )
 
     def _receive(self) -> None:
@@ -324,6 +325,37 @@ class Executor:
 
     def _emit(self, name: EventName, node: Node, **data: Any) -> None:
         self._listener(Event(name, {"node": node.id, **data}))
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a worker needs to know of a stored component, as JSON values."""
+    if checkpoint.graph is not None:
+        return {"component": checkpoint.component, "graph": str(checkpoint.graph)}
+    return {
+        "component": checkpoint.component,
+        "library": checkpoint.library,
+        "class_name": checkpoint.class_name,
+        "config": dict(checkpoint.config),
+        "shapes": {name: list(shape) for name, shape in checkpoint.shapes.items()},
+        "original": checkpoint.original,
+    }
+
+
+def _loras(additions: Additions, component: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": str(opened.file.path),
+            "weight": opened.lora.weight_of(component),
+            "adapter": opened.lora.adapter,
+        }
+        for opened in additions.loras_of(component)
+    ]
+
+
+def _embeddings(additions: Additions, component: str) -> list[dict[str, Any]]:
+    return [
+        {"path": str(opened.path), "token": opened.token} for opened in additions.embeddings_of(component)
+    ]
 
 
 def _release(running: _Running) -> None:

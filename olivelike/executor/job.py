@@ -28,10 +28,14 @@ class Job:
     """Size in bytes and time in nanoseconds of each of those files when its digest was taken, by path."""
     target: dict[str, Any] | None = None
     """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    loras: list[dict[str, Any]] = field(default_factory=list)
+    """The fields of `LoraInput`, if the pass reads them."""
+    embeddings: list[dict[str, Any]] = field(default_factory=list)
+    """The fields of `EmbeddingInput`, if the pass reads them."""
     checkpoint: dict[str, Any] | None = None
-    """For `load`: component, library, class_name, config and shapes."""
+    """For `load`: the arguments of `adapt`; or `graph`, the path of an ONNX file."""
     assets: dict[str, Any] | None = None
-    """For `assets`: the source's index, and the path of each file by relative path."""
+    """For `assets`: the source's index, the path of each file by relative path, and tokens to add by component."""
     folder: str = ""
     """For `materialize`: an existing folder to write into."""
 

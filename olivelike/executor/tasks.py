@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json
 from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.executor.job import Done, Job
-from olivelike.model import FACETS, Model, Tensor, Weights
+from olivelike.executor.stored_tensors import StoredTensors, checked_object
+from olivelike.model import FACETS, Model, Weights
 
 if TYPE_CHECKING:
     import logging
-
-    import numpy as np
 
     from olivelike.pass_api import Pass, Progress
     from olivelike.store import Store
@@ -42,12 +41,22 @@ def run_job(job: Job, logger: logging.Logger, progress: Progress) -> Done:
 
 
 def _load(job: Job, store: Store) -> Done:
-    from olivelike.sources.adapt import adapt
+    described = dict(job.checkpoint or {})
+    data: dict[str, bytes] = {}
+    if "graph" in described:
+        from olivelike.sources.onnx_graph import load_onnx
 
-    checkpoint = dict(job.checkpoint or {})
-    checkpoint["shapes"] = {name: tuple(shape) for name, shape in checkpoint["shapes"].items()}
-    adaptation = adapt(**checkpoint)
-    data = {"adaptation": adaptation.to_bytes(), "architecture": adaptation.architecture.to_bytes()}
+        adaptation, graph = load_onnx(job.component, Path(described["graph"]))
+        _check_graph("load", graph.data)
+        data["graph"] = graph.to_bytes()
+    else:
+        from olivelike.sources.adapt import adapt
+
+        described["shapes"] = {name: tuple(shape) for name, shape in described["shapes"].items()}
+        adaptation = adapt(**described)
+        assert adaptation.architecture is not None
+        data["architecture"] = adaptation.architecture.to_bytes()
+    data["adaptation"] = adaptation.to_bytes()
     outputs = {name: store.put_bytes(value) for name, value in data.items()}
     parts = {outputs[name]: len(value) for name, value in data.items()}
     facts = {"parameters": len(adaptation.names), "unused": list(adaptation.unused)}
@@ -58,7 +67,8 @@ def _normalise_assets(job: Job, store: Store) -> Done:
     from olivelike.output.assets import normalise_assets
 
     assets = job.assets or {}
-    contents = normalise_assets(assets["index"], {name: Path(path) for name, path in assets["files"].items()})
+    files = {name: Path(path) for name, path in assets["files"].items()}
+    contents = normalise_assets(assets["index"], files, assets["tokens"])
     digests = {relative: store.put_bytes(data) for relative, data in contents.items()}
     table = canonical_json(digests)
     outputs = {"assets": store.put_bytes(table)}
@@ -67,17 +77,20 @@ def _normalise_assets(job: Job, store: Store) -> Done:
 
 
 def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress) -> Done:
-    from olivelike.pass_api import Context
+    from olivelike.pass_api import Context, EmbeddingInput, LoraInput
     from olivelike.registry import Registry
     from olivelike.targets import find_target
 
     instance = Registry.load_pass(job.pass_name, job.plugin).cls(**job.options)
     model = _model(job, store)
-    with store.scratch() as scratch:
-        tensors = _StoredTensors(store, {digest: Path(path) for digest, path in job.files.items()})
+    files = {digest: Path(path) for digest, path in job.files.items()}
+    with store.scratch() as scratch, StoredTensors(store, files) as tensors:
         target = replace(find_target(job.target["name"]), **job.target) if job.target is not None else None
-        context = Context(scratch, logger, tensors, progress, target)
+        loras = tuple(LoraInput(Path(lora["path"]), lora["weight"], lora["adapter"]) for lora in job.loras)
+        embeddings = tuple(EmbeddingInput(Path(e["path"]), e["token"]) for e in job.embeddings)
+        context = Context(scratch, logger, tensors, progress, target, loras=loras, embeddings=embeddings)
         result = instance.run(model, context)
+    _check_unchanged(job)
     check_result(job.pass_name, instance, model, result)
     return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.facts))
 
@@ -150,9 +163,7 @@ def _check_graph(name: str, data: bytes) -> None:
         raise PassError(f"pass {name} returned a graph that is not valid ONNX: {error}") from error
 
 
-def _keep(
-    instance: Pass, result: Model, store: Store, tensors: _StoredTensors, facts: dict[str, Any]
-) -> Done:
+def _keep(instance: Pass, result: Model, store: Store, tensors: StoredTensors, facts: dict[str, Any]) -> Done:
     outputs: dict[str, str] = {}
     parts: dict[str, int] = {}
     for facet in instance.writes:
@@ -167,50 +178,12 @@ def _keep(
     return Done(outputs, parts, facts)
 
 
-def checked_object(store: Store, digest: str) -> Path:
-    """Return the path of a stored tensor whose bytes were just found to be right.
-
-    Raises:
-        DamagedError: when they are not, or are gone.
-    """
-    if not store.check_object(digest):
-        raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")
-    return store.object_path(digest)
-
-
 def _check_unchanged(job: Job) -> None:
     """Refuse a result whose source was written to since its digest was taken."""
     for path, stamp in job.stamps.items():
         status = Path(path).stat()
         if [status.st_size, status.st_mtime_ns] != stamp:
             raise SourceError(f"{path} changed while it was read; run again when it is complete")
-
-
-@dataclass
-class _StoredTensors:
-    """Tensor access over source files and the store; remembers the size of what was written."""
-
-    store: Store
-    files: dict[str, Path]
-    sizes: dict[str, int] = field(default_factory=dict)
-
-    def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        from olivelike.model.tensor_file import read_tensor
-
-        return read_tensor(tensor, self.files.get(tensor.file) or checked_object(self.store, tensor.file))
-
-    def write(self, array: np.ndarray[Any, Any]) -> Tensor:
-        import numpy as np
-
-        from olivelike.model.tensor_file import DTYPES
-
-        array = np.asarray(array, order="C")
-        dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
-        if dtype is None:
-            raise PassError(f"a tensor of dtype {array.dtype} can't be stored")
-        digest = self.store.put_bytes(array.tobytes())
-        self.sizes[digest] = array.nbytes
-        return Tensor(dtype, array.shape, digest, 0)
 
 
 def _materialize(job: Job, store: Store, progress: Progress) -> Done:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _TIME_IDS = 6
 """Length of SDXL's `time_ids`: original size, crop's corner, target size."""
+_REFINER_TIME_IDS = 5
+"""Length of the refiner's: original size, crop's corner, aesthetic score."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,16 @@ def _unet(config: dict[str, Any]) -> Interface:
 
 
 def _added_conditions(config: dict[str, Any]) -> tuple[Input, ...]:
-    """Return what SDXL adds to the time embedding: the pooled text and six sizes of the picture."""
+    """Return what SDXL adds to the time embedding: the pooled text, and sizes of the picture."""
     if config.get("addition_embed_type") != "text_time":
         return ()
-    text = config["projection_class_embeddings_input_dim"] - _TIME_IDS * config["addition_time_embed_dim"]
+    whole, each = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
+    # The refiner has one text encoder, so its prompt's vectors are as wide as the pooled one; the base has two.
+    refines = whole - _REFINER_TIME_IDS * each == config["cross_attention_dim"]
+    count = _REFINER_TIME_IDS if refines else _TIME_IDS
     return (
-        Input("text_embeds", "float32", ("unet_text_embeds_batch", None), (2, text)),
-        Input("time_ids", "float32", ("unet_time_ids_batch", None), (2, _TIME_IDS)),
+        Input("text_embeds", "float32", ("unet_text_embeds_batch", None), (2, whole - count * each)),
+        Input("time_ids", "float32", ("unet_time_ids_batch", None), (2, count)),
     )
 
 

@@ -25,7 +25,7 @@ DTYPES: dict[str, Any] = {
 
 
 def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
-    """Read a tensor into memory, as an array of its shape and dtype.
+    """Read a tensor into memory, as an array of its shape and dtype; a transposed one is a view in column order.
 
     Raises:
         SourceError: when the file can't be read, or is shorter than its table says.
@@ -39,4 +39,4 @@ def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
         raise SourceError(f"{path} can't be read: {error.strerror or error}; fetch the file again") from error
     if array.size != count:
         raise SourceError(f"{path}: ends before byte {tensor.offset + tensor.nbytes}; fetch the file again")
-    return array.reshape(tensor.shape)
+    return array.reshape(tensor.shape[::-1]).T if tensor.transposed else array.reshape(tensor.shape)

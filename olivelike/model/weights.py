@@ -28,6 +28,8 @@ class Tensor:
     shape: tuple[int, ...]
     file: str
     offset: int
+    transposed: bool = False
+    """The file holds a matrix of the reversed shape; this is its transpose."""
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +63,10 @@ class Weights(Mapping[str, Tensor]):
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
-        rows = [[name, t.dtype, list(t.shape), t.file, t.offset] for name, t in self._tensors.items()]
+        rows = [
+            [name, t.dtype, list(t.shape), t.file, t.offset, *([True] if t.transposed else [])]
+            for name, t in self._tensors.items()
+        ]
         return canonical_json(["weights/1", rows])
 
     @classmethod
@@ -70,9 +75,7 @@ class Weights(Mapping[str, Tensor]):
         kind, rows = json.loads(data)
         if kind != "weights/1":
             raise ValueError(f"expected weights/1, found {kind!r}")
-        return cls(
-            {name: Tensor(dtype, tuple(shape), file, offset) for name, dtype, shape, file, offset in rows}
-        )
+        return cls({name: Tensor(dtype, tuple(shape), *place) for name, dtype, shape, *place in rows})
 
     @cached_property
     def digest(self) -> str:

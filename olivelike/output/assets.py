@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.output.clip_vocabulary import clip_vocabulary
 from olivelike.output.folder import current_name, to_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ _LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
 _CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
 
 
-def normalise_assets(index: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, bytes]:
+def normalise_assets(
+    index: Mapping[str, Any],
+    files: Mapping[str, Path],
+    added: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, bytes]:
     """Return the content of every file that goes beside the networks, by relative path.
 
     Each tokenizer gets `vocab.json` and `merges.txt`, which clients without Python read.
@@ -31,10 +36,17 @@ def normalise_assets(index: Mapping[str, Any], files: Mapping[str, Path]) -> dic
     Args:
         index: The source's `model_index.json`.
         files: Relative path → file of what is no network in the source.
+        added: By folder of a tokenizer, the `tokens` that it gets, and the number that the `first` of them has.
 
     Raises:
-        SourceError: when a config is no JSON, or a tokenizer has neither the two files nor a `tokenizer.json`.
+        SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, or tokens
+            can't be added to it.
     """
+    added = added or {}
+    if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
+        raise SourceError(
+            f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them"
+        )
     contents = {relative: path.read_bytes() for relative, path in files.items()}
     for relative, data in contents.items():
         folder, _, name = relative.partition("/")
@@ -47,11 +59,15 @@ def normalise_assets(index: Mapping[str, Any], files: Mapping[str, Path]) -> dic
             contents |= _vocabulary(folder, contents)
             entry = index.get(folder)
             if isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
-                whole = _saved_today(folder, contents)
+                whole = _saved_today(folder, contents, added.get(folder))
                 contents = {
                     name: data for name, data in contents.items() if not name.startswith(f"{folder}/")
                 }
                 contents |= whole | _vocabulary(folder, whole)
+            elif folder in added:
+                raise SourceError(
+                    f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it"
+                )
     return dict(sorted(contents.items()))
 
 
@@ -75,11 +91,15 @@ def _image_processor(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return `vocab.json` and `merges.txt` of a byte-pair tokenizer, if it has only a `tokenizer.json`."""
+    """Return what a byte-pair tokenizer lacks of `vocab.json` and `merges.txt`."""
     names = f"{folder}/vocab.json", f"{folder}/merges.txt"
     if all(name in contents for name in names):
         return {}
     whole = contents.get(f"{folder}/tokenizer.json")
+    if whole is None and names[1] in contents:
+        # A single-file checkpoint brings no tokenizer; the package holds the merges of CLIP's.
+        vocabulary = clip_vocabulary(contents[names[1]], f"the source's {names[1]}")
+        return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode()}
     if whole is None:
         raise SourceError(f"the source's {folder} has neither vocab.json with merges.txt nor tokenizer.json")
     try:
@@ -94,7 +114,9 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
 
 
-def _saved_today(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+def _saved_today(
+    folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None
+) -> dict[str, bytes]:
     """Return the files of a CLIP tokenizer as the installed transformers saves it, `tokenizer.json` among them."""
     from transformers import CLIPTokenizer
 
@@ -106,7 +128,9 @@ def _saved_today(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]
             if relative.startswith(f"{folder}/"):
                 (old / relative.rpartition("/")[2]).write_bytes(data)
         try:
-            CLIPTokenizer.from_pretrained(old, local_files_only=True).save_pretrained(new)
+            tokenizer = CLIPTokenizer.from_pretrained(old, local_files_only=True)
+            extra = _add_tokens(folder, tokenizer, added) if added else {}
+            tokenizer.save_pretrained(new)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SourceError(
                 f"the source's {folder} can't be loaded as a tokenizer: {error!r}; fetch its files again"
@@ -117,7 +141,25 @@ def _saved_today(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]
     config = {key: value for key, value in _parse(name, saved[name]).items() if key not in _LOADING_KEYS}
     # Clients from before transformers 5 look for the special tokens in a file of their own.
     special = {key: value for key, value in sorted(config.items()) if key in _SPECIAL_TOKENS}
-    return saved | {name: to_json(config), f"{folder}/special_tokens_map.json": to_json(special)}
+    return saved | extra | {name: to_json(config), f"{folder}/special_tokens_map.json": to_json(special)}
+
+
+def _add_tokens(folder: str, tokenizer: Any, added: Mapping[str, Any]) -> dict[str, bytes]:
+    """Give a tokenizer the tokens of textual inversions; return the file that clients of today's do not need."""
+    tokens, first = list(added["tokens"]), added["first"]
+    vocabulary = tokenizer.get_vocab()
+    if known := [token for token in tokens if token in vocabulary]:
+        raise SourceError(
+            f"the source's {folder} has the token {known[0]!r} already; give the embedding another `token:`"
+        )
+    if len(tokenizer) != first:
+        raise SourceError(
+            f"the source's {folder} has {len(tokenizer)} tokens and its text encoder {first} vectors, so no more "
+            "can be added; get both from the same source"
+        )
+    tokenizer.add_tokens(tokens)
+    # transformers before 5 kept what was added in a file of its own, and other clients look for it there.
+    return {f"{folder}/added_tokens.json": to_json({token: first + i for i, token in enumerate(tokens)})}
 
 
 def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:

@@ -26,6 +26,10 @@ _NETWORKS = frozenset(
 )
 
 
+_SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
+"""What SDXL's pipelines are told about their prompts."""
+
+
 def index(source_index: Mapping[str, Any], components: Iterable[str]) -> bytes:
     """Return `model_index.json` of an output with these components."""
     class_name = source_index.get("_class_name", "StableDiffusionPipeline")
@@ -38,6 +42,7 @@ def index(source_index: Mapping[str, Any], components: Iterable[str]) -> bytes:
     for name, entry in source_index.items():
         if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
             content[name] = [entry[0], current_name(entry[1])]
+    content |= {name: source_index[name] for name in _SWITCHES if isinstance(source_index.get(name), bool)}
     # The ONNX pipelines want to be told that there is no safety checker.
     content.setdefault("safety_checker", [None, None])
     content["requires_safety_checker"] = "safety_checker" in networks

@@ -7,20 +7,18 @@ as resident memory.
 
 from __future__ import annotations
 
-import hashlib
-import os
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
-from olivelike.half import to_half
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.tensor_file import read_tensor
+from olivelike.output.derivation import Array, Evaluator, Expression, derive, parameters
+from olivelike.output.hashed_file import HashedFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,8 +36,6 @@ ALIGNMENT = 4096
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
 
-Array = np.ndarray[Any, Any]
-
 
 @dataclass
 class Materialized:
@@ -47,8 +43,8 @@ class Materialized:
 
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """`size` in bytes and `sha256` of each file that was written, by name."""
-    derivations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per initializer: the parameters that it derives from, and the operators that derive it."""
+    derivations: dict[str, Expression] = field(default_factory=dict)
+    """Per initializer: the expression that derives it from parameters, see `olivelike.output.derivation`."""
     saturated: dict[str, int] = field(default_factory=dict)
     """Finite values beyond ±65,504 that became ±65,504, per initializer."""
     flushed: dict[str, int] = field(default_factory=dict)
@@ -78,20 +74,22 @@ def materialize(
     model = graph.to_ir()
     _check(model.graph, weights)
     derived = weight_values(model.graph)
-    evaluator = _Evaluator(model, weights, files, progress)
+    source = _Source(model.graph, weights, files, progress)
     result = Materialized()
-    with _HashedFile(folder / DATA_FILE) as data:
+    with HashedFile(folder / DATA_FILE) as data:
         for value in list(_weight_roots(model.graph, derived)):
-            array, derivation = evaluator.evaluate(value)
+            expression = derive(value)
+            name = _name(value, expression, result.derivations)
+            evaluator = Evaluator(source.read, model.opset_imports, model.ir_version, value.name or name)
+            array = np.asarray(evaluator.evaluate(expression), order="C")
             for kind in ("saturated", "flushed"):
-                if derivation.lost.get(kind):
-                    getattr(result, kind)[derivation.name] = derivation.lost[kind]
-            tensor = _write(derivation.name, array, data)
-            _replace(model.graph, value, tensor, derived)
-            result.derivations[derivation.name] = derivation.record()
+                if evaluator.lost.get(kind):
+                    getattr(result, kind)[name] = evaluator.lost[kind]
+            _replace(model.graph, value, _write(name, array, data), derived)
+            result.derivations[name] = expression
     _drop_parameters(model.graph)
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
-    with _HashedFile(folder / MODEL_FILE) as file:
+    with HashedFile(folder / MODEL_FILE) as file:
         file.write(serialised)
     result.files = {MODEL_FILE: file.facts(), DATA_FILE: data.facts()}
     return result
@@ -128,126 +126,40 @@ def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]
             raise PassError(f"output {value.name!r} depends on weights alone")
 
 
-class _HashedFile:
-    """A file that is hashed while it is written, and durable when it is closed."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
-        self._hasher = hashlib.sha256()
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        with self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def write(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self._hasher.update(data)
-        self.size += len(data)
-
-    def facts(self) -> dict[str, Any]:
-        return {"size": self.size, "sha256": self._hasher.hexdigest()}
-
-
-@dataclass
-class _Derivation:
-    name: str
-    parameters: list[str] = field(default_factory=list)
-    operators: list[dict[str, Any]] = field(default_factory=list)
-    lost: dict[str, int] = field(default_factory=dict)
-
-    def record(self) -> dict[str, Any]:
-        return {"parameters": self.parameters, "operators": [step["operator"] for step in self.operators]}
-
-
-class _Evaluator:
-    """Evaluates derived weights one at a time; what two of them share is computed twice, to hold nothing."""
+class _Source:
+    """Reads parameters, and tells how much of all has been read."""
 
     def __init__(
-        self, model: ir.Model, weights: Weights, files: Mapping[str, Path], progress: Progress
+        self, graph: ir.Graph, weights: Weights, files: Mapping[str, Path], progress: Progress
     ) -> None:
-        self._opsets = model.opset_imports
-        self._ir_version = model.ir_version
         self._weights = weights
         self._files = files
         self._progress = progress
         self._read = 0
         self._total = sum(
             weights[value.metadata_props[PARAMETER_KEY]].nbytes * max(1, len(value.uses()))
-            for value in model.graph.inputs
+            for value in graph.inputs
             if PARAMETER_KEY in value.metadata_props
         )
-        self._taken: set[str] = set()
 
-    def evaluate(self, root: ir.Value) -> tuple[Array, _Derivation]:
-        derivation = _Derivation(name=root.name or "")
-        array = self._value(root, derivation)
-        # A weight that derives from one parameter goes by that parameter's name.
-        if len(derivation.parameters) == 1 and derivation.parameters[0] not in self._taken:
-            derivation.name = derivation.parameters[0]
-        while derivation.name in self._taken:
-            derivation.name += ".again"
-        self._taken.add(derivation.name)
-        return np.asarray(array, order="C"), derivation
-
-    def _value(self, value: ir.Value, derivation: _Derivation) -> Array:
-        if PARAMETER_KEY in value.metadata_props:
-            return self._parameter(value, derivation)
-        if value.const_value is not None:
-            return value.const_value.numpy()
-        node = value.producer()
-        assert node is not None
-        operands = [None if operand is None else self._value(operand, derivation) for operand in node.inputs]
-        derivation.operators.append({"operator": node.op_type})
-        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT16:
-            assert operands[0] is not None
-            half, lost = to_half(operands[0])
-            for kind, count in lost.items():
-                derivation.lost[kind] = derivation.lost.get(kind, 0) + count
-            return half
-        return self._run(node, operands, value)
-
-    def _parameter(self, value: ir.Value, derivation: _Derivation) -> Array:
-        name = value.metadata_props[PARAMETER_KEY]
+    def read(self, name: str) -> Array:
         tensor = self._weights[name]
-        derivation.parameters.append(name)
         array = read_tensor(tensor, self._files[tensor.file])
         self._read += tensor.nbytes
         self._progress(min(self._read, self._total), self._total)
-        assert value.dtype is not None
-        return array.astype(value.dtype.numpy(), copy=False)
-
-    def _run(self, node: ir.Node, operands: list[Array | None], output: ir.Value) -> Array:
-        from onnx.reference import ReferenceEvaluator
-
-        proto = ir.to_proto(node)
-        proto.ClearField("metadata_props")
-        feeds = {name: array for name, array in zip(proto.input, operands, strict=True) if array is not None}
-        inputs = [
-            onnx.helper.make_tensor_value_info(
-                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-            )
-            for name, array in feeds.items()
-        ]
-        graph = onnx.helper.make_graph(
-            [proto], "derivation", inputs, [onnx.helper.make_empty_tensor_value_info(output.name or "")]
-        )
-        imports = [onnx.helper.make_opsetid(domain, version) for domain, version in self._opsets.items()]
-        single = onnx.helper.make_model(graph, opset_imports=imports, ir_version=self._ir_version)
-        try:
-            (array,) = ReferenceEvaluator(single).run([output.name], feeds)
-        except NotImplementedError as error:
-            raise PassError(
-                f"can't derive {output.name!r}: no reference for operator {node.op_type!r}"
-            ) from error
-        return np.asarray(array)
+        return array
 
 
-def _write(name: str, array: Array, data: _HashedFile) -> ir.TensorProtocol:
+def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> str:
+    """Return an initializer's name: that of its parameter, if it derives from one alone."""
+    sources = [name for name, _ in parameters(expression)]
+    name = sources[0] if len(sources) == 1 and sources[0] not in taken else value.name or ""
+    while name in taken:
+        name += ".again"
+    return name
+
+
+def _write(name: str, array: Array, data: HashedFile) -> ir.TensorProtocol:
     """Return the tensor of an initializer: small ones inline, others appended to the data file."""
     dtype = ir.DataType.from_numpy(array.dtype)
     if array.nbytes < INLINE_BYTES:

@@ -1,5 +1,7 @@
 """Planning: nodes, keys, hits and misses with reasons; nothing here runs a pass or writes a file."""
 
+from olivelike.plan.additions import Additions, OpenedEmbedding, OpenedLora
+from olivelike.plan.chains import check_chains
 from olivelike.plan.explain import differences, nearest
 from olivelike.plan.key import Key
 from olivelike.plan.node import PIPELINE, Node, build_nodes
@@ -8,6 +10,6 @@ from olivelike.plan.resolver import Resolution, Resolver
 
 __all__ = [
     "PIPELINE",
-    "Key", "Node", "Plan", "PlannedNode", "Resolution", "Resolver",
-    "all_hits", "build_nodes", "differences", "estimate", "judge", "make_plan", "nearest",
+    "Additions", "Key", "Node", "OpenedEmbedding", "OpenedLora", "Plan", "PlannedNode", "Resolution", "Resolver",
+    "all_hits", "build_nodes", "check_chains", "differences", "estimate", "judge", "make_plan", "nearest",
 ]  # fmt: skip

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
-class FileDigests:
+class FileDigests(Mapping[Path, str]):
     """A map from path to SHA-256, filled as it is asked for."""
 
     def __init__(self, digest: Callable[[Path], str]) -> None:
@@ -31,6 +32,12 @@ class FileDigests:
             self._futures[path] = Future()
             self._compute(path)
         return self._futures[path].result()
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._futures)
+
+    def __len__(self) -> int:
+        return len(self._futures)
 
     def is_ready(self, path: Path) -> bool:
         """Tell whether nobody needs to wait for a file's digest: it is known, or was not asked for."""

@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import UsageError, WorkflowError
+from olivelike.workflow import Step
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from olivelike.targets import Target
-    from olivelike.workflow import LoadedWorkflow, Output, Step
+    from olivelike.plan.additions import Additions
+    from olivelike.workflow import LoadedWorkflow, Output
 
 Kind = Literal["load", "pass", "materialize", "assets"]
+
+ADD_EMBEDDINGS = "add_embeddings"
+"""The pass that textual inversions bring with them."""
 
 PIPELINE = "pipeline"
 """Stands for a component in nodes that concern the whole pipeline."""
@@ -47,6 +51,7 @@ class Node:
 def build_nodes(
     workflow: LoadedWorkflow,
     outputs: Sequence[Output],
+    additions: Additions,
     only: Collection[str] = (),
     until: str | None = None,
 ) -> tuple[Node, ...]:
@@ -55,6 +60,7 @@ def build_nodes(
     Args:
         workflow: The resolved workflow.
         outputs: Folders to write.
+        additions: LoRAs and textual inversions; a step that reads them is left out where none apply.
         only: Components to keep; all if empty.
         until: Last pass to run in each chain; nothing after it, and no output, becomes a node.
 
@@ -69,12 +75,11 @@ def build_nodes(
         load = Node(f"{component}.load", component, "load", None)
         chain = [load]
         counts: Counter[str] = Counter()
-        for step in steps:
+        for step in effective_steps(component, steps, workflow, additions):
             counts[step.pass_name] += 1
             number = counts[step.pass_name]
             suffix = f".{number}" if number > 1 else ""
             chain.append(Node(f"{component}.{step.pass_name}{suffix}", component, "pass", chain[-1].id, step))
-        _check_chain(component, chain, workflow.workflow.target, materialized=until is None)
         nodes += chain[: _length(chain, until)]
         if until is not None:
             continue
@@ -89,35 +94,37 @@ def build_nodes(
     return tuple(nodes)
 
 
+def effective_steps(
+    component: str, steps: Sequence[Step], workflow: LoadedWorkflow, additions: Additions
+) -> list[Step]:
+    """Return the steps that have something to do for a component.
+
+    Textual inversions belong to the source, so the step that adds them comes first without being written.
+
+    Raises:
+        WorkflowError: if a LoRA applies to the component and no step merges it.
+    """
+    if additions.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
+        names = ", ".join(str(lora.file.path.name) for lora in additions.loras_of(component))
+        raise WorkflowError(
+            f"{steps[0].position}: {names} changes {component}, whose chain has no `merge_lora`; add it, or give the "
+            f"LoRA `weights: {{{component}: 0}}`"
+        )
+    if additions.embeddings_of(component) and not any("embeddings" in step.instance.reads for step in steps):
+        entry = workflow.registry.get(ADD_EMBEDDINGS)
+        steps = [Step(ADD_EMBEDDINGS, entry.cls(), steps[0].position), *steps]
+    return [
+        step
+        for step in steps
+        if ("loras" not in step.instance.reads or additions.loras_of(component))
+        and ("embeddings" not in step.instance.reads or additions.embeddings_of(component))
+    ]
+
+
 def _length(chain: Sequence[Node], until: str | None) -> int:
     """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
     found = [index for index, node in enumerate(chain) if node.kind == "pass" and node.name == until]
     return found[-1] + 1 if found else len(chain)
-
-
-def _check_chain(component: str, chain: Sequence[Node], target: Target, *, materialized: bool) -> None:
-    """Refuse a chain in which a pass reads a facet that nothing before it makes, or lacks what must follow it."""
-    present = {"architecture", "weights", "target"}
-    for node in chain[1:]:
-        assert node.step is not None
-        instance = node.step.instance
-        missing = sorted(set(instance.reads) - present)
-        if missing:
-            raise WorkflowError(
-                f"{node.step.position}: pass {node.name!r} of {component} needs a {missing[0]}, which no step before "
-                "it makes; put `convert` before it",
-            )
-        present |= set(instance.writes)
-        followers = instance.followers(target)
-        if followers and not any(later.name in followers for later in chain[chain.index(node) + 1 :]):
-            raise WorkflowError(
-                f"{node.step.position}: for target {target.name!r} in {target.precision}, pass {node.name!r} of "
-                f"{component} needs `{followers[0]}` behind it; add it, or set `{node.name}: {{precision: fp32}}`",
-            )
-    if materialized and "graph" not in present:
-        step = chain[-1].step
-        where = f"{step.position}: " if step is not None else ""
-        raise WorkflowError(f"{where}the chain of {component} makes no graph; put `convert` into it")
 
 
 def _check_names(

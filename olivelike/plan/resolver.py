@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.model import Weights
+    from olivelike.plan.additions import Additions
     from olivelike.plan.node import Node
     from olivelike.sources import PipelineSource
     from olivelike.store import Action, Store
@@ -61,10 +62,16 @@ class Resolver:
     """Keys and results of one workflow's nodes, as they become known."""
 
     def __init__(
-        self, workflow: LoadedWorkflow, source: PipelineSource, store: Store, output_state: OutputState
+        self,
+        workflow: LoadedWorkflow,
+        source: PipelineSource,
+        additions: Additions,
+        store: Store,
+        output_state: OutputState,
     ) -> None:
         self._workflow = workflow
         self._source = source
+        self._additions = additions
         self._store = store
         self._output_state = output_state
         self._facets: dict[str, dict[str, str]] = {}
@@ -106,13 +113,22 @@ class Resolver:
         found = {name: known[name] for name in _reads(node) if name in known}
         if "weights" in _reads(node) and "weights" not in found:
             found["weights"] = self._bind(node.component, known["adaptation"])
+        if "loras" in _reads(node):
+            found["loras"] = self._additions.loras_digest(node.component, self._digests)
+        if "embeddings" in _reads(node):
+            found["embeddings"] = self._additions.embeddings_digest(node.component, self._digests)
         return found
 
     def is_ready(self, node: Node) -> bool:
         """Tell whether `resolve` would answer at once: false while files that it asks about are being hashed."""
-        if "weights" not in _reads(node) or "weights" in self._facets.get(node.parent or "", {}):
-            return True
-        return all(map(self._digests.is_ready, self._source.checkpoint(node.component).files))
+        return all(map(self._digests.is_ready, self._files(node)))
+
+    def _files(self, node: Node) -> tuple[Path, ...]:
+        """Return the files whose digests decide the facets that a node reads."""
+        reads = _reads(node)
+        bound = "weights" not in reads or "weights" in self._facets.get(node.parent or "", {})
+        files = () if bound else self._source.checkpoint(node.component).files
+        return (*files, *self._additions.files(node.component, reads))
 
     def bound_weights(self, digest: str) -> Weights | None:
         """Return a weight table that was bound from a checkpoint, by digest; those of passes are in the store."""
@@ -122,13 +138,23 @@ class Resolver:
         """Return the SHA-256 of each checkpoint file of a component; big files are hashed once and remembered."""
         return {path: self._digests[path] for path in self._source.checkpoint(component).files}
 
-    def stamp(self, path: Path) -> list[int]:
-        """Return size in bytes and time in nanoseconds of a checkpoint file when its digest was taken."""
-        return self._digests.stamps[path]
+    def file_digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file of the source, or of what comes on top of it."""
+        return self._digests[path]
+
+    def stamps(self, node: Node) -> dict[str, list[int]]:
+        """Return size in bytes and time in nanoseconds of each source file of a node when its digest was taken."""
+        paths = set(self._additions.files(node.component, _reads(node)))
+        if "weights" in _reads(node):
+            paths.update(self._source.checkpoint(node.component).files)
+        return {str(path): self._digests.stamps[path] for path in sorted(paths)}
 
     def prefetch(self) -> None:
-        """Begin to hash the checkpoint files in the background."""
-        self._digests.prefetch({path for c in self._source.checkpoints.values() for path in c.files})
+        """Begin to hash the files of the checkpoints and what comes on top of them in the background."""
+        paths = {path for checkpoint in self._source.checkpoints.values() for path in checkpoint.files}
+        paths.update(path for opened in self._additions.loras for path in opened.files)
+        paths.update(opened.path for opened in self._additions.embeddings)
+        self._digests.prefetch(paths)
 
     def _bind(self, component: str, adaptation: str) -> str:
         if component not in self._bound:
@@ -158,6 +184,8 @@ class Resolver:
             ) from error
         classes = {name: entry for name, entry in self._source.index.items() if not name.startswith("_")}
         facets = {"assets": digest_json(["assets/1", classes, files])}
+        if tokens := self._additions.tokens(self._source):
+            facets["tokens"] = digest_json(["tokens/1", tokens])
         return _key("assets", module_code_digest(ASSETS_MODULE), {}, facets, ASSETS_TOOLS)
 
     def _resolve_pass(self, node: Node) -> Resolution:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import PluginError
 from olivelike.model import FACETS
+from olivelike.pass_api import INPUTS
 from olivelike.registry.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_pass_class(entry: PassEntry) -> None:
-    """Check name, `reads`, `writes`, `tools` and `components` of a pass.
+    """Check name, `reads`, `optional`, `writes`, `tools` and `components` of a pass.
 
     Raises:
         PluginError: with file, line and what to do, for everything that is wrong with the class.
@@ -33,7 +34,10 @@ def _findings(entry: PassEntry) -> Iterator[str]:
     cls = entry.cls
     if not _NAME.fullmatch(entry.name):
         yield "its name must be lower-case letters, digits and `_`; rename the class or change `name()`"
-    yield from _names("reads", cls.reads, [*FACETS, "target"], "facets")
+    yield from _names("reads", cls.reads, [*FACETS, *INPUTS], "facets")
+    yield from _names(
+        "optional", cls.optional, [name for name in FACETS if name in cls.reads], "facets it reads"
+    )
     yield from _names("writes", cls.writes, list(FACETS), "facets")
     yield from _names("tools", cls.tools, None, "distributions")
     if cls.components is not None:

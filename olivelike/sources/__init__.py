@@ -4,10 +4,10 @@ Opening a source needs no library but the standard one (a hub id that is not cac
 `olivelike.sources.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
 """
 
-from olivelike.sources.adaptation import Adaptation, bind
+from olivelike.sources.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.hub_cache import known_digest
-from olivelike.sources.pipeline import PipelineSource, SourceSpec, open_source
+from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
 from olivelike.sources.safetensors_header import Header, RawTensor, read_header
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "PipelineSource",
     "RawTensor",
     "SourceSpec",
+    "StoredView",
+    "available_components",
     "bind",
     "known_digest",
     "open_source",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
-from olivelike.sources.adaptation import Adaptation
+from olivelike.sources.adaptation import Adaptation, StoredView
+from olivelike.sources.original_names import convert_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,7 @@ def adapt(
     class_name: str,
     config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
+    original: str | None = None,
 ) -> Adaptation:
     """Return architecture and name table of a stored component.
 
@@ -35,6 +37,7 @@ def adapt(
         class_name: as in `model_index.json`.
         config: the raw `config.json`.
         shapes: stored name → shape.
+        original: the converter of `Checkpoint.original`, for stored names of the original (LDM) code.
 
     Returns:
         An `Adaptation` whose architecture has library `diffusers` or `transformers`, the one that loads the
@@ -45,11 +48,18 @@ def adapt(
             shapes differ.
     """
     network_class = _find_class(component, library, class_name)
-    loader, loading = _load(component, network_class, dict(config), shapes)
-    _check(component, class_name, loading)
+    views = (
+        {name: StoredView(name, shape) for name, shape in shapes.items()}
+        if original is None
+        else convert_names(component, original, config, shapes)
+    )
+    named = {name: view.shape for name, view in views.items()}
+    loader, loading = _load(component, network_class, dict(config), named)
+    _check(component, class_name, loading, original)
     architecture = Architecture(component, loader, class_name, loading.config)
-    unused = tuple(sorted(shapes.keys() - {raw for raw, _ in loading.names.values()}))
-    return Adaptation(architecture, dict(sorted(loading.names.items())), unused)
+    names = {name: views[found] for name, (found, _) in sorted(loading.names.items())}
+    unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
+    return Adaptation(architecture, names, unused)
 
 
 def _find_class(component: str, library: str, class_name: str) -> Any:
@@ -86,15 +96,17 @@ def _load(
     )
 
 
-def _check(component: str, class_name: str, loading: Loading) -> None:
+def _check(component: str, class_name: str, loading: Loading, original: str | None) -> None:
     if loading.mismatched:
         rows = [
             f"{name}: {class_name} has {list(expected)}, the file {list(found)}"
             for name, (expected, found) in sorted(loading.mismatched.items())
         ]
+        config, remedy = "config.json does", "get both files from the same source"
+        if original is not None:
+            config, remedy = "the family's config does", "the file is damaged or of another network"
         raise SourceError(
-            f"{component}: config.json does not match the weights in {len(rows)} tensors: "
-            f"{_first(rows)}; get both files from the same source",
+            f"{component}: {config} not match the weights in {len(rows)} tensors: {_first(rows)}; {remedy}",
         )
     if loading.missing:
         raise SourceError(

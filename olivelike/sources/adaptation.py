@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import canonical_json
 from olivelike.model import Architecture, Tensor, Weights
+from olivelike.model.weights import ITEM_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,23 +16,39 @@ if TYPE_CHECKING:
 
     from olivelike.sources.checkpoint import Checkpoint
 
-_KIND = "adaptation/1"
+_KIND = "adaptation/2"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """Where a parameter lies in a stored tensor: all of it, or a part in one piece."""
+
+    name: str
+    """The stored tensor."""
+    shape: tuple[int, ...]
+    """Of the parameter."""
+    start: int = 0
+    """First element, in row-major order of the stored tensor."""
+    transposed: bool = False
+    """The stored part is a matrix of the reversed shape; the parameter is its transpose."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
     """The result of `adapt`; it depends on a checkpoint's form (`Checkpoint.layout_digest`), on no weight."""
 
-    architecture: Architecture
-    names: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Parameter → stored name and the parameter's shape."""
+    architecture: Architecture | None
+    """`None` for a graph that someone else exported."""
+    names: Mapping[str, StoredView]
+    """Parameter → where it is stored."""
     unused: tuple[str, ...]
     """Stored tensors that are no parameter, such as `position_ids`."""
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
-        names = {name: [raw, list(shape)] for name, (raw, shape) in self.names.items()}
-        return canonical_json([_KIND, self.architecture.to_bytes().decode(), names, list(self.unused)])
+        names = {name: [v.name, list(v.shape), v.start, v.transposed] for name, v in self.names.items()}
+        architecture = self.architecture.to_bytes().decode() if self.architecture is not None else None
+        return canonical_json([_KIND, architecture, names, list(self.unused)])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Adaptation:
@@ -39,8 +56,12 @@ class Adaptation:
         kind, architecture, names, unused = json.loads(data)
         if kind != _KIND:
             raise ValueError(f"expected {_KIND}, found {kind!r}")
-        table = {name: (raw, tuple(shape)) for name, (raw, shape) in names.items()}
-        return cls(Architecture.from_bytes(architecture.encode()), table, tuple(unused))
+        table = {
+            name: StoredView(stored, tuple(shape), start, transposed)
+            for name, (stored, shape, start, transposed) in names.items()
+        }
+        known = Architecture.from_bytes(architecture.encode()) if architecture is not None else None
+        return cls(known, table, tuple(unused))
 
 
 def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> Weights:
@@ -52,7 +73,8 @@ def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[P
         file_digests: SHA-256 of each of `checkpoint.files`.
     """
     table: dict[str, Tensor] = {}
-    for name, (raw, shape) in adaptation.names.items():
-        stored, path = checkpoint.tensors[raw]
-        table[name] = Tensor(stored.dtype, shape, file_digests[path], stored.offset)
+    for name, view in adaptation.names.items():
+        stored, path = checkpoint.tensors[view.name]
+        offset = stored.offset + view.start * ITEM_SIZES[stored.dtype]
+        table[name] = Tensor(stored.dtype, view.shape, file_digests[path], offset, view.transposed)
     return Weights(table)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.sources.files import SourceFiles
+    from olivelike.sources.identity import Converter
     from olivelike.sources.weight_files import WeightFile
 
 _BOOKKEEPING = frozenset(
@@ -38,6 +39,12 @@ class Checkpoint:
     config: Mapping[str, Any]
     tensors: Mapping[str, tuple[RawTensor, Path]]
     """Stored name → tensor and the file that holds it."""
+    graph: Path | None = None
+    """The model file of an ONNX source; other sources have none."""
+    graph_digest: str | None = None
+    """SHA-256 of that model without its weights."""
+    original: Converter | None = None
+    """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -59,7 +66,10 @@ class Checkpoint:
         """SHA-256 of all that decides the `Adaptation`: equal for variants, shards, and other weights."""
         shapes = sorted([name, list(shape)] for name, shape in self.shapes.items())
         config = _without_bookkeeping(self.config)
-        return digest_json(["layout/1", self.component, self.library, self.class_name, config, shapes])
+        parts = [self.component, self.library, self.class_name, config, shapes]
+        if self.original is not None:
+            parts.append(["original", self.original])
+        return digest_json(["layout/1", *parts, *([self.graph_digest] if self.graph_digest else [])])
 
 
 def read_checkpoint(
@@ -77,7 +87,7 @@ def read_checkpoint(
     Args:
         files: the source.
         component: name of the component.
-        folder: its folder in the source.
+        folder: its folder in the source; the empty string is the source's own folder.
         library: its library in the index.
         class_name: its class in the index.
         variant: such as `fp16`.
@@ -86,7 +96,8 @@ def read_checkpoint(
     Raises:
         SourceError: if a file is missing or damaged, or the weights are pickled and may not be read.
     """
-    config = read_json(files, f"{folder}/config.json")
+    inside = f"{folder}/" if folder else ""
+    config = read_json(files, f"{inside}config.json")
     names = files.names(folder)
     found = find_weight_file(names, library, variant)
     if found is None:
@@ -98,8 +109,8 @@ def read_checkpoint(
         )
     read = read_pickle if found.pickled and read_pickle is not None else _read_safetensors
     tensors: dict[str, tuple[RawTensor, Path]] = {}
-    for relative, expected in _parts(files, folder, found).items():
-        if relative.removeprefix(f"{folder}/") not in names:
+    for relative, expected in _parts(files, inside, found).items():
+        if relative.removeprefix(inside) not in names:
             raise missing_file(files, relative)
         path = files.path(relative)
         table = read(path)
@@ -113,18 +124,18 @@ def read_checkpoint(
     return Checkpoint(component, library, class_name, config, tensors)
 
 
-def _parts(files: SourceFiles, folder: str, found: WeightFile) -> dict[str, set[str]]:
+def _parts(files: SourceFiles, inside: str, found: WeightFile) -> dict[str, set[str]]:
     """Return each weight file's relative path with the tensors that an index places in it."""
     if not found.sharded:
-        return {f"{folder}/{found.name}": set()}
-    index = read_json(files, f"{folder}/{found.name}")
+        return {f"{inside}{found.name}": set()}
+    index = read_json(files, f"{inside}{found.name}")
     parts: dict[str, set[str]] = {}
     try:
         for name, file in sorted(index["weight_map"].items()):
-            parts.setdefault(f"{folder}/{file}", set()).add(name)
+            parts.setdefault(f"{inside}{file}", set()).add(name)
     except (KeyError, AttributeError) as error:
         raise SourceError(
-            f"{files.where}: {folder}/{found.name} has no weight_map; {files.remedy}",
+            f"{files.where}: {inside}{found.name} has no weight_map; {files.remedy}",
         ) from error
     return parts
 

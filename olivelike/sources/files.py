@@ -51,15 +51,11 @@ class FolderFiles:
         """Take a user's own folder.
 
         Raises:
-            SourceError: if it does not exist or is a file.
+            SourceError: if it does not exist.
         """
-        if root.is_file():
-            raise SourceError(
-                f"{root}: this is a file; a source is a diffusers folder (with model_index.json) or a hub id",
-            )
         if not root.is_dir():
             raise SourceError(
-                f"{root}: no such folder; check `source:`, or download the pipeline into it with "
+                f"{root}: no such folder or file; check `source:`, or download the pipeline into it with "
                 f"`hf download REPO --local-dir {root}`",
             )
         remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"

@@ -131,9 +131,14 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
     try:
         info = HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT)
         names = frozenset(sibling.rfilename for sibling in info.siblings or ())
-        if INDEX_NAME in names and not is_commit(revision):
+        landmark = min(
+            names,
+            key=lambda name: (name != INDEX_NAME, not name.endswith((".md", ".json")), name),
+            default="",
+        )
+        if landmark and not is_commit(revision):
             # Asked for by branch, so that the cache notes the branch's commit for days without a network.
-            hf_hub_download(repository, INDEX_NAME, revision=revision)
+            hf_hub_download(repository, landmark, revision=revision)
     except client_errors() as error:
         raise translated(error, repository, revision) from error
     return _RepositoryFiles(repository, str(info.sha), names)

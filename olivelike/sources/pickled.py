@@ -1,4 +1,4 @@
-"""Pickled weights as a table: where each tensor's bytes lie inside a `.bin` file, which is a zip archive.
+"""Pickled weights as a table: where each tensor's bytes lie inside a `.bin` or `.ckpt` file, a zip archive.
 
 `read_pickle_table` asks a child process, so the caller stays free of torch. The child loads with
 `weights_only=True`, which builds tensors and nothing else, under a mode in which no storage is read.
@@ -45,14 +45,37 @@ def describe_pickle(path: Path) -> dict[str, list[Any]]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
-        with FakeTensorMode():
+        with FakeTensorMode(), torch.serialization.safe_globals([(_TrainingLeftover, _LIGHTNING_CALLBACK)]):
             content = torch.load(path, weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise SourceError(f"{path}: can't be loaded as plain tensors: {reason}; {DOWNLOAD_AGAIN}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected a dict of tensors, found {type(content).__name__}")
-    return {name: _describe(path, name, value) for name, value in content.items()}
+    return {name: _describe(path, name, value) for name, value in _unwrap(content).items()}
+
+
+class _TrainingLeftover:
+    """Stands for a class of the training program, which official `.ckpt` files name and never make."""
+
+
+_LIGHTNING_CALLBACK = "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint"
+_WRAPPERS = ("state_dict", "string_to_param")
+"""Keys under which training programs nest what they trained: whole checkpoints, and A1111's embeddings."""
+
+
+def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
+    """Return the tensors of a nested checkpoint, without the training state around and among them."""
+    import torch
+
+    wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), dict)), None)
+    if wrapper is None:
+        return content
+    tensors = {name: value for name, value in content[wrapper].items() if isinstance(value, torch.Tensor)}
+    if wrapper == "string_to_param":
+        # The token lies beside its vectors, under a name that programs replace by the file's name.
+        return {f"{wrapper}.{name}": value for name, value in tensors.items()}
+    return tensors
 
 
 def _describe(path: Path, name: str, value: Any) -> list[Any]:

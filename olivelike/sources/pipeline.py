@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from olivelike.errors import SourceError
@@ -10,7 +10,12 @@ from olivelike.sources.checkpoint import read_checkpoint
 from olivelike.sources.extra_files import missing_main_file
 from olivelike.sources.files import INDEX_NAME, FolderFiles, missing_file, read_json
 from olivelike.sources.hub import open_hub
+from olivelike.sources.onnx_pipeline import COMPONENTS, is_onnx_pipeline, open_onnx_component
 from olivelike.sources.pickled import read_pickle_table
+from olivelike.sources.single_file import SingleFile
+from olivelike.sources.vae_override import CLASS as VAE_CLASS
+from olivelike.sources.vae_override import COMPONENTS as VAE_COMPONENTS
+from olivelike.sources.vae_override import open_vae
 from olivelike.sources.weight_files import WEIGHT_SUFFIXES
 
 if TYPE_CHECKING:
@@ -18,8 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.sources.checkpoint import Checkpoint
+    from olivelike.sources.families import Prediction
     from olivelike.sources.files import SourceFiles
     from olivelike.sources.safetensors_header import RawTensor
+
+    ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 
 _FOLDERS = {"vae_encoder": "vae", "vae_decoder": "vae"}
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
@@ -30,13 +38,17 @@ class SourceSpec:
     """A source as a workflow names it: either `path` or `hub` is set."""
 
     path: Path | None = None
-    """A diffusers folder."""
+    """A diffusers folder, or a checkpoint in one file."""
     hub: str | None = None
     """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
     revision: str | None = None
     """Branch, tag or commit of the repository; `None` is its main branch."""
     variant: str | None = None
     """Which of several weight files, such as `fp16`."""
+    prediction: Prediction | None = None
+    """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
+    vae: SourceSpec | None = None
+    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +56,9 @@ class PipelineSource:
     """An opened source; all that it names is on this machine."""
 
     origin: Mapping[str, Any]
-    """For the record: `kind` and folder or repository with its commit; `warning` if the commit may be old."""
+    """For the record: `kind` (`folder`, `hub`, `file`) and where; `warning` if the commit may be old; `vae`."""
     index: Mapping[str, Any]
-    """The content of `model_index.json`."""
+    """The content of `model_index.json`; of a single file, what it would be."""
     checkpoints: Mapping[str, Checkpoint]
     """The components asked for."""
     extras: Mapping[str, Path]
@@ -78,29 +90,115 @@ def open_source(
         SourceError: if the source or one of its files is missing or damaged.
     """
     wanted = list(components)
+    pickles = read_pickle if allow_pickle else None
+    replaced = [name for name in wanted if spec.vae is not None and name in VAE_COMPONENTS]
+    own = [name for name in wanted if name not in replaced]
+    in_one_file = spec.path is not None and spec.path.is_file()
+    if spec.prediction is not None and not in_one_file:
+        raise SourceError(
+            "what the UNet predicts can be told for a single file only; a folder says it in "
+            "scheduler/scheduler_config.json (prediction_type)",
+        )
+    if in_one_file:
+        source, vae_config = _open_file(spec, own, pickles)
+    elif spec.path is not None:
+        source, vae_config = _read_folder(FolderFiles.local(spec.path), spec, own, pickles)
+    elif spec.hub is not None:
+        source, vae_config = open_hub(
+            spec.hub, spec.revision, lambda files: _read_folder(files, spec, own, pickles)
+        )
+    else:
+        raise SourceError("the source is neither a folder, a file nor a hub id; set `source:`")
+    if spec.vae is None:
+        return source
+    checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
+    return replace(
+        source,
+        origin={**source.origin, "vae": origin},
+        index={**source.index, "vae": list(VAE_CLASS)},
+        checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
+    )
 
-    def read(files: SourceFiles) -> PipelineSource:
-        index = _read_index(files)
-        # Extras come before the weights: a download that was cut off then mostly lacks weights alone.
-        extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
-        checkpoints = {
-            name: read_checkpoint(
-                files,
-                name,
-                _FOLDERS.get(name, name),
-                *_entry(files, index, name),
-                variant=spec.variant,
-                read_pickle=read_pickle if allow_pickle else None,
-            )
-            for name in wanted
-        }
-        return PipelineSource(files.origin, index, checkpoints, extras)
 
-    if spec.path is not None:
-        return read(FolderFiles.local(spec.path))
-    if spec.hub is None:
-        raise SourceError("the source is neither a folder nor a hub id; set `source:`")
-    return open_hub(spec.hub, spec.revision, read)
+def available_components(
+    spec: SourceSpec,
+    *,
+    allow_pickle: bool = False,
+    read_pickle: Callable[[Path], Mapping[str, RawTensor]] = read_pickle_table,
+) -> frozenset[str]:
+    """Return the components that a source has, its `vae` included.
+
+    Args:
+        spec: the source.
+        allow_pickle: also read pickled files.
+        read_pickle: returns the table of a pickled file.
+
+    Raises:
+        SourceError: if the source is missing or damaged.
+    """
+    if spec.path is not None and spec.path.is_file():
+        file = SingleFile.open(spec.path, spec.prediction, read_pickle if allow_pickle else None)
+        folders = {part.folder for part in file.identity.parts}
+    elif spec.path is not None:
+        folders = _network_folders(FolderFiles.local(spec.path))
+    else:
+        assert spec.hub is not None
+        folders = open_hub(spec.hub, spec.revision, _network_folders)
+    found = folders | ({"vae"} if spec.vae is not None else set())
+    return frozenset(name for name in COMPONENTS if _FOLDERS.get(name, name) in found or name in found)
+
+
+def _network_folders(files: SourceFiles) -> set[str]:
+    """Return the folders that hold networks, as the index names them."""
+    index = read_json(files, INDEX_NAME) if INDEX_NAME in files.names("") else {}
+    if is_onnx_pipeline(index, files):
+        return {name for name in COMPONENTS if any(file.endswith(".onnx") for file in files.names(name))}
+    folders = {_FOLDERS.get(name, name) for name in COMPONENTS}
+    return {name for name, entry in _read_index(files).items() if name in folders and _names_a_class(entry)}
+
+
+def _open_file(
+    spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
+) -> tuple[PipelineSource, dict[str, Any] | None]:
+    """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
+    assert spec.path is not None
+    file = SingleFile.open(spec.path, spec.prediction, read_pickle)
+    checkpoints = {name: file.checkpoint(name) for name in wanted}
+    vae_config = file.config("vae") if spec.vae is not None else None
+    return PipelineSource(file.origin, file.index, checkpoints, file.extras), vae_config
+
+
+def _read_folder(
+    files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
+) -> tuple[PipelineSource, dict[str, Any] | None]:
+    """Read a folder or repository; return the pipeline, and the config of its VAE if it has one."""
+    index = read_json(files, INDEX_NAME) if INDEX_NAME in files.names("") else {}
+    if is_onnx_pipeline(index, files):
+        return _read_onnx_folder(files, index, wanted), None
+    index = _read_index(files)
+    # Extras come before the weights: a download that was cut off then mostly lacks weights alone.
+    extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
+    checkpoints = {
+        name: read_checkpoint(
+            files,
+            name,
+            _FOLDERS.get(name, name),
+            *_entry(files, index, name),
+            variant=spec.variant,
+            read_pickle=read_pickle,
+        )
+        for name in wanted
+    }
+    has_vae = spec.vae is not None and "config.json" in files.names("vae")
+    vae_config = read_json(files, "vae/config.json") if has_vae else None
+    return PipelineSource(files.origin, index, checkpoints, extras), vae_config
+
+
+def _read_onnx_folder(files: SourceFiles, index: dict[str, Any], wanted: list[str]) -> PipelineSource:
+    """Read a folder of graphs that someone else exported."""
+    extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
+    checkpoints = {name: open_onnx_component(files, name, name) for name in wanted}
+    return PipelineSource({**files.origin, "exported": True}, index, checkpoints, extras)
 
 
 def _read_index(files: SourceFiles) -> dict[str, Any]:

@@ -64,10 +64,10 @@ class Objects:
         """Return where the object lies, present or not."""
         return self.publisher.layout.object(digest)
 
-    def put_bytes(self, data: bytes) -> str:
-        """Store `data`, unless it is there and whole; return its digest."""
+    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
+        """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
         self.publisher.check_writable()
-        digest = digest_bytes(data)
+        digest = digest or digest_bytes(data)
         path = self.path(digest)
         # Read back rather than trust the name: putting is how damage heals.
         if self.publisher.read(path) == data:

@@ -84,9 +84,9 @@ class Store:
         """Return where an object lies, present or not."""
         return self._objects.path(digest)
 
-    def put_bytes(self, data: bytes) -> str:
-        """Store `data` and return its digest; a damaged object of that digest is replaced."""
-        return self._objects.put_bytes(data)
+    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
+        """Store `data` and return its digest, computed unless given; a damaged object of that digest is replaced."""
+        return self._objects.put_bytes(data, digest)
 
     def put_file(self, path: Path) -> str:
         """Store a finished file and return its digest; one in `scratch()` is moved, any other copied."""

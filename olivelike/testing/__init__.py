@@ -17,7 +17,8 @@ def test_my_pass_keeps_the_numbers():
 | `random_model` | seeded random weights for any architecture |
 | `LocalModel`, `LocalTensors` | a model whose weight bytes are on this machine, and its access to them |
 | `compare_with_torch` | relative errors of a model, or of an output folder, against the torch network in float64 |
-| `make_checkpoint` | writes a whole pipeline folder with seeded random weights |
+| `make_checkpoint` | writes a whole pipeline folder with seeded random weights, of any family |
+| `make_single_file` | writes such a folder's weights into one file, as model sites hold them |
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
     from olivelike.testing.parity import Case, Comparison, compare_with_torch
     from olivelike.testing.passes import run_pass
+    from olivelike.testing.single_file import make_single_file
 
 __all__ = [
     "Case",
@@ -39,6 +41,7 @@ __all__ = [
     "compare_with_torch",
     "load_model",
     "make_checkpoint",
+    "make_single_file",
     "random_model",
     "run_pass",
     "tiny_model",
@@ -49,6 +52,7 @@ _HOMES = {
     "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
     "parity": ("Case", "Comparison", "compare_with_torch"),
     "passes": ("run_pass",),
+    "single_file": ("make_single_file",),
 }
 
 

@@ -1,4 +1,7 @@
-"""`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights."""
+"""`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
+
+`python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.single_file import make_single_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +25,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser(
         "make-checkpoint", help="write a diffusers folder with seeded random weights"
     )
-    command.add_argument("family", choices=["sd15"])
+    command.add_argument("family", choices=list(FAMILY_CONFIGS))
     command.add_argument("folder", type=Path, metavar="DIR")
-    command.add_argument("--size", choices=["tiny", "full"], default="tiny")
+    command.add_argument("--size", choices=["tiny", "small", "full"])
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--layout", choices=["saved", "hub"], default="saved")
     command.add_argument("--variant", choices=["fp16"], help="also write half-precision files")
+    command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
+    command.set_defaults(write=make_checkpoint)
+    command = commands.add_parser("make-single-file", help="put a checkpoint folder into one file")
+    command.add_argument("folder", type=Path, metavar="DIR")
+    command.add_argument("path", type=Path, metavar="FILE")
+    command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
+    command.set_defaults(write=make_single_file)
     options = vars(parser.parse_args(arguments))
-    folder = make_checkpoint(options.pop("folder"), **options)
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    sys.stdout.write(f"{folder}: {size / 1e6:.1f} MB\n")
+    written: Path = options.pop("write")(options.pop("folder"), **options)
+    files = [written] if written.is_file() else written.rglob("*")
+    size = sum(path.stat().st_size for path in files if path.is_file())
+    sys.stdout.write(f"{written}: {size / 1e6:.1f} MB\n")
     return 0
 
 

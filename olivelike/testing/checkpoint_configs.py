@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Literal
 
-Size = Literal["tiny", "full"]
+Size = Literal["tiny", "small", "full"]
 
 INDEX: dict[str, Any] = {
     "_class_name": "StableDiffusionPipeline",

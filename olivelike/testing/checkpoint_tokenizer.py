@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+_CLIP_MERGES = Path(__file__).parents[1] / "sources" / "published" / "tokenizer" / "merges.txt"
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _WORD_END = "</w>"
@@ -39,10 +41,31 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     _write_json(folder / "vocab.json", vocabulary, indent=None)
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    _write_settings(folder, END)
+
+
+def write_clip_tokenizer(folder: Path, pad: str) -> None:
+    """Write CLIP's own tokenizer of 49,408 tokens, whose merges are part of the package.
+
+    Args:
+        folder: the tokenizer's folder; made if absent.
+        pad: the token that fills short prompts: `<|endoftext|>`, or `!` in SD 2 and in SDXL's second tokenizer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    merges = _CLIP_MERGES.read_bytes()
+    (folder / "merges.txt").write_bytes(merges)
+    letters = _byte_letters()
+    joined = [line.replace(" ", "") for line in merges.decode().splitlines()[1:]]
+    tokens = [*letters, *(letter + _WORD_END for letter in letters), *joined, START, END]
+    _write_json(folder / "vocab.json", {token: index for index, token in enumerate(tokens)}, indent=None)
+    _write_settings(folder, pad)
+
+
+def _write_settings(folder: Path, pad: str) -> None:
     special = {
         "bos_token": _added(START),
         "eos_token": _added(END),
-        "pad_token": END,
+        "pad_token": pad,
         "unk_token": _added(END),
     }
     _write_json(folder / "special_tokens_map.json", special)
@@ -54,7 +77,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
         "errors": "replace",
         "model_max_length": 77,
         "name_or_path": "openai/clip-vit-large-patch14",
-        "pad_token": END,
+        "pad_token": pad,
         "special_tokens_map_file": "./special_tokens_map.json",
         "tokenizer_class": "CLIPTokenizer",
         "unk_token": {"__type": "AddedToken", **_added(END)},

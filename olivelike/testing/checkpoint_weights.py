@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-Dtype = Literal["F32", "F16", "I64"]
-_NUMPY = {"F32": "<f4", "F16": "<f2", "I64": "<i8"}
+Dtype = Literal["F32", "F16", "BF16", "I64"]
+_ITEM_SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 _EMBEDDINGS = ("_embedding", "_embedding.weight", "_embeds")
 
 
@@ -42,19 +42,22 @@ def random_parameter(name: str, shape: tuple[int, ...], seed: int, component: st
 def write_safetensors(
     path: Path,
     tensors: Mapping[str, tuple[Dtype, tuple[int, ...]]],
-    value: Callable[[str], Array],
+    value: Callable[[str], Array] | None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file without holding more than two tensors.
 
     Args:
         path: the file.
         tensors: dtype and shape of each tensor, in the order of their bytes.
-        value: returns a tensor by name, in any floating dtype.
+        value: returns a tensor by name, in any floating dtype; `None` leaves a hole of the whole size, which reads
+            as zeros and takes no room on most disks.
+        metadata: further entries of the header's metadata.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
-        size = math.prod(shape) * int(_NUMPY[dtype][-1])
+        size = math.prod(shape) * _ITEM_SIZES[dtype]
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -63,12 +66,24 @@ def write_safetensors(
     names: Sequence[str] = list(tensors)
     with path.open("wb") as file, ThreadPoolExecutor(max_workers=1) as ahead:
         file.write(struct.pack("<Q", len(text)) + text)
+        if value is None:
+            file.truncate(8 + len(text) + offset)
+            return
         pending = ahead.submit(value, names[0])
         for name, following in zip(names, [*names[1:], None], strict=True):
             array = pending.result()
             if following is not None:
                 pending = ahead.submit(value, following)
-            file.write(array.astype(_NUMPY[tensors[name][0]], order="C", copy=False).data)
+            file.write(_bytes_of(array, tensors[name][0]))
+
+
+def _bytes_of(array: Array, dtype: Dtype) -> memoryview:
+    import ml_dtypes
+    import numpy as np
+
+    names: dict[Dtype, Any] = {"F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "I64": "<i8"}
+    converted = array.astype(names[dtype], order="C", copy=False)
+    return converted.reshape(-1).view(np.uint8).data
 
 
 def _distribution(name: str, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -14,8 +14,9 @@ from olivelike.testing.checkpoint_configs import (
     component_configs,
     feature_extractor_config,
 )
+from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
 from olivelike.testing.checkpoint_hub_layout import extra_tensors, hub_name, stray_keys
-from olivelike.testing.checkpoint_tokenizer import write_tokenizer
+from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
 from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from olivelike.testing.checkpoint_weights import Array, Dtype
 
+Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
 _INDEX_NAME = "model_index.json"
@@ -30,12 +32,14 @@ _INDEX_NAME = "model_index.json"
 
 def make_checkpoint(
     folder: str | Path,
-    family: Literal["sd15"] = "sd15",
+    family: Family = "sd15",
     *,
-    size: Size = "tiny",
+    size: Size | None = None,
     seed: int = 0,
     layout: Layout = "saved",
     variant: Literal["fp16"] | None = None,
+    dtype: Literal["F32", "F16"] = "F32",
+    hollow: bool = False,
 ) -> Path:
     """Write a diffusers folder with seeded random weights.
 
@@ -44,21 +48,33 @@ def make_checkpoint(
 
     Args:
         folder: where to write; made if absent.
-        family: the pipeline, Stable Diffusion 1.x.
-        size: `tiny` has the structure at small widths (11 MB, pictures of 64 by 64 px); `full` the published
-            sizes (859.5 M parameters in the UNet, 5.5 GB in all).
+        family: the pipeline: Stable Diffusion 1.5, the same for inpainting, 2.1 (v prediction), 2.1 base, XL base or
+            XL refiner. Only `sd15` comes with a safety checker, in its sizes `tiny` and `full`.
+        size: `tiny` (`sd15` alone, its default) has the structure at small widths (11 MB, pictures of 64 by 64 px);
+            `small` (the default of the others) the smallest widths that obey the family's rules, with CLIP's whole
+            vocabulary (27 to 41 MB), so that `make_single_file` can put it into one file; `full` the published
+            sizes (SD 1.5: 859.5 M parameters in the UNet, 5.5 GB in all; XL base: 3.5 G, 6.9 GB in half precision).
         seed: of the random weights.
-        layout: `saved` as today's libraries write; `hub` as hubs hold it: older tensor names, stored
-            `position_ids`, a sharded UNet with tensors in an order of its own, stray config keys.
+        layout: `saved` as today's libraries write; `hub` (`sd15` in its own sizes) as hubs hold it: older tensor
+            names, stored `position_ids`, a sharded UNet with tensors in an order of its own, stray config keys.
         variant: `fp16` writes half-precision files beside the float32 ones.
+        dtype: of the weight files that are no variant.
+        hollow: leave holes in place of the weights: files of the whole size, written at once, all zeros.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: for an unknown family, size, layout or variant.
+        ValueError: for an unknown family, size, layout, variant or dtype, or ones that do not go together.
     """
-    for value, known in ((family, ("sd15",)), (size, ("tiny", "full")), (layout, ("saved", "hub"))):
+    size = size or ("tiny" if family == "sd15" else "small")
+    own = family == "sd15" and size != "small"
+    for value, known in (
+        (family, tuple(FAMILY_CONFIGS)),
+        (size, ("tiny", "small", "full") if family == "sd15" else ("small", "full")),
+        (layout, ("saved", "hub") if own else ("saved",)),
+        (dtype, ("F32", "F16")),
+    ):
         if value not in known:
             raise ValueError(f"expected one of {', '.join(known)}, found {value!r}")
     if variant not in (None, "fp16"):
@@ -66,16 +82,39 @@ def make_checkpoint(
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     (root / _INDEX_NAME).unlink(missing_ok=True)
-    published = component_configs(size)
-    _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
+    published = component_configs(size) if own else FAMILY_CONFIGS[family].configs(size)
+    if own:
+        _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
+    else:
+        _write_family_extras(root, family)
     for component, config in published.items():
         target = root / component
         target.mkdir(exist_ok=True)
         shapes = _write_config(target, component, config, layout)
         for name in (None, variant) if variant else (None,):
-            _write_weights(target, component, config, shapes, seed=seed, layout=layout, variant=name)
-    _write_index(root, layout)
+            stored: Dtype = "F16" if name else dtype
+            _write_weights(
+                target,
+                component,
+                config,
+                shapes,
+                seed=seed,
+                layout=layout,
+                variant=name,
+                dtype=stored,
+                hollow=hollow,
+            )
+    _write_index(root, _index(layout) if own else dict(FAMILY_CONFIGS[family].index))
     return root
+
+
+def _write_family_extras(root: Path, family: Family) -> None:
+    """Write tokenizers and scheduler of any family."""
+    configs = FAMILY_CONFIGS[family]
+    for folder, pad in configs.tokenizers.items():
+        write_clip_tokenizer(root / folder, pad)
+    (root / "scheduler").mkdir(exist_ok=True)
+    _write_json(root / "scheduler/scheduler_config.json", configs.scheduler)
 
 
 def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> None:
@@ -100,19 +139,21 @@ def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> No
         _write_json(root / f"{name}.json", value)
 
 
-def _write_index(root: Path, layout: Layout) -> None:
-    """Write `model_index.json` whole or not at all."""
+def _index(layout: Layout) -> dict[str, Any]:
     index = dict(INDEX)
     if layout == "saved":
         import diffusers
 
-        index |= {
+        return index | {
             "_diffusers_version": diffusers.__version__,
             "image_encoder": [None, None],
             "requires_safety_checker": True,
         }
-    else:
-        index["feature_extractor"] = ["transformers", "CLIPFeatureExtractor"]
+    return index | {"feature_extractor": ["transformers", "CLIPFeatureExtractor"]}
+
+
+def _write_index(root: Path, index: dict[str, Any]) -> None:
+    """Write `model_index.json` whole or not at all."""
     unfinished = root / f"{_INDEX_NAME}.tmp"
     _write_json(unfinished, index)
     unfinished.replace(root / _INDEX_NAME)
@@ -149,6 +190,8 @@ def _build(component: str, config: dict[str, Any]) -> Any:
             return diffusers.AutoencoderKL.from_config(config)
         case "text_encoder":
             return transformers.CLIPTextModel(transformers.CLIPTextConfig.from_dict(config))
+        case "text_encoder_2":
+            return transformers.CLIPTextModelWithProjection(transformers.CLIPTextConfig.from_dict(config))
     return StableDiffusionSafetyChecker(transformers.CLIPConfig.from_dict(config))
 
 
@@ -161,8 +204,9 @@ def _write_weights(
     seed: int,
     layout: Layout,
     variant: str | None,
+    dtype: Dtype,
+    hollow: bool,
 ) -> None:
-    dtype: Dtype = "F16" if variant else "F32"
     stem = "diffusion_pytorch_model" if component in ("unet", "vae") else "model"
     name_of = {name: name for name in sorted(shapes)}
     extra: dict[str, int] = {}
@@ -191,7 +235,7 @@ def _write_weights(
     else:
         parts, files = [list(tensors)], [f"{stem}{infix}.safetensors"]
     for file, part in zip(files, parts, strict=True):
-        write_safetensors(folder / file, {name: tensors[name] for name in part}, value)
+        write_safetensors(folder / file, {name: tensors[name] for name in part}, None if hollow else value)
 
 
 def _split(names: list[str], count: int) -> list[list[str]]:

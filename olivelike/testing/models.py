@@ -86,10 +86,10 @@ class LocalModel(Model):
 
 
 def load_model(folder: str | Path, component: str, *, variant: str | None = None) -> LocalModel:
-    """Return architecture and weights of one component of a checkpoint folder.
+    """Return architecture and weights of one component of a checkpoint.
 
     Args:
-        folder: A diffusers folder.
+        folder: A diffusers folder, or a checkpoint in one file.
         component: Such as `unet` or `vae_decoder`.
         variant: Which of several weight files, such as `fp16`.
 
@@ -102,7 +102,12 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
     source = open_source(SourceSpec(path=Path(folder), variant=variant), [component])
     checkpoint = source.checkpoint(component)
     adaptation = adapt(
-        component, checkpoint.library, checkpoint.class_name, checkpoint.config, checkpoint.shapes
+        component,
+        checkpoint.library,
+        checkpoint.class_name,
+        checkpoint.config,
+        checkpoint.shapes,
+        original=checkpoint.original,
     )
     digests = {path: digest_file(path) for path in checkpoint.files}
     weights = bind(adaptation, checkpoint, digests)

@@ -15,11 +15,20 @@ from olivelike.targets import Target, find_target
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.model import Model
+    from olivelike.pass_api import EmbeddingInput, LoraInput
 
 
 def run_pass(
-    tested: Pass | type[Pass], model: Model, *, target: str | Target | None = None, **options: Any
+    tested: Pass | type[Pass],
+    model: Model,
+    *,
+    target: str | Target | None = None,
+    loras: Sequence[LoraInput] = (),
+    embeddings: Sequence[EmbeddingInput] = (),
+    **options: Any,
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
 
@@ -30,6 +39,8 @@ def run_pass(
         tested: The pass: an instance, or the class with its options as keywords.
         model: What it works on. Weights are read through a `LocalModel`'s tensors.
         target: A target, or the name of one; needed if the pass reads `target`.
+        loras: LoRAs, for a pass that reads `loras`.
+        embeddings: Textual inversions, for a pass that reads `embeddings`.
         options: Options of the pass, if `tested` is a class.
 
     Returns:
@@ -51,6 +62,8 @@ def run_pass(
             no_progress,
             _target(instance, target),
             facts,
+            tuple(loras) if "loras" in instance.reads else (),
+            tuple(embeddings) if "embeddings" in instance.reads else (),
         )
         result = instance.run(model, context)
     check_result(name, instance, model, result)

@@ -3,10 +3,13 @@
 from olivelike.workflow.json_schema import json_schema
 from olivelike.workflow.loader import LoadedWorkflow, load_workflow
 from olivelike.workflow.places import default_cache_dir, shipped_names
-from olivelike.workflow.schema import Output, Source, Step, Workflow
+from olivelike.workflow.schema import Embedding, FileRef, Lora, Output, Source, Step, Workflow
 
 __all__ = [
+    "Embedding",
+    "FileRef",
     "LoadedWorkflow",
+    "Lora",
     "Output",
     "Source",
     "Step",

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
-from olivelike.workflow.findings import file_label
+from olivelike.workflow.findings import Document, file_label
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.places import find_workflow
-from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, kind_of, read_yaml_file
+from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, kind_of, parse_yaml, read_yaml_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.places import Place
+
+
+PIPELINE_KEYS = ("source", "vae")
+"""Keys whose map has either `hub` or `path`."""
 
 
 def read_with_bases(place: Place, findings: Findings) -> Mapping:
@@ -25,11 +29,20 @@ def read_with_bases(place: Place, findings: Findings) -> Mapping:
     Raises:
         WorkflowError: if a file can't be read or is no map, a base does not exist, or bases form a circle.
     """
-    return _read(place.path, place.project_folder, findings, ())
+    return _read(place.path, place.project_folder, findings, (), place.text)
 
 
-def _read(path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...]) -> Mapping:
-    root = read_yaml_file(path, findings)
+def _read(
+    path: Path,
+    project_folder: Path,
+    findings: Findings,
+    chain: tuple[Path, ...],
+    text: str | None = None,
+) -> Mapping:
+    if text is None:
+        root = read_yaml_file(path, findings)
+    else:
+        root = parse_yaml(text, Document(file_label(path), tuple(text.splitlines()), path), findings)
     if not isinstance(root, Mapping):
         raise root.position.error(
             f"a workflow file is a map with keys such as `source:`, found {kind_of(root)}"
@@ -54,17 +67,18 @@ def _read(path: Path, project_folder: Path, findings: Findings, chain: tuple[Pat
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
     """Return `base` with `over` laid on it: maps merge by key, all else replaces, `~` (nothing) removes."""
-    over_source = over.entries.get("source")
-    if isinstance(over_source, Mapping):
-        choose_source(base, over_source.entries)
+    for name in PIPELINE_KEYS:
+        chosen = over.entries.get(name)
+        if isinstance(chosen, Mapping):
+            choose_source(base, name, chosen.entries)
     choose_output(base, over.entries)
     return _merged(base, over)
 
 
-def choose_source(base: Mapping, keys: object) -> None:
-    """Drop the source of `base` if `keys` name another one: a revision belongs to one repository."""
+def choose_source(base: Mapping, name: str, keys: object) -> None:
+    """Drop the source or VAE of `base` if `keys` name another one: a revision belongs to one repository."""
     if isinstance(keys, dict) and keys.keys() & {"hub", "path"}:
-        base.entries.pop("source", None)
+        base.entries.pop(name, None)
 
 
 def choose_output(base: Mapping, keys: object) -> None:

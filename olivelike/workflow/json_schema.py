@@ -17,7 +17,11 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     definitions = schema["$defs"]
     properties = schema["properties"]
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
-    properties["source"] = _either({"type": "string", "minLength": 1}, properties["source"])
+    text = {"type": "string", "minLength": 1}
+    properties["source"] = _either(text, properties["source"])
+    for key in ("loras", "embeddings"):
+        properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
+    properties["vae"]["anyOf"].insert(0, text)
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}

@@ -11,14 +11,20 @@ from olivelike.registry import Registry, resolve_plugin
 from olivelike.registry.nearest import did_you_mean
 from olivelike.registry.text_paths import absolute
 from olivelike.targets import find_target
-from olivelike.workflow.extends import read_with_bases
+from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.long_form import is_hub_id
 from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.places import find_workflow
-from olivelike.workflow.schema import Output, Source, Workflow, WorkflowFile
+from olivelike.workflow.schema import Output, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components
 from olivelike.workflow.validation import validate
+from olivelike.workflow.weight_inputs import (
+    parse_lora,
+    resolve_embeddings,
+    resolve_loras,
+    resolve_source,
+)
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
@@ -44,20 +50,24 @@ class LoadedWorkflow:
 
 
 def load_workflow(
-    ref: str, overrides: SequenceOf[str] = (), extra_plugins: SequenceOf[str] = ()
+    ref: str | Place,
+    overrides: SequenceOf[str] = (),
+    extra_plugins: SequenceOf[str] = (),
+    extra_loras: SequenceOf[str] = (),
 ) -> LoadedWorkflow:
     """Load and validate a workflow.
 
     Args:
-        ref: path of a workflow file, or name of a shipped one.
+        ref: path of a workflow file, or name of a shipped one; or a place that brings its own text.
         overrides: `key.path=value`, applied in order after `extends`.
         extra_plugins: more plugins, relative to the current folder.
+        extra_loras: more LoRAs, `FILE` or `FILE:WEIGHT`, relative to the current folder.
 
     Raises:
         WorkflowError: with everything that is wrong, each with its position.
         PluginError: if a plugin can't be loaded.
     """
-    place = find_workflow(ref)
+    place = find_workflow(ref) if isinstance(ref, str) else ref
     findings = Findings()
     root = read_with_bases(place, findings)
     apply_overrides(root, overrides, place.project_folder, findings)
@@ -71,11 +81,14 @@ def load_workflow(
         steps = resolve_components(root.entries["components"], registry, findings)
     file = validate(WorkflowFile, root, "", "keys", findings)
     target = _target(root, findings)
-    _check_source(root, findings)
+    for key in PIPELINE_KEYS:
+        _check_source(root, key, findings)
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
     workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), steps, place)
+    added = tuple(parse_lora(text, Path.cwd()) for text in extra_loras)
+    workflow = replace(workflow, loras=workflow.loras + added)
     return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps)
 
 
@@ -84,18 +97,15 @@ def _workflow(
 ) -> Workflow:
     """Fill in defaults and make paths absolute."""
     folder = place.project_folder
-    source = file.source
     outputs = [(output.path, output.until) for output in file.outputs or ()]
     if file.output is not None:
         outputs = [(file.output, None)]
     return Workflow(
         name=file.name or place.path.stem,
-        source=Source(
-            source.hub,
-            absolute(source.path, folder) if source.path else None,
-            source.revision,
-            source.variant,
-        ),
+        source=resolve_source(file.source, folder),
+        vae=resolve_source(file.vae, folder) if file.vae is not None else None,
+        loras=resolve_loras(file.loras, folder),
+        embeddings=resolve_embeddings(file.embeddings, folder),
         target=replace(
             target,
             device_id=target.device_id if file.target.device_id is None else file.target.device_id,
@@ -132,13 +142,13 @@ def _target(root: Mapping, findings: Findings) -> Target | None:
         return None
 
 
-def _check_source(root: Mapping, findings: Findings) -> None:
-    source = root.entries.get("source")
+def _check_source(root: Mapping, key: str, findings: Findings) -> None:
+    source = root.entries.get(key)
     if not isinstance(source, Mapping):
         return
     hub, path = _inner(source, "hub"), _inner(source, "path")
     if (hub is None) == (path is None):
-        findings.add(source.position, "a source has either `hub` or `path`; keep exactly one")
+        findings.add(source.position, f"`{key}` has either `hub` or `path`; keep exactly one")
     elif path is not None and _inner(source, "revision") is not None:
         findings.add(source.keys["revision"], "`revision` belongs to a hub id; remove it, or use `hub`")
     elif isinstance(hub, Scalar) and isinstance(hub.value, str) and not is_hub_id(hub.value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.workflow.extends import choose_output
+from olivelike.workflow.extends import PIPELINE_KEYS, choose_output
 from olivelike.workflow.findings import Document, Position
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, parse_yaml
@@ -73,7 +73,7 @@ def _put(root: Mapping, node: Node, keys: list[str], value: Node, position: Posi
                 return None
             if node is root:
                 choose_output(root, {last: value})
-            if keys == ["source", last] and last in ("hub", "path"):
+            if len(keys) == 2 and keys[0] in PIPELINE_KEYS and last in ("hub", "path"):
                 node.entries.clear()
             node.put(last, value, position)
         case Sequence():

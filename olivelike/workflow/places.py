@@ -25,6 +25,8 @@ class Place:
     path: Path
     project_folder: Path
     """Where relative sources and outputs start."""
+    text: str | None = None
+    """The content, where it is in no file; `path` then is what messages call it."""
 
 
 def find_workflow(ref: str, folder: Path | None = None) -> Place:

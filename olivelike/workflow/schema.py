@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Pass
     from olivelike.targets import Target
     from olivelike.workflow.findings import Position
+
+ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
+"""Components that LoRAs are made for."""
 
 COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae_encoder", "vae_decoder", "safety_checker")
 """Names of components that a workflow may optimise."""
@@ -28,6 +31,48 @@ class Source:
     """Absolute."""
     revision: str | None = None
     variant: str | None = None
+    prediction: Literal["epsilon", "v_prediction"] | None = None
+    """What the UNet predicts, where a single file does not tell."""
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A weight file: either `path`, or `hub` with an optional file `name`."""
+
+    path: Path | None = None
+    """Absolute; a file, or a folder of one adapter."""
+    hub: str | None = None
+    name: str | None = None
+    """File within the repository; `None` finds the only one."""
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path is not None else "/".join(filter(None, (self.hub, self.name)))
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A LoRA file and how strongly it is merged."""
+
+    file: FileRef
+    weight: float = 1.0
+    weights: Mapping[ComponentName, float] = field(default_factory=dict)
+    """Weight of single components, in place of `weight`."""
+    adapter: str | None = None
+    """Which adapter, where a file holds several."""
+
+    def weight_of(self, component: str) -> float:
+        """Return the weight that the LoRA has in a component; 0 leaves it out."""
+        return next((weight for name, weight in self.weights.items() if name == component), self.weight)
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A textual inversion: vectors for a token that prompts may use."""
+
+    file: FileRef
+    token: str | None = None
+    """`None` takes the one that the file stores, or the file's name."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +99,10 @@ class Workflow:
 
     name: str
     source: Source
+    vae: Source | None
+    """Where the VAE comes from, if not from the source."""
+    loras: tuple[Lora, ...]
+    embeddings: tuple[Embedding, ...]
     target: Target
     components: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]
     """Each component's chain: pass names and all their options as JSON values."""
@@ -74,12 +123,67 @@ class SourceSection(_Section):
         description="Model id on the Hugging Face hub, `OWNER/NAME`.",
     )
     path: str | None = Field(
-        None, min_length=1, description="Folder in the layout of diffusers, relative to the project folder."
+        None,
+        min_length=1,
+        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
+        "relative to the project folder.",
     )
     revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
     variant: str | None = Field(
         None, min_length=1, description="Variant of the weight files, such as `fp16`."
     )
+    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+        None, description="What the UNet of a single file predicts, where the file does not tell."
+    )
+
+
+class VaeSection(_Section):
+    """Another VAE than the source's own: either `hub` or `path`."""
+
+    hub: str | None = Field(None, min_length=1, description="Model id on the Hugging Face hub, `OWNER/NAME`.")
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="A VAE's folder or file, or a pipeline's folder, relative to the project folder.",
+    )
+    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
+    variant: str | None = Field(
+        None, min_length=1, description="Variant of the weight files, such as `fp16`."
+    )
+
+
+class LoraSection(_Section):
+    """A LoRA that `merge_lora` merges."""
+
+    file: str = Field(
+        min_length=1,
+        description="File or adapter folder, relative to the project folder; or hub id, `OWNER/NAME` or "
+        "`OWNER/NAME/FILE`.",
+    )
+    weight: float = Field(1.0, allow_inf_nan=False, description="How strongly it is merged; 0 leaves it out.")
+    weights: dict[ComponentName, float] = Field(
+        default_factory=dict, description="Weight of single components, in place of `weight`."
+    )
+    adapter: str | None = Field(
+        None, min_length=1, description="Which adapter, where the file holds several."
+    )
+    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
+
+
+class EmbeddingSection(_Section):
+    """A textual inversion that is added to tokenizers and text encoders."""
+
+    file: str = Field(
+        min_length=1,
+        description="File, relative to the project folder; or hub id, `OWNER/NAME` or `OWNER/NAME/FILE`.",
+    )
+    token: str | None = Field(
+        None,
+        min_length=1,
+        pattern=r"^\S+$",
+        description="What prompts call it; by default the token in the file, or the file's name.",
+    )
+    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
 class TargetSection(_Section):
@@ -116,7 +220,18 @@ class WorkflowFile(_Section):
         default_factory=list,
         description="Files, folders or modules that define passes, relative to this file.",
     )
-    source: SourceSection = Field(description="Where the pipeline comes from: a hub id, a folder, or a map.")
+    source: SourceSection = Field(
+        description="Where the pipeline comes from: a hub id, a folder, a single file, or a map."
+    )
+    vae: VaeSection | None = Field(
+        None, description="Another VAE than the source's own: a hub id, a folder, a file, or a map."
+    )
+    loras: list[LoraSection] = Field(
+        default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
+    )
+    embeddings: list[EmbeddingSection] = Field(
+        default_factory=list, description="Textual inversions to add: files, or maps with `file` and `token`."
+    )
     target: TargetSection = Field(
         description="The execution provider that the result is for: its name, or a map."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 
@@ -12,6 +13,7 @@ import transformers
 from olivelike.errors import SourceError
 from olivelike.output.assets import normalise_assets
 from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.families import FAMILIES, tokenizer_files
 from olivelike.testing import make_checkpoint
 from olivelike.testing.models import tiny_checkpoint
 
@@ -65,6 +67,29 @@ def test_the_scheduler_is_the_one_of_the_source(tmp_path):
     ours = diffusers.PNDMScheduler.from_pretrained(tmp_path)
     theirs = diffusers.PNDMScheduler.from_pretrained(tiny_checkpoint() / "scheduler")
     assert dict(ours.config) == dict(theirs.config)
+
+
+def test_the_packaged_merges_give_the_vocabulary_of_clip(tmp_path):
+    family = FAMILIES["sdxl"]
+    index = {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
+    files = normalise_assets(index, tokenizer_files(family))
+    vocabulary = json.loads(files["tokenizer/vocab.json"])
+    assert list(vocabulary.values()) == list(range(49408))
+    assert hashlib.sha256(files["tokenizer/merges.txt"]).hexdigest().startswith("9fd691f7")
+    for folder, padding in (("tokenizer", 49407), ("tokenizer_2", 0)):
+        for name, data in files.items():
+            if name.startswith(f"{folder}/"):
+                (tmp_path / name.partition("/")[2]).write_bytes(data)
+        tokenizer = transformers.CLIPTokenizer.from_pretrained(tmp_path)
+        ids = tokenizer("a photo of a cat", padding="max_length", max_length=9).input_ids
+        # As OpenAI's tokenizer gives them.
+        assert ids == [49406, 320, 1125, 539, 320, 2368, 49407, padding, padding]
+
+
+def test_merges_of_no_clip_tokenizer_make_no_vocabulary(tmp_path):
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\nabc d\n")
+    with pytest.raises(SourceError, match=r"tokenizer/merges\.txt: 'abc d' is no merge of CLIP"):
+        normalise_assets({}, {"tokenizer/merges.txt": tmp_path / "merges.txt"})
 
 
 def test_a_tokenizer_without_any_vocabulary_is_an_error(tmp_path):

@@ -106,9 +106,22 @@ def test_the_result_is_valid_and_tells_nothing_of_how_it_was_made(tmp_path):
 def test_each_weight_knows_which_parameters_it_derives_from_and_how(tmp_path):
     derivations = write(tmp_path).derivations
     assert derivations == {
-        "packed": {"parameters": ["q.weight", "k.weight"], "operators": ["Concat", "Transpose"]},
-        "scale": {"parameters": ["scale"], "operators": []},
-        "bias": {"parameters": ["bias"], "operators": []},
+        "packed": {
+            "op": "Transpose",
+            "attributes": {"perm": [1, 0]},
+            "inputs": [
+                {
+                    "op": "Concat",
+                    "attributes": {"axis": 0},
+                    "inputs": [
+                        {"parameter": "q.weight", "shape": list(WEIGHTS["q.weight"].shape)},
+                        {"parameter": "k.weight", "shape": list(WEIGHTS["k.weight"].shape)},
+                    ],
+                }
+            ],
+        },
+        "scale": {"parameter": "scale", "shape": []},
+        "bias": {"parameter": "bias", "shape": list(WEIGHTS["bias"].shape)},
     }
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,46 @@ def test_code_in_a_pickle_is_never_run(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SourceError, match=r"a\.bin: can't be loaded as plain tensors"):
         read_pickle_table(tmp_path / "a.bin")
     assert not (tmp_path / "exploded").exists()
+
+
+def test_checkpoints_of_training_programs_are_unwrapped(tmp_path: Path) -> None:
+    state = {"a.weight": torch.ones(2), "global_step": 3, "optimizer": {"lr": 0.1}}
+    content = {"epoch": 1, "global_step": 470000, "callbacks": {}, "state_dict": state}
+    torch.save(content, tmp_path / "a.ckpt")
+    assert list(describe_pickle(tmp_path / "a.ckpt")) == ["a.weight"]
+
+
+def test_official_checkpoints_that_name_a_class_of_lightning_are_read(tmp_path: Path) -> None:
+    plain, named = tmp_path / "plain.ckpt", tmp_path / "named.ckpt"
+    torch.save({"callbacks": {Callback: {"best": 1.0}}, "state_dict": {"w": torch.ones(2)}}, plain)
+    with zipfile.ZipFile(plain) as old, zipfile.ZipFile(named, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename.endswith("data.pkl"):
+                own = f"c{Callback.__module__}\nCallback\n".encode()
+                assert own in data
+                data = data.replace(own, b"cpytorch_lightning.callbacks.model_checkpoint\nModelCheckpoint\n")
+            new.writestr(entry.filename.replace("plain/", "named/"), data)
+    with pytest.raises(SourceError, match=r"plain\.ckpt: can't be loaded as plain tensors"):
+        describe_pickle(plain)
+    assert list(describe_pickle(named)) == ["w"]
+
+
+class Callback:
+    """Stands for a class that a training program left in its checkpoint."""
+
+
+def test_the_vectors_of_an_embedding_are_found_beside_its_settings(tmp_path: Path) -> None:
+    content = {
+        "string_to_token": {"*": 265},
+        "string_to_param": {"*": torch.ones(2, 768)},
+        "name": "style",
+        "step": 100,
+    }
+    torch.save(content, tmp_path / "style.pt")
+    assert {name: row[:2] for name, row in describe_pickle(tmp_path / "style.pt").items()} == {
+        "string_to_param.*": ["F32", [2, 768]]
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, DiffusionPipeline, UNet2DConditionModel
 from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 from transformers import CLIPTextModel, CLIPTokenizer
 
@@ -113,8 +115,56 @@ def test_full_size_has_the_published_parameter_count() -> None:
     assert sum(parameter.numel() for parameter in unet.parameters()) == 859_520_964
 
 
+@pytest.mark.parametrize("family", ["sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"])
+def test_a_folder_of_each_family_loads_as_its_pipeline(family: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "a", family)
+    pipeline = DiffusionPipeline.from_pretrained(folder)
+    assert type(pipeline).__name__ == json.loads((folder / "model_index.json").read_text())["_class_name"]
+    tokenizer = getattr(pipeline, "tokenizer_2", None) or pipeline.tokenizer
+    encoder = getattr(pipeline, "text_encoder_2", None) or pipeline.text_encoder
+    assert len(tokenizer) == encoder.config.vocab_size == 49408
+    assert sum(path.stat().st_size for path in folder.rglob("*.safetensors")) < 41e6
+
+
+def test_hollow_files_have_the_size_of_whole_ones(tmp_path: Path) -> None:
+    whole, hollow = (make_checkpoint(tmp_path / str(h), "sdxl", hollow=h) for h in (False, True))
+    names = {str(path.relative_to(whole)) for path in whole.rglob("*.safetensors")}
+    assert {n: (whole / n).stat().st_size for n in names} == {n: (hollow / n).stat().st_size for n in names}
+
+
 @pytest.mark.parametrize(
-    "option", [{"family": "sd9"}, {"size": "huge"}, {"layout": "odd"}, {"variant": "int3"}]
+    ("family", "networks", "parameters"),
+    [
+        ("sd21", ("unet",), 865_910_724),
+        ("sdxl", ("unet",), 2_567_463_684),
+        ("sdxl", ("text_encoder_2",), 694_659_840),
+    ],
+)
+def test_full_size_families_have_the_published_parameter_counts(
+    family: str, networks: tuple[str, ...], parameters: int, tmp_path: Path
+) -> None:
+    from safetensors import safe_open
+
+    folder = make_checkpoint(tmp_path / "a", family, size="full", hollow=True)
+    count = 0
+    for network in networks:
+        (path,) = (folder / network).glob("*.safetensors")
+        with safe_open(path, "np") as file:
+            count += sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    assert count == parameters
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"family": "sd9"},
+        {"size": "huge"},
+        {"layout": "odd"},
+        {"variant": "int3"},
+        {"dtype": "F8"},
+        {"size": "tiny", "family": "sdxl"},
+        {"layout": "hub", "family": "sd21"},
+    ],
 )
 def test_unknown_choices_are_refused_before_anything_is_written(
     tmp_path: Path, option: dict[str, str]

@@ -42,6 +42,10 @@ def test_every_shipped_workflow_fits(validator, name):
         ("source", {"hub": "a/b", "revision": "main"}),
         ("components.unet", [{"float16": None}, {"convert": {}}]),
         ("plugins", ["x.py"]),
+        ("loras", ["a.safetensors:0.5", {"file": "a/b", "weight": -1, "weights": {"unet": 0.5}}]),
+        ("vae", {"hub": "a/b", "revision": "main"}),
+        ("vae", "./better"),
+        ("embeddings", ["a.pt", {"file": "b.pt", "token": "<b>"}]),
     ],
 )
 def test_long_forms_fit(validator, path, value):
@@ -67,7 +71,12 @@ def test_long_forms_fit(validator, path, value):
         ("components.unet", [{"float16": {"keep_io": "on"}}]),
         ("outputs", [{"path": "a"}]),
         ("output", None),
-        ("loras", []),
+        ("loras", "a.safetensors"),
+        ("loras", [{"weight": 1}]),
+        ("loras", [{"file": "a", "weights": {"vae": 1}}]),
+        ("vae", {"prediction": "epsilon"}),
+        ("embeddings", [{"token": "a"}]),
+        ("lora", []),
     ],
 )
 def test_mistakes_do_not_fit(validator, tmp_path, path, value):

@@ -1,0 +1,81 @@
+"""`olivelike convert`: optimise one checkpoint without writing a workflow file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from olivelike.cli import options as shared
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A .safetensors file, a pipeline's folder, or a hub id.",
+            show_default=False,
+        ),
+    ],
+    target: Annotated[
+        str, typer.Option("-t", "--target", metavar="TARGET", help="Execution provider, such as directml.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+    loras: shared.Loras = None,
+    vae: Annotated[
+        str | None, typer.Option("--vae", metavar="VAE", help="Another VAE: a file, a folder or a hub id.")
+    ] = None,
+    embeddings: Annotated[
+        list[str] | None,
+        typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
+    ] = None,
+    precision: Annotated[
+        Literal["fp32", "fp16"] | None,
+        typer.Option("--precision", help="Precision of the result; by default the target's own."),
+    ] = None,
+    prediction: Annotated[
+        Literal["epsilon", "v_prediction"] | None,
+        typer.Option("--prediction", help="What the UNet of a single file predicts, where it does not tell."),
+    ] = None,
+    save_workflow: Annotated[
+        Path | None,
+        typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
+    ] = None,
+    cache_dir: shared.CacheDir = None,
+    allow_pickle: shared.AllowPickle = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
+    ] = False,
+) -> None:
+    """Optimise one checkpoint for a target, in one line.
+
+    The workflow that does it is printed first; with --json it goes to standard error.
+    """
+    from olivelike import engine
+    from olivelike.cli.stdout import write_error, write_line
+    from olivelike.workflow.places import Place
+
+    wish = engine.Wish(
+        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction
+    )
+    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle)
+    here = Path.cwd()
+    text = engine.draft_workflow(wish, options, here)
+    write = write_error if json else write_line
+    for line in text.splitlines():
+        write(line)
+    if save_workflow is not None:
+        engine.save_workflow(wish, options, save_workflow)
+    place = Place(here / "convert.yaml", here, text)
+    if json:
+        from olivelike.cli.json_lines import JsonLines
+
+        with JsonLines() as lines:
+            engine.run(place, options, lines)
+        return
+    from olivelike.cli.run_display import RunDisplay
+
+    write("")
+    with RunDisplay(live=sys.stdout.isatty()) as display:
+        display.summarise(engine.run(place, options, display))

@@ -1,0 +1,48 @@
+"""`olivelike info`: what a weight file is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from olivelike.cli import options as shared
+
+
+def info(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A .safetensors, .ckpt, .pt or .bin file.", show_default=False),
+    ],
+    hashes: Annotated[
+        bool,
+        typer.Option("--hash/--no-hash", help="Also read the whole file, for the hashes of model sites."),
+    ] = True,
+    allow_pickle: shared.AllowPickle = False,
+    json: shared.Json = False,
+) -> None:
+    """Say what a weight file is: checkpoint, LoRA, VAE or embedding.
+
+    Kind and family come from names and shapes in its header, never from its name.
+    """
+    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.inspection.weight_file import describe_weight_file
+    from olivelike.sources.file_hashes import hash_file
+    from olivelike.sources.pickled import read_pickle_table
+
+    found = describe_weight_file(file, read_pickle_table if allow_pickle else None)
+    if json:
+        computed = {"hashes": hash_file(file, found.data_start).to_json()} if hashes else {}
+        write_json({**found.to_json(), **computed})
+        return
+    for line in found.summary_lines():
+        write_line(line)
+    if hashes:
+        made = hash_file(file, found.data_start)
+        for title, value in (
+            ("AutoV1", made.auto_v1),
+            ("AutoV2", f"{made.auto_v2} (A1111's model hash)"),
+            ("AutoV3", made.auto_v3),
+            ("SHA-256", made.sha256),
+        ):
+            if value is not None:
+                write_line(f"{title:<14}{value}")

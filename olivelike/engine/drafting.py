@@ -1,0 +1,113 @@
+"""Drafting the workflow that optimises one source for one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.engine.preparation import Options, source_spec
+from olivelike.errors import UsageError
+from olivelike.registry.text_paths import absolute
+from olivelike.sources import Checkpoint, available_components, open_source
+from olivelike.targets import find_target
+from olivelike.workflow.schema import COMPONENTS
+from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
+from olivelike.workflow.writing import Draft, workflow_text
+
+if TYPE_CHECKING:
+    from olivelike.workflow import FileRef
+
+_LORA_COMPONENTS = frozenset({"text_encoder", "text_encoder_2", "unet"})
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user says in place of a workflow; files are relative to the current folder."""
+
+    source: str
+    target: str
+    output: Path
+    loras: tuple[str, ...] = ()
+    vae: str | None = None
+    embeddings: tuple[str, ...] = ()
+    precision: str | None = None
+    prediction: str | None = None
+
+
+def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:
+    """Return the workflow that grants a wish, as the text of a file.
+
+    Args:
+        wish: What is wanted.
+        options: Whether pickled files are allowed.
+        folder: The project folder, which the workflow's paths are relative to.
+
+    Raises:
+        UsageError: for an unknown target, or nothing to do.
+        SourceError: for a source that is missing or damaged.
+    """
+    here = Path.cwd()
+    target = find_target(wish.target)
+    source, vae = text_source(wish.source, here), text_source(wish.vae, here) if wish.vae else None
+    spec = source_spec(source, vae)
+    components = [
+        name for name in COMPONENTS if name in available_components(spec, allow_pickle=options.allow_pickle)
+    ]
+    opened = open_source(spec, components, allow_pickle=options.allow_pickle)
+    precision = wish.precision or target.precision
+    chains = {name: _chain(opened.checkpoint(name), precision) for name in components}
+
+    def place(ref: FileRef) -> str:
+        return str(ref) if ref.path is None else _relative(ref.path, folder)
+
+    loras = [parse_lora(text, here) for text in wish.loras]
+    draft = Draft(
+        name=wish.output.name or "converted",
+        source=_relative(source.path, folder) if source.path is not None else wish.source,
+        target=target.name,
+        components=chains,
+        output=_relative(absolute(wish.output, here), folder),
+        precision=wish.precision,
+        prediction=wish.prediction,
+        vae=(_relative(vae.path, folder) if vae.path is not None else wish.vae) if vae is not None else None,
+        loras=[(place(lora.file), lora.weight) for lora in loras],
+        embeddings=[place(file_ref(text, here)) for text in wish.embeddings],
+    )
+    return workflow_text(draft)
+
+
+def save_workflow(wish: Wish, options: Options, path: Path) -> None:
+    """Write the workflow that grants a wish to a new file.
+
+    Raises:
+        UsageError: if the file is there already, or can't be written.
+    """
+    path = absolute(path, Path.cwd())
+    project = path.parent.parent if path.parent.name == "workflows" else path.parent
+    text = draft_workflow(wish, options, project)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"--save-workflow {path}: the file is there already; name another one") from None
+    except OSError as error:
+        raise UsageError(f"--save-workflow {path}: can't be written: {error.strerror}") from error
+
+
+def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
+    """Return the passes that a component needs."""
+    half = ["float16"] if precision == "fp16" else []
+    if checkpoint.graph is not None:
+        return ["fuse", *half]
+    merge = ["merge_lora"] if checkpoint.component in _LORA_COMPONENTS else []
+    return [*merge, "convert", "fuse", *half]
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return a path as a workflow of a project says it: relative if it lies in the project, with forward slashes."""
+    try:
+        return f"./{path.relative_to(folder).as_posix()}"
+    except ValueError:
+        return str(path)

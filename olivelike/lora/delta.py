@@ -1,0 +1,130 @@
+"""The difference that a module makes to its layer's weight; imports torch and peft.
+
+PEFT's own layers compute it, built on a base layer of the meta device that has shape and no memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import torch
+
+    from olivelike.lora.file import LoraModule
+
+    Array = np.ndarray[Any, Any]
+
+_ADAPTER = "merged"
+
+
+def change_of(module: LoraModule, factors: Mapping[str, Array], base: torch.Tensor) -> torch.Tensor:
+    """Return what a module adds to its layer's weight at LoRA weight 1, in float32.
+
+    For DoRA, merged weight minus base: m · (W + Δ) / ‖W + Δ‖ - W (https://arxiv.org/abs/2402.09353, eq. 5).
+
+    Args:
+        module: the module.
+        factors: role → values in float32, without alpha.
+        base: the layer's weight W in float32, (out, in) or (out, in, height, width).
+    """
+    import torch
+
+    with torch.no_grad():
+        delta = difference(module, factors, tuple(base.shape))
+        if not module.decomposed:
+            return delta
+        merged = base + delta
+        magnitude, axis = _magnitude(factors, merged)
+        norm = torch.linalg.vector_norm(
+            merged, dim=[d for d in range(merged.ndim) if d != axis], keepdim=True
+        )
+        norm[norm == 0] = 1  # a row of zeros has no direction, and stays
+        return magnitude / norm * merged - base
+
+
+def difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the difference Δ of a module in a layer's shape, alpha / rank included, in float32."""
+    import torch
+
+    tensors = {role: torch.from_numpy(values) for role, values in factors.items()}
+    layer = _build_layer(module, shape)
+    if module.kind == "lora":
+        down, up = _lora_factors(tensors, shape)
+        layer.lora_A[_ADAPTER].weight = torch.nn.Parameter(down, False)
+        layer.lora_B[_ADAPTER].weight = torch.nn.Parameter(up, False)
+    else:
+        for role in layer.adapter_layer_names:
+            slot = getattr(layer, role)
+            if _ADAPTER in slot:
+                del slot[_ADAPTER]
+            if role in tensors:
+                slot[_ADAPTER] = torch.nn.Parameter(tensors[role], False)
+    delta: torch.Tensor = layer.get_delta_weight(_ADAPTER).detach()
+    return delta
+
+
+def _build_layer(module: LoraModule, shape: tuple[int, ...]) -> Any:
+    """Return PEFT's layer for a module, on a base of a shape, its parameters on the meta device."""
+    import torch
+    from peft import LoHaConfig, LoKrConfig, LoraConfig, inject_adapter_in_model
+
+    rank = module.rank or 1
+    # PEFT divides by rank; a LoKr of two whole factors has none, and its difference is not scaled.
+    alpha = rank if module.rank is None or module.alpha is None else module.alpha
+    config: Any
+    match module.kind:
+        case "lora":
+            config = LoraConfig(
+                r=rank, lora_alpha=alpha, use_rslora=module.rslora and module.alpha is not None,
+                target_modules=["layer"], init_lora_weights=False,
+            )  # fmt: skip
+        case "loha":
+            config = LoHaConfig(r=rank, alpha=alpha, target_modules=["layer"], init_weights=False)
+        case _:
+            config = LoKrConfig(r=rank, alpha=alpha, target_modules=["layer"], init_weights=False)
+    holder = torch.nn.Module()
+    with torch.device("meta"):
+        holder.layer = (
+            torch.nn.Linear(shape[1], shape[0], bias=False)
+            if len(shape) == 2
+            else torch.nn.Conv2d(shape[1], shape[0], shape[2:], bias=False)
+        )
+        inject_adapter_in_model(config, holder, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
+    return holder.layer
+
+
+def _lora_factors(
+    factors: Mapping[str, torch.Tensor], shape: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return down and up as PEFT's layer of this shape holds them; a core between them goes into down."""
+    import torch
+
+    down, up = factors["down"], factors["up"]
+    if "mid" in factors:
+        down = torch.einsum("njkl,jc->nckl", factors["mid"], down.reshape(down.shape[0], -1))
+    rank = up.shape[1]
+    trailing = [1] * (len(shape) - 2)
+    return down.reshape(rank, *shape[1:]), up.reshape(shape[0], rank, *trailing)
+
+
+def _magnitude(factors: Mapping[str, Array], merged: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return the magnitudes, shaped to multiply the weight, and the axis that they run along."""
+    import torch
+
+    along = [1] * merged.ndim
+    if "magnitude" in factors:  # PEFT's runs along the output, also where it is stored as (1, out, 1, 1)
+        values, axis = factors["magnitude"], 0
+    else:  # LyCORIS's runs along the axis that is not 1: the input in older versions
+        values = factors["dora_scale"]
+        axis = dora_axis(values.shape)
+    along[axis] = -1
+    return torch.from_numpy(values.reshape(along)), axis
+
+
+def dora_axis(shape: tuple[int, ...]) -> int:
+    """Return the axis that a `dora_scale` of this shape runs along: (out, 1, …) or (out,) is 0, (1, in, …) is 1."""
+    return 1 if len(shape) > 1 and shape[0] == 1 and math.prod(shape) > 1 else 0

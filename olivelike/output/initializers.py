@@ -1,0 +1,56 @@
+"""The initializers of a component's `model.onnx`, read one at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from olivelike.errors import SourceError
+from olivelike.output.materialize import MODEL_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Array = np.ndarray[Any, Any]
+
+
+class Initializers:
+    """The initializers of one component of an output, read one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read `model.onnx` of a component's folder without its data file.
+
+        Raises:
+            SourceError: if it can't be read.
+        """
+        self.folder = folder
+        try:
+            model = onnx.load(folder / MODEL_FILE, load_external_data=False)
+        except (OSError, DecodeError) as error:
+            raise SourceError(
+                f"{folder / MODEL_FILE} can't be read: {error}; run the workflow again"
+            ) from error
+        self._protos = {proto.name: proto for proto in model.graph.initializer}
+        self.opsets = {entry.domain: entry.version for entry in model.opset_import}
+        self.ir_version = model.ir_version
+
+    def read(self, name: str) -> Array:
+        """Return an initializer's values in its own dtype and shape."""
+        proto = self._protos[name]
+        if not proto.external_data:
+            return np.asarray(onnx.numpy_helper.to_array(proto))
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
+        path = self.folder / entries["location"]
+        count = math.prod(proto.dims)
+        try:
+            array: Array = np.fromfile(path, dtype, count, offset=int(entries["offset"]))
+        except OSError as error:
+            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
+        if array.size != count:
+            raise SourceError(f"{path}: ends before {name!r}; run the workflow again")
+        return array.reshape(tuple(proto.dims))

@@ -1,0 +1,62 @@
+"""Checks that a chain's steps fit each other and the source that they begin with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from olivelike.errors import WorkflowError
+from olivelike.pass_api import INPUTS
+from olivelike.plan.node import effective_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from olivelike.plan.additions import Additions
+    from olivelike.sources import Checkpoint, PipelineSource
+    from olivelike.targets import Target
+    from olivelike.workflow import LoadedWorkflow, Step
+
+
+def check_chains(
+    workflow: LoadedWorkflow, source: PipelineSource, additions: Additions, *, materialized: bool
+) -> None:
+    """Check the chain of each component that the source was opened for.
+
+    Raises:
+        WorkflowError: if a pass reads a facet that nothing before it makes, lacks what must follow it, or the chain
+            makes no graph although an output is `materialized`.
+    """
+    for component, steps in workflow.steps.items():
+        if component not in source.checkpoints:
+            continue
+        effective = effective_steps(component, steps, workflow, additions)
+        _check_chain(source.checkpoint(component), effective, workflow.workflow.target, materialized)
+
+
+def _check_chain(checkpoint: Checkpoint, steps: Sequence[Step], target: Target, materialized: bool) -> None:
+    component, exported = checkpoint.component, checkpoint.graph is not None
+    present = {"weights", *INPUTS, "graph" if exported else "architecture"}
+    for index, step in enumerate(steps):
+        instance = step.instance
+        missing = sorted(set(instance.reads) - set(instance.optional) - present)
+        if missing == ["architecture"]:
+            raise WorkflowError(
+                f"{step.position}: pass {step.pass_name!r} needs the torch network of {component}, and this source has "
+                f"it as an ONNX graph; drop `{step.pass_name}`, or use the checkpoint that it was exported from"
+            )
+        if missing:
+            raise WorkflowError(
+                f"{step.position}: pass {step.pass_name!r} of {component} needs a {missing[0]}, which no step before "
+                "it makes; put `convert` before it"
+            )
+        present |= set(instance.writes)
+        followers = instance.followers(target)
+        if followers and not any(later.pass_name in followers for later in steps[index + 1 :]):
+            raise WorkflowError(
+                f"{step.position}: for target {target.name!r} in {target.precision}, pass {step.pass_name!r} of "
+                f"{component} needs `{followers[0]}` behind it; add it, or set "
+                f"`{step.pass_name}: {{precision: fp32}}`"
+            )
+    if materialized and "graph" not in present:
+        where = f"{steps[-1].position}: " if steps else ""
+        raise WorkflowError(f"{where}the chain of {component} makes no graph; put `convert` into it")

@@ -1,0 +1,167 @@
+"""A checkpoint in one file as a pipeline: configs, tokenizers and scheduler come from this package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError
+from olivelike.sources.checkpoint import Checkpoint
+from olivelike.sources.families import FAMILIES, scheduler_file, tokenizer_files
+from olivelike.sources.family_configs import derive_config
+from olivelike.sources.identify import identify
+from olivelike.sources.identity import PLACES
+from olivelike.sources.weight_table import read_weight_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from olivelike.sources.families import Prediction
+    from olivelike.sources.identity import Identity
+    from olivelike.sources.safetensors_header import Header, RawTensor
+
+_FOLDERS = {"vae_encoder": "vae", "vae_decoder": "vae"}
+
+
+@dataclass(frozen=True)
+class SingleFile:
+    """A checkpoint file whose header has been read."""
+
+    path: Path
+    header: Header
+    identity: Identity
+    prediction: Prediction
+    """What its UNet predicts: as told, as it says itself, or as is usual for its family."""
+    zero_snr: bool
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        prediction: Prediction | None,
+        read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None,
+    ) -> SingleFile:
+        """Read the header of a checkpoint file.
+
+        Args:
+            path: the file.
+            prediction: what the UNet predicts, where the user knows better than the file.
+            read_pickle: reads the table of a pickled file; `None` refuses such files.
+
+        Raises:
+            SourceError: if the file is no checkpoint of a supported family, damaged, or pickled.
+        """
+        header = read_weight_table(path, read_pickle)
+        identity = identify(header.tensors, header.metadata)
+        _check(path, identity)
+        told = prediction or identity.expected_prediction
+        assert told is not None, "a checkpoint has a UNet"
+        return cls(path, header, identity, told, zero_snr=identity.zero_snr and told == "v_prediction")
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the pipeline comes from, for the record."""
+        return {
+            "kind": "file",
+            "path": str(self.path.resolve()),
+            "family": self.identity.family,
+            "inpainting": self.identity.inpainting,
+            "prediction": self.prediction,
+            "zero_snr": self.zero_snr,
+            "identified_by": list(self.identity.reasons),
+        }
+
+    @property
+    def index(self) -> dict[str, Any]:
+        """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
+        family = FAMILIES[self._family]
+        inpainting = self.identity.inpainting
+        scheduler, _ = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
+        index: dict[str, Any] = {
+            "_class_name": family.inpainting_pipeline if inpainting else family.pipeline,
+            **family.index,
+            "scheduler": ["diffusers", scheduler],
+        }
+        index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
+        for folder, entry in family.classes.items():
+            index[folder] = list(entry) if self.identity.part(folder) else [None, None]
+        return dict(sorted(index.items()))
+
+    @property
+    def extras(self) -> dict[str, Path]:
+        """The files beside the networks, by relative path: those of this package."""
+        family = FAMILIES[self._family]
+        _, scheduler = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
+        return dict(sorted({**tokenizer_files(family), "scheduler/scheduler_config.json": scheduler}.items()))
+
+    def config(self, folder: str) -> dict[str, Any]:
+        """Return a network's config; of one that the file lacks, the family's published one.
+
+        Raises:
+            SourceError: if the network's structure can't be told from its tensors.
+        """
+        part = self.identity.part(folder)
+        family = FAMILIES[self._family]
+        if part is None:
+            return dict(family.configs[folder])
+        shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
+        return derive_config(family, part, shapes, self.prediction)
+
+    def checkpoint(self, component: str) -> Checkpoint:
+        """Return a component as the file stores it.
+
+        Raises:
+            SourceError: if the file lacks it.
+        """
+        folder = _FOLDERS.get(component, component)
+        part = self.identity.part(folder)
+        if part is None:
+            raise self._lacks(component)
+        library, class_name = FAMILIES[self._family].classes[folder]
+        tensors = {
+            name: (tensor, self.path)
+            for name, tensor in self.header.tensors.items()
+            if name.startswith(part.prefix) and _is_of_network(part.prefix, name)
+        }
+        return Checkpoint(
+            component, library, class_name, self.config(folder), tensors, original=part.converter
+        )
+
+    @property
+    def _family(self) -> Any:
+        assert self.identity.family is not None
+        return self.identity.family
+
+    def _lacks(self, component: str) -> SourceError:
+        held = ", ".join(sorted(part.folder for part in self.identity.parts))
+        folder = _FOLDERS.get(component, component)
+        remedy = f"drop {component} from `components:`"
+        if folder == "vae":
+            remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
+        elif folder in FAMILIES[self._family].classes:
+            remedy = f"get the whole checkpoint, or {remedy}"
+        return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
+
+
+def _is_of_network(prefix: str, name: str) -> bool:
+    # A UNet file without any prefix may hold marks such as `v_pred` beside the network.
+    return bool(prefix) or name.startswith(
+        ("input_blocks.", "middle_block.", "output_blocks.", "time_embed.", "label_emb.", "out.")
+    )
+
+
+def _check(path: Path, identity: Identity) -> None:
+    """Refuse what is no checkpoint of a supported family."""
+    if identity.supported and identity.kind in ("checkpoint", "unet") and identity.naming == "original":
+        return
+    why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
+    families = ", ".join(family.title for family in FAMILIES.values())
+    remedy = f"as a single file, `source:` takes {families}, with the tensor names of the original code"
+    if not identity.supported:
+        raise SourceError(f"{path}: this is {identity.description}{why}, which is not supported; {remedy}")
+    if identity.kind in PLACES:
+        remedy = f"{PLACES[identity.kind]}; `source:` takes a checkpoint"
+    elif identity.kind == "unet":
+        remedy = f"put it with its config.json into a diffusers folder; {remedy}"
+    raise SourceError(f"{path}: this is {identity.description}, no checkpoint{why}; {remedy}")

@@ -1,0 +1,264 @@
+"""LoRA files of every format, with seeded random factors, for any network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.testing.checkpoint_weights import random_parameter
+from olivelike.testing.lora_factors import factor_shapes
+from olivelike.testing.lora_names import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from olivelike.testing.checkpoint_weights import Array
+    from olivelike.testing.lora_factors import Shape
+
+LoraFormat = Literal[
+    "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",
+    "kohya", "kohya_sdxl", "locon", "locon_mid", "loha", "loha_mid", "lokr", "lokr_mid",
+    "dora", "dora_input", "dora_peft",
+]  # fmt: skip
+Modules = Literal["attention", "attention+ff", "all"]
+
+
+@dataclass(frozen=True)
+class _Style:
+    spelling: Literal["old", "mid", "peft", "native", "kohya", "ldm"]
+    kind: Literal["lora", "loha", "lokr"] = "lora"
+    core: bool = False
+    magnitude: Literal["", "output", "input", "peft"] = ""
+
+
+FORMATS: Mapping[str, _Style] = {
+    "diffusers_old": _Style("old"),
+    "diffusers_mid": _Style("mid"),
+    "peft": _Style("peft"),
+    "peft_native": _Style("native"),
+    "peft_native_loha": _Style("native", "loha"),
+    "peft_native_lokr": _Style("native", "lokr"),
+    "kohya": _Style("kohya"),
+    "kohya_sdxl": _Style("ldm"),
+    "locon": _Style("kohya"),
+    "locon_mid": _Style("kohya", core=True),
+    "loha": _Style("kohya", "loha"),
+    "loha_mid": _Style("kohya", "loha", core=True),
+    "lokr": _Style("kohya", "lokr"),
+    "lokr_mid": _Style("kohya", "lokr", core=True),
+    "dora": _Style("kohya", magnitude="output"),
+    "dora_input": _Style("kohya", magnitude="input"),
+    "dora_peft": _Style("peft", magnitude="peft"),
+}
+
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_ROLES = {
+    "old": {"down": "_lora.down.weight", "up": "_lora.up.weight"},
+    "mid": {"down": ".lora.down.weight", "up": ".lora.up.weight"},
+    "peft": {"down": ".lora_A.weight", "up": ".lora_B.weight", "magnitude": ".lora_magnitude_vector.weight"},
+    "kohya": {"down": ".lora_down.weight", "up": ".lora_up.weight", "mid": ".lora_mid.weight",
+              "magnitude": ".dora_scale"},
+}  # fmt: skip
+_TEXT_MID = {"down": ".lora_linear_layer.down.weight", "up": ".lora_linear_layer.up.weight"}
+_ROLES |= {"native": _ROLES["peft"], "ldm": _ROLES["kohya"]}
+_TRANSFORMER = (".ff.net.", ".mlp.fc", ".proj_in", ".proj_out")
+_TABLES = ("token_embedding", "position_embedding")
+
+
+def make_lora(
+    path: str | Path,
+    format: LoraFormat,  # noqa: A002  (the word of the field)
+    *,
+    base: str | Path | Mapping[str, Mapping[str, Shape]],
+    rank: int = 4,
+    alpha: float | None = None,
+    seed: int = 0,
+    components: tuple[str, ...] = ("unet", "text_encoder"),
+    modules: Modules = "attention",
+    dtype: Literal["F32", "F16", "BF16"] = "F32",
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a LoRA with seeded random factors for a network, as its trainer would spell it.
+
+    The same seed gives the same factors under every spelling of one kind.
+
+    Args:
+        path: the file; for `peft_native` formats a folder, made if absent.
+        format: a spelling and a kind; `kohya_sdxl` has LDM names, and `…_mid` a core for each convolution.
+        base: a diffusers folder, or parameter → shape of each component.
+        rank: of the factors.
+        alpha: stored as the format stores it; the diffusers formats before PEFT have no place for it.
+        seed: of the factors.
+        components: what the file changes; one only for `peft_native` formats.
+        modules: `attention` (its four projections), `attention+ff` (all of the transformer blocks, with the
+            projections around them), or `all` linear layers and convolutions; the oldest format has attention
+            only.
+        dtype: of the tensors.
+        metadata: more of it for the header.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: if a PEFT-native file is asked for several components, or nothing matches.
+    """
+    style, target = FORMATS[format], Path(path)
+    if style.spelling == "native" and len(components) != 1:
+        raise ValueError(f"PEFT's own format holds one component, not {', '.join(components)}")
+    written = _Writing(style, frozenset(components), rank, alpha, seed)
+    tensors: dict[str, Array] = {}
+    targets: dict[str, list[str]] = {}
+    for component in components:
+        shapes = _layers(base, component)
+        for layer in shapes:
+            factors = _module(written, component, layer, shapes) if _chosen(layer, modules) else {}
+            tensors |= factors
+            if factors:
+                targets.setdefault(component, []).append(layer)
+    if not tensors:
+        raise ValueError(f"no layer of {', '.join(components)} fits {format} with modules {modules!r}")
+    header = dict(metadata or {})
+    if style.spelling == "peft":
+        header["lora_adapter_metadata"] = json.dumps(_diffusers_config(written, targets))
+    if style.spelling == "native":
+        target.mkdir(parents=True, exist_ok=True)
+        config = json.dumps(_peft_config(written, targets[components[0]]), indent=2)
+        (target / "adapter_config.json").write_text(config + "\n", encoding="utf-8")
+        _save(target / "adapter_model.safetensors", tensors, dtype, header)
+    else:
+        _save(target, tensors, dtype, header)
+    return target
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """What all modules of a file have in common."""
+
+    style: _Style
+    components: frozenset[str]
+    rank: int
+    alpha: float | None
+    seed: int
+
+
+def _module(file: _Writing, component: str, layer: str, layers: Mapping[str, Shape]) -> dict[str, Array]:
+    """Return stored name → values of one layer's factors; nothing if the format can't say it."""
+    import numpy as np
+
+    style, shape = file.style, layers[layer]
+    name = _name(style, component, layer, frozenset(layers), file.components)
+    if name is None:
+        return {}
+    suffixes = _ROLES[style.spelling]
+    if style.spelling == "mid" and component != "unet":
+        suffixes = _TEXT_MID
+    tensors: dict[str, Array] = {}
+    for role, size in factor_shapes(style.kind, shape, file.rank, core=style.core).items():
+        values = random_parameter(f"{layer}/{role}.weight", size, file.seed, component)
+        tensors[name + suffixes.get(role, f".{role}")] = values
+    if style.magnitude:
+        axis = 1 if style.magnitude == "input" else 0
+        values = random_parameter(f"{layer}/magnitude.weight", (shape[axis],), file.seed, component)
+        tensors[name + suffixes["magnitude"]] = values.reshape(_magnitude_shape(style, shape))
+    if file.alpha is not None and style.spelling in ("kohya", "ldm"):
+        tensors[f"{name}.alpha"] = np.array(file.alpha, np.float32)
+    return tensors
+
+
+def _magnitude_shape(style: _Style, shape: Shape) -> Shape:
+    ones = [1] * (len(shape) - 2)
+    if style.magnitude == "input":
+        return (1, shape[1], *ones)
+    if style.magnitude == "output":
+        return (shape[0], 1, *ones)
+    return (1, shape[0], *ones) if ones else (shape[0],)
+
+
+def _name(
+    style: _Style, component: str, layer: str, layers: frozenset[str], components: frozenset[str]
+) -> str | None:
+    match style.spelling:
+        case "old":
+            return diffusers_old_name(component, layer)
+        case "native":
+            return f"base_model.model.{path_in(component, layer)}"
+        case "kohya":
+            return kohya_name(component, layer, components)
+        case "ldm" if component == "unet":
+            return f"lora_unet_{ldm_name(layer, layers).replace('.', '_')}"
+        case "ldm":
+            return kohya_name(component, layer, components | {"text_encoder_2"})
+    return dotted_name(component, layer)
+
+
+def _layers(base: str | Path | Mapping[str, Mapping[str, Shape]], component: str) -> dict[str, Shape]:
+    """Return the layers of a component that a LoRA can change, without a text encoder's oldest level."""
+    shapes = _stored_shapes(Path(base) / component) if isinstance(base, str | Path) else base[component]
+    return {
+        name.removeprefix("text_model.").removesuffix(".weight"): tuple(shape)
+        for name, shape in shapes.items()
+        if name.endswith(".weight") and len(shape) > 1 and not any(table in name for table in _TABLES)
+    }
+
+
+def _stored_shapes(folder: Path) -> dict[str, Shape]:
+    from safetensors import safe_open
+
+    shapes: dict[str, Shape] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "np") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    return shapes
+
+
+def _chosen(layer: str, modules: Modules) -> bool:
+    attention = ".attn1." in layer or ".attn2." in layer or ".self_attn." in layer
+    transformer = ".attentions." in layer or layer.startswith("encoder.")
+    return (
+        modules == "all"
+        or attention
+        or (modules == "attention+ff" and transformer and any(part in layer for part in _TRANSFORMER))
+    )
+
+
+def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return what diffusers writes into the header: a config of PEFT per component, flat."""
+    configs = {component: _peft_config(file, layers) for component, layers in targets.items()}
+    return {
+        f"{component}.{name}": value
+        for component, values in configs.items()
+        for name, value in values.items()
+    }
+
+
+def _peft_config(file: _Writing, layers: list[str]) -> dict[str, Any]:
+    """Return PEFT's config of one component, as far as it has no defaults."""
+    config: dict[str, Any] = {
+        "peft_type": file.style.kind.upper(),
+        "r": file.rank,
+        "target_modules": layers,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+    }
+    alpha = file.rank if file.alpha is None else file.alpha
+    if file.style.kind != "lora":
+        return {**config, "alpha": alpha}
+    return {**config, "lora_alpha": alpha, "use_dora": bool(file.style.magnitude)}
+
+
+def _save(path: Path, tensors: Mapping[str, Array], dtype: str, metadata: dict[str, str]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    kept = dict(_cast(tensors, getattr(torch, _DTYPES[dtype])))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(kept, path, {"format": "pt", **metadata})
+
+
+def _cast(tensors: Mapping[str, Array], dtype: Any) -> Iterator[tuple[str, Any]]:
+    import torch
+
+    for name, values in tensors.items():
+        yield name, torch.from_numpy(values).to(dtype).contiguous()

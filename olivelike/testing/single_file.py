@@ -1,0 +1,234 @@
+"""Checkpoints in one file, as model sites hold them: the weights of a folder in the names of the original code."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
+from olivelike.testing.original_spelling import (
+    is_vae_attention_matrix,
+    original_open_clip,
+    original_unet,
+    original_vae,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from olivelike.testing.checkpoint_weights import Array, Dtype
+
+    Read = Callable[[str], Array]
+
+_FILES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
+_STORED = {"F32": "<f4", "F16": "<f2"}
+_SEED_OF_UNUSED = 1
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One tensor of the file."""
+
+    dtype: Dtype
+    shape: tuple[int, ...]
+    value: Callable[[], Array]
+
+
+def make_single_file(
+    folder: str | Path,
+    path: str | Path,
+    *,
+    dtype: Literal["F32", "F16", "BF16"] | None = None,
+    components: Iterable[str] | None = None,
+    prefixes: bool = True,
+    pickled: bool = False,
+    marks: Iterable[str] = (),
+    metadata: Mapping[str, str] | None = None,
+    hollow: bool = False,
+) -> Path:
+    """Write a folder of `make_checkpoint` as one file in the layout of the original code.
+
+    open_clip's q, k and v are one tensor and its projection is transposed; the VAE's attention is convolutions of
+    one pixel; an SD 2 file has the last text layer, which its pipeline skips. Tensors are streamed, unless pickled.
+
+    Args:
+        folder: a diffusers folder, layout `saved`.
+        path: the file; its folder exists.
+        dtype: of the floating tensors; `None` keeps each as it is.
+        components: folders to put in, such as `vae`; by default all but the safety checker.
+        prefixes: begin each name with its network's prefix; `False` fits a file with one network.
+        pickled: write a `.ckpt` of torch, with `state_dict` and training leftovers, in place of safetensors.
+        marks: names of empty tensors to add, such as `v_pred` and `ztsnr`.
+        metadata: entries of the safetensors header.
+        hollow: leave a hole in place of the weights, as in `make_checkpoint`.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: if the folder holds a network whose original names are not known.
+    """
+    root, target = Path(folder), Path(path)
+    index = json.loads((root / "model_index.json").read_text(encoding="utf-8"))
+    entries: dict[str, _Entry] = {}
+    for component, entry in sorted(index.items()):
+        wanted = component != "safety_checker" if components is None else component in components
+        exists = isinstance(entry, list) and entry[0] and (root / component / "config.json").is_file()
+        if wanted and exists:
+            prefix = _prefix(component, index)
+            found = _network(root, component, index)
+            entries |= {(prefix if prefixes else "") + name: value for name, value in found.items()}
+    entries |= {mark: _Entry("F32", (0,), _empty) for mark in marks}
+    if dtype is not None:
+        entries = {
+            name: _Entry(e.dtype if e.dtype == "I64" else dtype, e.shape, e.value)
+            for name, e in entries.items()
+        }
+    if pickled:
+        _pickle(target, entries)
+    else:
+        tensors = {name: (entry.dtype, entry.shape) for name, entry in entries.items()}
+        value = None if hollow else lambda name: entries[name].value()
+        write_safetensors(target, tensors, value, metadata)
+    return target
+
+
+def _prefix(component: str, index: dict[str, Any]) -> str:
+    xl = "XL" in index["_class_name"]
+    base = index.get("text_encoder", [None])[0] is not None
+    match component:
+        case "unet":
+            return "model.diffusion_model."
+        case "vae":
+            return "first_stage_model."
+        case "text_encoder":
+            return "conditioner.embedders.0.transformer." if xl else "cond_stage_model."
+        case "text_encoder_2":
+            return f"conditioner.embedders.{int(base)}.model."
+    raise ValueError(f"no original names are known for {component}")
+
+
+def _network(root: Path, component: str, index: dict[str, Any]) -> dict[str, _Entry]:
+    """Return a network's tensors by original name, without its prefix."""
+    config = json.loads((root / component / "config.json").read_text(encoding="utf-8"))
+    file = next(root / component / name for name in _FILES if (root / component / name).is_file())
+    tensors = _stored(file)
+    match component:
+        case "unet":
+            return {original_unet(name, config): entry for name, entry in tensors.items()}
+        case "vae":
+            return _vae(tensors, config)
+        case "text_encoder_2":
+            return _open_clip(tensors, config)
+    if "XL" in index["_class_name"]:
+        return _clip(tensors, config)
+    second = config["hidden_act"] == "gelu"
+    level = "model." if second else "transformer."
+    named = _open_clip(tensors, config, skipped_layer=True) if second else _clip(tensors, config)
+    return {level + name: entry for name, entry in named.items()}
+
+
+def _stored(path: Path) -> dict[str, _Entry]:
+    """Return the tensors of a safetensors file, each read when it is asked for; a mapped file would stay in memory."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+
+    def take(dtype: Dtype, shape: list[int], begin: int) -> _Entry:
+        def read() -> Array:
+            import numpy as np
+
+            array = np.fromfile(path, _STORED[dtype], math.prod(shape), offset=8 + length + begin)
+            return array.reshape(shape)
+
+        return _Entry(dtype, tuple(shape), read)
+
+    return {name: take(e["dtype"], e["shape"], e["data_offsets"][0]) for name, e in header.items()}
+
+
+def _vae(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entry]:
+    named: dict[str, _Entry] = {}
+    for name, entry in tensors.items():
+        original = original_vae(name, config)
+        if is_vae_attention_matrix(original):
+            named[original] = _changed(entry, (*entry.shape, 1, 1), lambda a: a[:, :, None, None])
+        else:
+            named[original] = entry
+    return named
+
+
+def _clip(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entry]:
+    import numpy as np
+
+    length = config["max_position_embeddings"]
+    named = {f"text_model.{name.removeprefix('text_model.')}": entry for name, entry in tensors.items()}
+    positions = _Entry("I64", (1, length), lambda: np.arange(length)[None])
+    return {**named, "text_model.embeddings.position_ids": positions}
+
+
+def _open_clip(
+    tensors: dict[str, _Entry], config: dict[str, Any], *, skipped_layer: bool = False
+) -> dict[str, _Entry]:
+    import numpy as np
+
+    tensors = {name.removeprefix("text_model."): entry for name, entry in tensors.items()}
+    named: dict[str, _Entry] = {}
+    projection = tensors.pop("text_projection.weight", None)
+    for name, entry in tensors.items():
+        original = original_open_clip(name)
+        if original is not None:
+            named[original] = entry
+    for layer in range(config["num_hidden_layers"]):
+        for kind in ("weight", "bias"):
+            parts = [tensors[f"encoder.layers.{layer}.self_attn.{x}_proj.{kind}"] for x in "qkv"]
+            named[f"transformer.resblocks.{layer}.attn.in_proj_{kind}"] = _joined(parts)
+    width = config["hidden_size"]
+    if projection is not None:
+        named["text_projection"] = _changed(projection, projection.shape[::-1], lambda a: a.T)
+    if skipped_layer:
+        last = f"transformer.resblocks.{config['num_hidden_layers']}."
+        first = "transformer.resblocks.0."
+        for name, entry in list(named.items()):
+            if name.startswith(first):
+                named[last + name.removeprefix(first)] = _random(name, entry.shape, entry.dtype)
+        named["text_projection"] = _random("text_projection", (width, width), named["ln_final.bias"].dtype)
+    named["logit_scale"] = _Entry("F32", (), lambda: np.array(4.6, np.float32))
+    return named
+
+
+def _joined(parts: list[_Entry]) -> _Entry:
+    import numpy as np
+
+    shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+    return _Entry(parts[0].dtype, shape, lambda: np.concatenate([part.value() for part in parts]))
+
+
+def _changed(entry: _Entry, shape: tuple[int, ...], change: Callable[[Array], Array]) -> _Entry:
+    return _Entry(entry.dtype, shape, lambda: change(entry.value()))
+
+
+def _random(name: str, shape: tuple[int, ...], dtype: Dtype) -> _Entry:
+    return _Entry(dtype, shape, lambda: random_parameter(name, shape, _SEED_OF_UNUSED, "unused"))
+
+
+def _empty() -> Array:
+    import numpy as np
+
+    return np.zeros(0, np.float32)
+
+
+def _pickle(path: Path, entries: dict[str, _Entry]) -> None:
+    """Write what training programs save: tensors under `state_dict`, counters and a dict of callbacks beside them."""
+    import torch
+
+    dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+    tensors = {
+        name: torch.from_numpy(entry.value().copy(order="C")).to(dtypes[entry.dtype]).reshape(entry.shape)
+        for name, entry in entries.items()
+    }
+    torch.save({"epoch": 1, "global_step": 470000, "callbacks": {}, "state_dict": tensors}, path)

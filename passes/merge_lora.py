@@ -1,0 +1,48 @@
+"""`merge_lora`: add the workflow's LoRAs to a component's weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model, Tensor
+
+
+class MergeLora(Pass):
+    """Merge the workflow's `loras:` into the weights; the graph stays as it is, so it may stand anywhere."""
+
+    reads: ClassVar = ("architecture", "weights", "loras")
+    writes: ClassVar = ("weights",)
+    tools: ClassVar = ("torch", "diffusers", "peft", "numpy")
+    components: ClassVar = ("text_encoder", "text_encoder_2", "unet")
+    resources: ClassVar = Resources(memory_bytes=1000 << 20)
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Check every key of every file, then merge and keep one tensor after another."""
+        from olivelike.lora import WeightedLora, merge, open_lora
+        from olivelike.sources.pickled import read_pickle_table
+
+        weights, architecture = model.weights, model.architecture
+        assert weights is not None
+        assert architecture is not None
+        loras = [
+            WeightedLora(
+                open_lora(lora.path, adapter=lora.adapter, read_pickle=read_pickle_table), lora.weight
+            )
+            for lora in context.loras
+        ]
+        shapes = {name: tensor.shape for name, tensor in weights.items()}
+        merged = merge(
+            model.component,
+            architecture.config,
+            shapes,
+            loras,
+            lambda name: context.tensors.read(weights[name]),
+        )
+        changed: dict[str, Tensor] = {}
+        for name, array in merged:
+            changed[name] = context.tensors.write(array)
+        context.facts["changed"] = len(changed)
+        return model.replace(weights=weights.replace(changed))

@@ -1,0 +1,291 @@
+"""LoRAs in a workflow: what runs, what is stored, what comes out, what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from olivelike.engine import Options, plan
+from olivelike.errors import PassError, SourceError, WorkflowError
+from olivelike.lora import WeightedLora, open_lora
+from olivelike.output.initializers import Initializers
+from olivelike.output.swap import swap_loras
+from olivelike.testing.lora_files import make_lora
+
+from .conftest import Project
+
+WORKFLOW = """
+name: small
+source: ./checkpoint
+target: cuda
+components:
+  text_encoder: [merge_lora, convert, fuse, float16]
+  unet: [convert, fuse, merge_lora, float16]
+output: models/small
+"""
+BOTH = ("text_encoder", "unet")
+
+
+@pytest.fixture(scope="session")
+def loras(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two LoRAs for both networks, `one` and `two`, and `unet` for the UNet alone."""
+    folder = tmp_path_factory.mktemp("loras")
+    base = checkpoints / "one"
+    for seed, name in enumerate(("one", "two")):
+        make_lora(folder / f"{name}.safetensors", "kohya", base=base, seed=seed, modules="attention+ff")
+    make_lora(folder / "unet.safetensors", "peft", base=base, seed=2, components=("unet",))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def merged(checkpoints: Path, loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The project after a run without a LoRA, then one with the first; not to be changed."""
+    folder = tmp_path_factory.mktemp("merged") / "project"
+    (folder / "workflows").mkdir(parents=True)
+    shutil.copytree(checkpoints / "one", folder / "checkpoint")
+    shutil.copytree(loras, folder / "loras")
+    project = Project(folder)
+    project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    project.run()
+    shutil.copytree(project.output, folder / "base")
+    project.run("loras=[loras/one.safetensors]")
+    return project
+
+
+@pytest.fixture
+def project(merged: Project, tmp_path: Path) -> Project:
+    shutil.copytree(merged.folder, tmp_path / "project")
+    return Project(tmp_path / "project")
+
+
+def objects(project: Project) -> set[str]:
+    return {path.name for path in (project.folder / "cache" / "objects").rglob("*") if path.is_file()}
+
+
+def table(folder: Path, component: str) -> dict[str, np.ndarray]:
+    stored = Initializers(folder / component)
+    record = json.loads((folder / "olivelike.json").read_bytes())
+    return {name: stored.read(name) for name in record["components"][component]["derivations"]}
+
+
+def test_another_lora_only_merges_and_materialises(project: Project) -> None:
+    result = project.run("loras=[loras/two.safetensors]")
+    assert project.executed() == {f"{name}.{step}" for name in BOTH for step in ("merge_lora", "materialize")}
+    assert set(project.reasons().values()) == {"the loras changed", "the weights changed"}
+    assert result.status == "ok"
+
+
+def test_the_store_grows_by_the_changed_tensors_and_their_tables(project: Project) -> None:
+    before = objects(project)
+    project.run("loras=[loras/two.safetensors]")
+    modules = open_lora(project.folder / "loras" / "two.safetensors").modules
+    assert len(objects(project) - before) == len(modules) + len(BOTH)
+
+
+def test_a_lora_for_the_unet_leaves_the_text_encoder_alone(project: Project) -> None:
+    project.run()
+    project.run("loras=[loras/unet.safetensors]")
+    assert project.executed() == {"unet.merge_lora", "unet.materialize"}
+
+
+def test_without_a_lora_the_step_is_left_out(project: Project) -> None:
+    project.run()
+    _, found = plan(str(project.workflow), Options())
+    assert not [node for node in found.nodes if "merge_lora" in node.node.id]
+
+
+def test_weight_0_is_the_base_to_the_bit(project: Project) -> None:
+    project.run("loras=[loras/one.safetensors:0]")
+    base = Project(project.folder)
+    assert base.files() == {
+        path.relative_to(project.folder / "base").as_posix(): path.read_bytes()
+        for path in (project.folder / "base").rglob("*")
+        if path.is_file() and path.name != "olivelike.json"
+    }
+
+
+def test_what_has_no_change_is_bit_identical(merged: Project) -> None:
+    names = open_lora(merged.folder / "loras" / "one.safetensors").modules
+    for component in BOTH:
+        before, after = table(merged.folder / "base", component), table(merged.output, component)
+        same = [name for name in before if np.array_equal(before[name], after[name])]
+        changed = sum(module.component == component for module in names.values())
+        assert 0 < len(before) - len(same) <= changed
+        assert len(same) > len(before) / 2
+
+
+def test_the_order_of_loras_does_not_matter(project: Project) -> None:
+    project.run("loras=[loras/one.safetensors, loras/two.safetensors:0.5]")
+    assert project.run("loras=[loras/two.safetensors:0.5, loras/one.safetensors]").executed == 0
+
+
+def test_where_the_step_stands_does_not_matter(project: Project) -> None:
+    assert project.run("loras=[loras/one.safetensors]").executed == 0
+    project.edit("unet: [convert, fuse, merge_lora, float16]", "unet: [merge_lora, convert, fuse, float16]")
+    assert project.run("loras=[loras/one.safetensors]").executed == 0
+
+
+def test_a_lora_of_the_command_line_comes_on_top(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    assert project.run(loras=("loras/one.safetensors:1",)).executed == 0
+
+
+def test_components_may_have_weights_of_their_own(project: Project) -> None:
+    project.run()
+    project.run("loras=[{file: loras/two.safetensors, weights: {text_encoder: 0}}]")
+    assert project.executed() == {"unet.merge_lora", "unet.materialize"}
+
+
+def test_the_record_names_what_was_merged_and_no_path(project: Project) -> None:
+    project.run("loras=[loras/two.safetensors:0.5]")
+    record = json.loads((project.output / "olivelike.json").read_bytes())
+    (lora,) = record["loras"]
+    assert (lora["name"], lora["weight"], len(lora["sha256"])) == ("two.safetensors", 0.5, 64)
+    assert str(project.folder) not in (project.output / "olivelike.json").read_text()
+
+
+def test_swapping_without_files_gives_what_a_run_gives(project: Project) -> None:
+    swapped = swap_loras(
+        project.folder / "base", [WeightedLora(open_lora(project.folder / "loras" / "one.safetensors"), 1.0)]
+    )
+    for component in BOTH:
+        before, after = table(project.folder / "base", component), table(project.output, component)
+        changed = {name for name in before if not np.array_equal(before[name], after[name])}
+        assert changed <= swapped[component].keys()
+        for name, array in swapped[component].items():
+            wanted = after[name]
+            assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+            # The folder's own weights are rounded to float16 already: two roundings, each of half a unit.
+            unit = np.spacing(np.maximum(np.abs(wanted), np.abs(before[name]))).astype(np.float32)
+            assert (np.abs(array.astype(np.float32) - wanted.astype(np.float32)) <= unit).all()
+
+
+def test_a_session_takes_swapped_initializers(project: Project) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    project.edit("target: cuda", "target: cpu")
+    project.edit("[merge_lora, convert, fuse, float16]", "[merge_lora, convert, fuse]")
+    wanted, base = project.folder / "wanted", project.folder / "plain"
+    project.run("loras=[loras/one.safetensors]", only=("text_encoder",), output=wanted)
+    project.run(only=("text_encoder",), output=base)
+    lora = WeightedLora(open_lora(project.folder / "loras" / "one.safetensors"), 1.0)
+    lora_te = swap_loras(base, [lora], only=("text_encoder",))["text_encoder"]
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in lora_te.items()}
+    options = ort.SessionOptions()
+    for name, value in values.items():
+        options.add_initializer(name, value)
+    ids = {"input_ids": np.random.default_rng(0).integers(0, 1000, (2, 77), np.int32)}
+
+    def run(folder: Path, options: object = None) -> np.ndarray:
+        path = str(folder / "text_encoder" / "model.onnx")
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return session.run(["last_hidden_state"], ids)[0]
+
+    np.testing.assert_array_equal(run(base, options), run(wanted))
+    assert np.abs(run(base) - run(wanted)).max() > 1e-3
+
+
+# What is refused, before anything is written
+
+
+def spoiled(project: Project, name: str, change) -> Path:
+    tensors = load_file(project.folder / "loras" / "one.safetensors")
+    change(tensors)
+    path = project.folder / "loras" / name
+    save_file(tensors, path)
+    return path
+
+
+def first(tensors: dict[str, np.ndarray], end: str) -> str:
+    return next(name for name in sorted(tensors) if name.endswith(end))
+
+
+def lose_a_half(tensors):
+    del tensors[first(tensors, "lora_up.weight")]
+
+
+def break_a_value(tensors):
+    tensors[first(tensors, "lora_up.weight")][0, 0] = np.nan
+
+
+def name_a_foreign_layer(tensors):
+    for end in ("lora_up.weight", "lora_down.weight", "alpha"):
+        name = first(tensors, end)
+        tensors[
+            name.replace("lora_te_text_model_encoder_layers_0", "lora_te_text_model_encoder_layers_99")
+        ] = tensors.pop(name)
+
+
+def use_an_unknown_format(tensors):
+    name = first(tensors, "lora_up.weight")
+    tensors[name.replace("lora_up.weight", "oft_diag")] = tensors[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lose_a_half, "lora_te_text_model_encoder_layers_0"),
+        (break_a_value, "NaN"),
+        (name_a_foreign_layer, "layers_99"),
+        (use_an_unknown_format, "oft"),
+    ],
+)
+def test_a_damaged_lora_is_refused_by_name(project: Project, change, reason: str) -> None:
+    path = spoiled(project, "damaged.safetensors", change)
+    before, stored = project.files(), objects(project)
+    with pytest.raises(SourceError, match=reason) as caught:
+        project.run(f"loras=[{path}]")
+    assert "damaged.safetensors" in str(caught.value)
+    assert project.files() == before
+    assert objects(project) == stored
+    assert project.leftovers() == []
+
+
+def test_a_lora_for_another_family_is_refused_by_its_header(project: Project) -> None:
+    widths = {"down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight": (16, 2048)}
+    path = make_lora(project.folder / "xl.safetensors", "peft", base={"unet": widths}, components=("unet",))
+    with pytest.raises(SourceError, match=r"xl\.safetensors.*2048|xl\.safetensors.*SDXL|xl\.safetensors.*XL"):
+        project.run(f"loras=[{path}]")
+    assert project.executed() == set()
+
+
+def test_a_checkpoint_given_as_lora_is_refused(project: Project) -> None:
+    path = project.folder / "checkpoint" / "vae" / "diffusion_pytorch_model.safetensors"
+    with pytest.raises(SourceError, match="VAE"):
+        project.run(f"loras=[{path}]")
+
+
+def test_a_missing_lora_is_refused(project: Project) -> None:
+    with pytest.raises(SourceError, match=r"none\.safetensors: no such file"):
+        project.run("loras=[loras/none.safetensors]")
+
+
+def test_a_chain_without_the_step_is_refused(project: Project) -> None:
+    with pytest.raises(WorkflowError, match=r"one\.safetensors changes unet.*`merge_lora`"):
+        project.run("loras=[loras/one.safetensors]", "components.unet=[convert, fuse, float16]")
+
+
+def test_a_lora_with_keys_for_a_component_that_is_left_out_is_refused(project: Project) -> None:
+    with pytest.raises(SourceError, match=r"one\.safetensors: it also changes text_encoder"):
+        project.run("loras=[loras/one.safetensors]", "components.text_encoder=")
+
+
+def test_a_lora_that_changes_during_the_run_is_not_stored(project: Project, monkeypatch) -> None:
+    path = project.folder / "loras" / "two.safetensors"
+    from olivelike.plan.file_digests import FileDigests
+
+    compute = FileDigests._compute
+
+    def compute_then_change(self, asked: Path) -> None:
+        compute(self, asked)
+        if asked == path:
+            tensors = load_file(path)
+            save_file({name: array * 2 for name, array in tensors.items()}, path)
+
+    monkeypatch.setattr(FileDigests, "_compute", compute_then_change)
+    with pytest.raises((SourceError, PassError), match="changed while it was read"):
+        project.run("loras=[loras/two.safetensors]")

@@ -1,0 +1,144 @@
+"""`vae:` puts another VAE in place of a pipeline's own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from stored_values import values
+
+from olivelike.errors import SourceError
+from olivelike.sources import SourceSpec, open_source
+from olivelike.testing.checkpoint_weights import write_safetensors
+from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.single_file import make_single_file
+
+VAE = ["vae_encoder", "vae_decoder"]
+WEIGHTS = "vae/diffusion_pytorch_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """An SD 1.5 pipeline with other weights than the one under test."""
+    return make_checkpoint(tmp_path_factory.mktemp("other") / "pipeline", size="small", seed=7)
+
+
+@pytest.fixture
+def spellings(other, tmp_path):
+    """The other VAE in every form that `vae:` takes."""
+    folder = tmp_path / "ft-mse"
+    shutil.copytree(other / "vae", folder)
+    plain = make_single_file(other, tmp_path / "plain.safetensors", components=["vae"], prefixes=False)
+    return {
+        "a VAE folder": folder,
+        "a pipeline folder": other,
+        "a file in diffusers' names": other / WEIGHTS,
+        "a file in original names": plain,
+        "a file with prefix": make_single_file(other, tmp_path / "prefix.safetensors", components=["vae"]),
+        "a file with ComfyUI's prefix": renamed_all(plain, tmp_path / "comfy.safetensors"),
+        "a whole checkpoint": make_single_file(other, tmp_path / "whole.safetensors"),
+    }
+
+
+@pytest.mark.parametrize("form", ["folder", "file", "file without VAE"])
+def test_every_spelling_gives_the_other_vaes_values_in_every_form_of_source(
+    both_forms_of, spellings, tmp_path, form
+) -> None:
+    forms = both_forms_of("sd15")
+    sources = {
+        "folder": forms.folder,
+        "file": forms.file,
+        "file without VAE": make_single_file(
+            forms.folder, tmp_path / "bare.safetensors", components=["unet", "text_encoder"]
+        ),
+    }
+    if form == "file without VAE":
+        # A file has no config and goes by the published one, in whose widths no small VAE comes.
+        for name in [name for name in spellings if name.startswith("a file") or "whole" in name]:
+            spec = SourceSpec(path=sources[form], vae=SourceSpec(path=spellings.pop(name)))
+            with pytest.raises(
+                SourceError, match="does not fit the pipeline: encoder.conv_in.weight has shape"
+            ):
+                open_source(spec, VAE)
+    stored = load_file(spellings["a VAE folder"] / "diffusion_pytorch_model.safetensors")
+    for spelling, path in spellings.items():
+        spec = SourceSpec(path=sources[form], vae=SourceSpec(path=path))
+        source = open_source(spec, ["unet", *VAE])
+        assert list(source.checkpoints) == ["unet", *VAE]
+        assert source.origin["vae"]["path"] == str(path), spelling
+        assert source.index["vae"] == ["diffusers", "AutoencoderKL"]
+        found = values(source.checkpoint("vae_decoder"))
+        assert found.keys() == stored.keys()
+        assert all(np.array_equal(found[name], stored[name]) for name in found)
+
+
+def test_a_file_without_vae_takes_a_published_one(both_forms_of, tmp_path) -> None:
+    forms = both_forms_of("sdxl")
+    bare = make_single_file(forms.folder, tmp_path / "bare.safetensors", components=["unet"], hollow=True)
+    full = make_checkpoint(tmp_path / "full", "sdxl", size="full", dtype="F16", hollow=True)
+    vae = make_single_file(full, tmp_path / "vae.safetensors", components=["vae"], hollow=True)
+    source = open_source(SourceSpec(path=bare, vae=SourceSpec(path=vae)), ["vae_decoder"])
+    assert source.checkpoint("vae_decoder").config["scaling_factor"] == 0.13025
+    assert source.origin["vae"] == {"kind": "file", "path": str(vae)}
+
+
+def test_layouts_of_a_single_vae_file_do_not_depend_on_the_source_it_joins(both_forms_of, spellings) -> None:
+    forms = both_forms_of("sd15")
+    vae = SourceSpec(path=spellings["a file with prefix"])
+    own = open_source(SourceSpec(path=forms.file), VAE)
+    other = open_source(SourceSpec(path=forms.file, vae=vae), VAE)
+    for component in VAE:
+        assert own.checkpoint(component).layout_digest == other.checkpoint(component).layout_digest
+
+
+def test_vaes_of_another_family_are_refused(both_forms_of, spellings, tmp_path) -> None:
+    forms = both_forms_of("sdxl")
+    for name in ("a VAE folder", "a whole checkpoint"):
+        with pytest.raises(
+            SourceError, match=r"of another family: its scaling factor is 0\.18215, .* trained with 0\.13025"
+        ):
+            open_source(SourceSpec(path=forms.file, vae=SourceSpec(path=spellings[name])), VAE)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"emb_params": (3, 768)}, r"this is an embedding .*name it under `embeddings:`; `vae:` takes a VAE"),
+        ({"x.lora_down.weight": (4, 768)}, "this is a LoRA.*name it under `loras:`; `vae:` takes a VAE"),
+        (
+            {"decoder.conv_in.weight": (64, 16, 3, 3), "decoder.mid.block_1.conv1.weight": (64, 64, 3, 3)},
+            r"this is a VAE of another family \(16 latent channels\)",
+        ),
+        (
+            {"decoder.conv_in.weight": (96, 4, 3, 3), "decoder.mid.block_1.conv1.weight": (96, 96, 3, 3)},
+            r"does not fit the pipeline: decoder\.conv_in\.weight has shape \[96, 4, 3, 3\].*begins with \[64, 4\]",
+        ),
+    ],
+)
+def test_what_is_no_fitting_vae_is_refused(both_forms_of, tmp_path, shapes, message) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, {name: ("F16", shape) for name, shape in shapes.items()}, None)
+    with pytest.raises(SourceError, match=message):
+        open_source(SourceSpec(path=both_forms_of("sd15").file, vae=SourceSpec(path=path)), VAE)
+
+
+def test_a_pickled_vae_needs_the_flag_and_another_class_is_refused(both_forms_of, other, tmp_path) -> None:
+    source = both_forms_of("sd15").file
+    pickled = make_single_file(other, tmp_path / "vae.pt", components=["vae"], prefixes=False, pickled=True)
+    spec = SourceSpec(path=source, vae=SourceSpec(path=pickled))
+    with pytest.raises(SourceError, match=r"vae\.pt: this is a pickled file.*--allow-pickle"):
+        open_source(spec, VAE)
+    assert values(open_source(spec, VAE, allow_pickle=True).checkpoint("vae_encoder"))
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text(json.dumps({"_class_name": "AutoencoderTiny"}))
+    with pytest.raises(SourceError, match="this is an AutoencoderTiny; `vae:` takes an AutoencoderKL"):
+        open_source(SourceSpec(path=source, vae=SourceSpec(path=tmp_path / "tiny")), VAE)
+
+
+def renamed_all(source, target):
+    tensors = {f"vae.{name}": array for name, array in load_file(source).items()}
+    write_safetensors(target, {n: ("F32", a.shape) for n, a in tensors.items()}, tensors.__getitem__)
+    return target
