@@ -139,10 +139,10 @@ def publish_output(
         workflow.name,
         workflow.target.choice(),
         published_origin(prepared.source.origin),
-        [_lora(opened, resolver) for opened in prepared.additions.loras],
-        [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
         components,
         files,
+        [_lora(opened, resolver) for opened in prepared.additions.loras],
+        [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
     )
     publish(staging, output.path, record, before)
     for path, sha256 in written.items():

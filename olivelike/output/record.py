@@ -21,14 +21,14 @@ class OutputRecord:
     target: dict[str, Any]
     source: dict[str, Any]
     """Kind and place of the pipeline: a folder, a file, or a hub id with its commit; `vae` if that is another's."""
-    loras: list[dict[str, Any]] = field(default_factory=list)
-    """What was merged: place and SHA-256 of each file, its weights."""
-    embeddings: list[dict[str, Any]] = field(default_factory=list)
-    """Textual inversions: place and SHA-256 of each file, its token and the number of its vectors."""
     components: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per component: `key` of its materialisation, the chain of passes, and how each initializer was derived."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per file, by relative path: `size` in bytes, `sha256`, and `from`: what it was made of."""
+    loras: list[dict[str, Any]] = field(default_factory=list)
+    """What was merged: place and SHA-256 of each file, its weights."""
+    embeddings: list[dict[str, Any]] = field(default_factory=list)
+    """Textual inversions: place and SHA-256 of each file, its token and the number of its vectors."""
 
     def to_bytes(self) -> bytes:
         """Serialise as indented JSON."""

@@ -34,7 +34,8 @@ def modernise(model: onnx.ModelProto) -> Graph:
     optimizer.fold_constants(graph, onnx_shape_inference=False, should_fold=should_fold)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
     _remove_repeats(graph)
-    if infer_sizes(graph) and graph.opset_imports[""] == OPSET:
+    known = infer_sizes(graph)
+    if known and graph.opset_imports[""] == OPSET:
         optimizer.fold_constants(graph, onnx_shape_inference=False, should_fold=should_fold)
         _remove_repeats(graph)
         respell(graph)
@@ -43,23 +44,18 @@ def modernise(model: onnx.ModelProto) -> Graph:
         assert constant.const_value is not None
         constant.shape, constant.dtype = constant.const_value.shape, constant.const_value.dtype
     modern = Graph.from_ir(graph)
-    _check(modern)
+    _check(modern, strict=known)
     return modern
 
 
-def _check(graph: Graph) -> None:
+def _check(graph: Graph, *, strict: bool) -> None:
+    """Hold the graph to its types and shapes, too, where ONNX's inference knew its way through the original."""
     try:
         onnx.checker.check_model(graph.data)
-        onnx.shape_inference.infer_shapes(
-            graph.data, check_type=True, strict_mode=not _has_own_operators(graph)
-        )
+        if strict:
+            onnx.shape_inference.infer_shapes(graph.data, check_type=True, strict_mode=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise PassError(f"the model was brought to a graph that is not valid: {error}; report it") from error
-
-
-def _has_own_operators(graph: Graph) -> bool:
-    """Say whether there are operators that ONNX's inference does not know."""
-    return any(domain for domain in graph.to_ir().opset_imports)
 
 
 def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,8 +16,8 @@ def plugin(empty_folder):
 
 def test_the_list_has_built_in_passes_and_those_of_a_plugin(cli, plugin):
     out = cli("passes", "list", "--plugin", plugin).out
-    for line in ("convert  built-in", "label    plugin"):
-        assert any(shown.startswith(line) for shown in out.splitlines())
+    for line in ("convert built-in", "label plugin"):
+        assert any(" ".join(shown.split()).startswith(line) for shown in out.splitlines())
     assert "Name the graph." in out
 
 

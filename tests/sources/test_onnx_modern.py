@@ -196,3 +196,20 @@ def test_onnxruntime_runs_the_result_without_functions(exported, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     outputs = session.run(None, {"input_ids": np.arange(10, dtype=np.int32).reshape(2, 5)})
     assert all(np.isfinite(value).all() for value in outputs)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_fused_models_without_notes_on_shapes_get_them_back(tiny, tmp_path, target):
+    """ONNX Runtime's optimizer, and Olive with it, writes none, and ONNX's inference knows no fused operator."""
+    folder = tmp_path / "vae_decoder"
+    folder.mkdir()
+    materialize_model(run_pass(Fuse, tiny("vae_decoder"), target=target), folder)
+    stripped = onnx.load(folder / "model.onnx", load_external_data=False)
+    del stripped.graph.value_info[:]
+    onnx.save(stripped, folder / "model.onnx")
+    again = load(folder / "model.onnx", "vae_decoder")
+    values = [value for node in again.graph.to_ir().graph for value in node.outputs]
+    assert all(value.dtype is not None and value.shape is not None for value in values)
+    assert operators(run_pass(Fuse, again, target="cuda").graph)["SkipGroupNorm"] == 12
+    half = run_pass(Float16, again, target=target)
+    assert distance(folder / "model.onnx", half, tmp_path / "half", open_original=open_on_cpu) < 1e-2

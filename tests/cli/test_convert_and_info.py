@@ -1,0 +1,65 @@
+"""`olivelike convert` and `olivelike info` on real files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import save_file
+
+from olivelike.testing.lora_files import make_lora
+
+
+def test_info_describes_a_lora(cli, project):
+    notes = {"modelspec.trigger_phrase": "in ink"}
+    path = make_lora(
+        project / "style.safetensors", "kohya", base=project / "checkpoint", alpha=2, metadata=notes
+    )
+    found = json.loads(cli("info", str(path), "--json").out)
+    assert (found["kind"], found["lora"]["ranks"], found["lora"]["alphas"]) == ("lora", [4], [2.0])
+    assert found["lora"]["trigger_words"] == ["in ink"]
+    assert set(found["lora"]["modules"]) == {"text_encoder", "unet"}
+    data = path.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    assert found["hashes"]["auto_v2"] == hashlib.sha256(data).hexdigest()[:10]
+    assert found["hashes"]["auto_v3"] == hashlib.sha256(data[start:]).hexdigest()[:12]
+    text = cli("info", str(path)).out
+    assert "in ink" in text
+    assert "AutoV2" in text
+    assert "AutoV2" not in cli("info", str(path), "--no-hash").out
+
+
+def test_info_describes_an_embedding(cli, tmp_path):
+    save_file({"<cat>": np.zeros((2, 768), np.float32)}, tmp_path / "cat.safetensors")
+    found = json.loads(cli("info", str(tmp_path / "cat.safetensors"), "--json").out)
+    assert found["embedding"] == {"token": "<cat>", "shapes": {"text_encoder": [2, 768]}}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x10\0\0\0\0\0\0\0{}", b"PK\x03\x04junk"])
+def test_info_refuses_what_it_cannot_read(cli, tmp_path, content):
+    (tmp_path / "broken.safetensors").write_bytes(content)
+    result = cli("info", str(tmp_path / "broken.safetensors"))
+    assert result.status == 3
+    assert "broken.safetensors" in result.err
+
+
+def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
+    foreign = {"down_blocks.0.attentions.0.transformer_blocks.0.attn2.to_k.weight": (16, 2048)}
+    make_lora(project / "other.safetensors", "peft", base={"unet": foreign}, components=("unet",))
+    result = cli(
+        "convert", "checkpoint", "-t", "directml", "-o", "models/new", "--lora", "other.safetensors:0.5",
+        "--save-workflow", "workflows/new.yaml",
+    )  # fmt: skip
+    assert result.status == 3  # The LoRA is for SDXL; the workflow is there all the same.
+    saved = yaml.safe_load((project / "workflows" / "new.yaml").read_text())
+    assert saved == yaml.safe_load(result.out.partition("\n\n")[0])
+    assert saved["loras"] == [{"file": "./other.safetensors", "weight": 0.5}]
+    assert saved["components"]["unet"] == ["merge_lora", "convert", "fuse", "float16"]
+    assert saved["components"]["vae_encoder"] == ["convert", "fuse", "float16"]
+    assert not (project / "models" / "new").exists()
+    again = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--save-workflow", "workflows/new.yaml")
+    assert again.status == 2
+    assert "is there already" in again.err

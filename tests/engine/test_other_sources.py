@@ -1,0 +1,76 @@
+"""Single files, copies in other precisions and ONNX folders, through a whole run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from olivelike.errors import SourceError, WorkflowError
+from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.lora_files import make_lora
+from olivelike.testing.single_file import make_single_file
+
+from .conftest import Project
+
+WORKFLOW = """
+name: small
+source: ./checkpoint
+target: cuda
+components:
+  text_encoder: [merge_lora, convert, fuse, float16]
+  vae_decoder: [convert, fuse, float16]
+output: models/small
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project on a checkpoint whose widths obey its family's rules, after its first run."""
+    folder = tmp_path_factory.mktemp("small") / "project"
+    (folder / "workflows").mkdir(parents=True)
+    make_checkpoint(folder / "checkpoint", "sd15", size="small", dtype="F16")
+    project = Project(folder)
+    project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    project.run()
+    return project
+
+
+def test_folder_and_single_file_give_identical_bytes_and_rerun_nothing_but_the_form(small: Project) -> None:
+    make_single_file(small.folder / "checkpoint", small.folder / "one.safetensors")
+    before = small.files()
+    shutil.rmtree(small.output)
+    small.run("source=one.safetensors")
+    assert small.files() == before
+    assert not [node for node in small.executed() if "convert" in node or "fuse" in node]
+    record = json.loads((small.output / "olivelike.json").read_bytes())
+    assert record["source"]["name"] == "one.safetensors"
+
+
+def test_copies_in_float32_and_float16_give_identical_bytes(small: Project) -> None:
+    make_single_file(small.folder / "checkpoint", small.folder / "wide.safetensors", dtype="F32")
+    make_single_file(small.folder / "checkpoint", small.folder / "half.safetensors", dtype="F16")
+    small.run("source=half.safetensors")
+    before = small.files()
+    shutil.rmtree(small.output)
+    small.run("source=wide.safetensors")
+    assert small.files() == before
+
+
+def test_an_exported_folder_is_a_source(small: Project) -> None:
+    small.run("target=cpu", "components.text_encoder=[convert]", "components.vae_decoder=[convert]",
+              output=small.folder / "exported")  # fmt: skip
+    chains = ("components.text_encoder=[fuse, float16]", "components.vae_decoder=[fuse, float16]")
+    small.run("source=./exported", *chains, output=small.folder / "optimised")
+    assert (small.folder / "optimised" / "text_encoder" / "model.onnx").is_file()
+    assert (small.folder / "optimised" / "vae_decoder" / "config.json").is_file()
+    with pytest.raises(WorkflowError, match="'convert' needs the torch network of text_encoder"):
+        small.run("source=./exported", output=small.folder / "refused")
+    assert not (small.folder / "refused").exists()
+
+
+def test_a_lora_as_source_is_refused(small: Project) -> None:
+    path = make_lora(small.folder / "l.safetensors", "kohya", base=small.folder / "checkpoint")
+    with pytest.raises(SourceError, match="LoRA"):
+        small.run(f"source={path}")
