@@ -15,6 +15,7 @@ class Float16(Pass):
 
     reads: ClassVar = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
+    optional: ClassVar = ("architecture",)
     tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
 

@@ -16,6 +16,7 @@ class Fuse(Pass):
 
     reads: ClassVar = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
+    optional: ClassVar = ("architecture",)
     tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
@@ -101,6 +102,17 @@ class Fuse(Pass):
         graph = model.graph.to_ir()
         if any(value.dtype == ir.DataType.FLOAT16 for node in graph.graph for value in node.outputs):
             raise PassError("fuse: the graph is in half precision already; put `fuse` before `float16`")
+        unknown = [
+            value.name
+            for node in graph.graph
+            for value in node.outputs
+            if (value.dtype is None or value.shape is None) and value.uses()
+        ]
+        if unknown:
+            raise PassError(
+                f"fuse: the type or shape of {unknown[0]!r} and {len(unknown) - 1} other values is unknown, since "
+                "operators of another domain compute them; leave `fuse` out of this chain"
+            )
         switches = {rule.name: getattr(self, rule.name) for rule in RULES}
         policy = (
             half_policy(model.architecture) if self.known_overflows and model.architecture else HalfPolicy()

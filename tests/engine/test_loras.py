@@ -213,11 +213,10 @@ def break_a_value(tensors):
 
 
 def name_a_foreign_layer(tensors):
-    for end in ("lora_up.weight", "lora_down.weight", "alpha"):
-        name = first(tensors, end)
-        tensors[
-            name.replace("lora_te_text_model_encoder_layers_0", "lora_te_text_model_encoder_layers_99")
-        ] = tensors.pop(name)
+    module = first(tensors, "lora_up.weight").removesuffix("lora_up.weight")
+    foreign = module.replace("_layers_0_", "_layers_99_")
+    for name in [name for name in tensors if name.startswith(module)]:
+        tensors[name.replace(module, foreign)] = tensors.pop(name)
 
 
 def use_an_unknown_format(tensors):

@@ -69,3 +69,14 @@ def test_precision_overrides_that_of_the_target(context, network):
 def test_every_rule_is_documented():
     guide = (Path(__file__).parents[2] / "docs" / "fusion.md").read_text(encoding="utf-8")
     assert all(f"| `{rule.name}` |" in guide for rule in RULES)
+
+
+def test_a_graph_with_values_of_unknown_shape_is_refused(context):
+    text = """<ir_version: 10, opset_import: ["" : 23, "foreign" : 1]>
+    agraph (float[1, 4] x) => (float[1, 4] y) {
+        hidden = foreign.Mystery(x)
+        y = Identity(hidden)
+    }"""
+    graph = Graph.from_ir(ir.serde.deserialize_model(onnx.parser.parse_model(text)))
+    with pytest.raises(PassError, match="type or shape of 'hidden'.*leave `fuse` out"):
+        Fuse().run(Model(component="unet", graph=graph), context)
