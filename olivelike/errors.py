@@ -5,6 +5,7 @@ OlivelikeError                     1  a bug
 │   └── WorkflowError              2  the workflow file; carries every finding with its position
 ├── MissingError                   3  something that is needed is not there
 │   ├── SourceError                3  a source folder, hub id, checkpoint file or tensor
+│   ├── SessionError               3  a network can't be opened or run here: provider, device, memory, options
 │   ├── PluginError                3  a plugin or pass that can't be loaded
 │   └── StoreError                 3  the store can't be read or written (full, read-only, busy)
 │       └── DamagedError           3  an object was damaged; it is set aside, and a rerun remakes it
@@ -45,6 +46,10 @@ class MissingError(OlivelikeError):
 
 class SourceError(MissingError):
     """A source is absent, incomplete, damaged, or does not match its config."""
+
+
+class SessionError(MissingError):
+    """A network can't be opened or run on this machine as asked."""
 
 
 class PluginError(MissingError):

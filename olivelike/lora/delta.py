@@ -1,6 +1,7 @@
-"""The difference that a module makes to its layer's weight; imports torch and peft.
+"""The difference that a module makes to its layer's weight; imports torch.
 
-PEFT's own layers compute it, built on a base layer of the meta device that has shape and no memory.
+For LoHa and LoKr, PEFT's own layers compute it, built on a base layer of the meta device that has shape and no
+memory. The product of a plain LoRA is computed here: importing PEFT takes longer than merging many a file.
 """
 
 from __future__ import annotations
@@ -51,41 +52,44 @@ def difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[in
     import torch
 
     tensors = {role: torch.from_numpy(values) for role, values in factors.items()}
-    layer = _build_layer(module, shape)
     if module.kind == "lora":
-        down, up = _lora_factors(tensors, shape)
-        layer.lora_A[_ADAPTER].weight = torch.nn.Parameter(down, False)
-        layer.lora_B[_ADAPTER].weight = torch.nn.Parameter(up, False)
-    else:
-        for role in layer.adapter_layer_names:
-            slot = getattr(layer, role)
-            if _ADAPTER in slot:
-                del slot[_ADAPTER]
-            if role in tensors:
-                slot[_ADAPTER] = torch.nn.Parameter(tensors[role], False)
+        return _product(tensors).mul_(module.scale).reshape(shape)
+    layer = _build_layer(module, shape)
+    for role in layer.adapter_layer_names:
+        slot = getattr(layer, role)
+        if _ADAPTER in slot:
+            del slot[_ADAPTER]
+        if role in tensors:
+            slot[_ADAPTER] = torch.nn.Parameter(tensors[role], False)
     delta: torch.Tensor = layer.get_delta_weight(_ADAPTER).detach()
     return delta
+
+
+def _product(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return up · down (https://arxiv.org/abs/2106.09685), with the core of a Tucker decomposition between them.
+
+    Returns:
+        (out, in · kernel): what a convolution by down, then one of 1 x 1 by up does.
+    """
+    import torch
+
+    down, up = factors["down"], factors["up"]
+    if "mid" in factors:
+        down = torch.einsum("njkl,jc->nckl", factors["mid"], down.reshape(down.shape[0], -1))
+    return up.reshape(up.shape[0], -1) @ down.reshape(down.shape[0], -1)
 
 
 def _build_layer(module: LoraModule, shape: tuple[int, ...]) -> Any:
     """Return PEFT's layer for a module, on a base of a shape, its parameters on the meta device."""
     import torch
-    from peft import LoHaConfig, LoKrConfig, LoraConfig, inject_adapter_in_model
+    from peft import LoHaConfig, LoKrConfig, inject_adapter_in_model
 
     rank = module.rank or 1
     # PEFT divides by rank; a LoKr of two whole factors has none, and its difference is not scaled.
     alpha = rank if module.rank is None or module.alpha is None else module.alpha
-    config: Any
-    match module.kind:
-        case "lora":
-            config = LoraConfig(
-                r=rank, lora_alpha=alpha, use_rslora=module.rslora and module.alpha is not None,
-                target_modules=["layer"], init_lora_weights=False,
-            )  # fmt: skip
-        case "loha":
-            config = LoHaConfig(r=rank, alpha=alpha, target_modules=["layer"], init_weights=False)
-        case _:
-            config = LoKrConfig(r=rank, alpha=alpha, target_modules=["layer"], init_weights=False)
+    config = (LoHaConfig if module.kind == "loha" else LoKrConfig)(
+        r=rank, alpha=alpha, target_modules=["layer"], init_weights=False
+    )
     holder = torch.nn.Module()
     with torch.device("meta"):
         holder.layer = (
@@ -95,20 +99,6 @@ def _build_layer(module: LoraModule, shape: tuple[int, ...]) -> Any:
         )
         inject_adapter_in_model(config, holder, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
     return holder.layer
-
-
-def _lora_factors(
-    factors: Mapping[str, torch.Tensor], shape: tuple[int, ...]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return down and up as PEFT's layer of this shape holds them; a core between them goes into down."""
-    import torch
-
-    down, up = factors["down"], factors["up"]
-    if "mid" in factors:
-        down = torch.einsum("njkl,jc->nckl", factors["mid"], down.reshape(down.shape[0], -1))
-    rank = up.shape[1]
-    trailing = [1] * (len(shape) - 2)
-    return down.reshape(rank, *shape[1:]), up.reshape(shape[0], rank, *trailing)
 
 
 def _magnitude(factors: Mapping[str, Array], merged: torch.Tensor) -> tuple[torch.Tensor, int]:

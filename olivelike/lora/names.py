@@ -78,18 +78,20 @@ def _find(
     base: Mapping[str, tuple[int, ...]],
     flat: Mapping[str, str],
 ) -> str | None:
+    # What is spelled as a layer of this network is that layer, and no library is imported to say so; kohya's own
+    # definition is a path with its dots as underscores.
+    if f"{module.path}.weight" in base:
+        return f"{module.path}.weight"
+    if module.spelling == "kohya":
+        for spelled in (module.path, module.path.removeprefix("text_model_"), f"text_model_{module.path}"):
+            if spelled in flat:
+                return flat[spelled]
     name = library_name(module, config.get("layers_per_block"))
     if name is not None:
         # transformers 5 has dropped this level in one class of text encoder and kept it in the other.
         for spelled in (name, name.removeprefix(_TEXT_LEVEL), _TEXT_LEVEL + name):
             if f"{spelled}.weight" in base:
                 return f"{spelled}.weight"
-    if module.spelling == "kohya":
-        # kohya's own definition is a path with its dots as underscores. diffusers' converter (0.42) drops the
-        # digit of `add_embedding_linear_1`, taking it for the end of an LDM name; it knows all other layers.
-        for spelled in (module.path, module.path.removeprefix("text_model_"), f"text_model_{module.path}"):
-            if spelled in flat:
-                return flat[spelled]
     return None
 
 

@@ -1,13 +1,16 @@
 """Bind a weightless graph to its weights: evaluate what depends on weights alone, stream it to disk.
 
-One tensor at a time goes from the source file through its derivation (cast, transpose, concatenation, …) to
-the data file, so memory stays flat in the size of the model. Files are read, never mapped: mapped pages count
-as resident memory.
+Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file,
+and no more than a few are on their way at once, so memory stays flat in the size of the model. Files are read, never
+mapped: mapped pages count as resident memory.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,11 +24,15 @@ from olivelike.output.derivation import Array, Evaluator, Expression, derive, pa
 from olivelike.output.hashed_file import HashedFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import Future
     from pathlib import Path
 
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
+
+    Evaluated = tuple[Array, dict[str, int]]
+    """A derived tensor, and how many of its values half precision could not hold, by kind."""
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "weights.pb"
@@ -33,6 +40,8 @@ DATA_FILE = "weights.pb"
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
+_EVALUATORS = 2
+"""Threads that read and derive tensors while earlier ones are written."""
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
 
@@ -77,16 +86,24 @@ def materialize(
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
     with HashedFile(folder / DATA_FILE) as data:
-        for value in list(_weight_roots(model.graph, derived)):
+        roots = list(_weight_roots(model.graph, derived))
+        labels: dict[str, str] = {}
+        for value in roots:
             expression = derive(value)
             name = _name(value, expression, result.derivations)
-            evaluator = Evaluator(source.read, model.opset_imports, model.ir_version, value.name or name)
-            array = np.asarray(evaluator.evaluate(expression), order="C")
-            for kind in ("saturated", "flushed"):
-                if evaluator.lost.get(kind):
-                    getattr(result, kind)[name] = evaluator.lost[kind]
-            _replace(model.graph, value, _write(name, array, data), derived)
             result.derivations[name] = expression
+            labels[name] = value.name or name
+
+        def evaluate(name: str) -> Evaluated:
+            evaluator = Evaluator(source.read, model.opset_imports, model.ir_version, labels[name])
+            return np.asarray(evaluator.evaluate(result.derivations[name]), order="C"), evaluator.lost
+
+        evaluated = _ahead(evaluate, result.derivations)
+        for value, (name, (array, lost)) in zip(roots, evaluated, strict=True):
+            for kind in ("saturated", "flushed"):
+                if lost.get(kind):
+                    getattr(result, kind)[name] = lost[kind]
+            _replace(model.graph, value, _write(name, array, data), derived)
     _drop_parameters(model.graph)
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
     with HashedFile(folder / MODEL_FILE) as file:
@@ -126,8 +143,25 @@ def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]
             raise PassError(f"output {value.name!r} depends on weights alone")
 
 
+def _ahead(evaluate: Callable[[str], Evaluated], names: Iterable[str]) -> Iterator[tuple[str, Evaluated]]:
+    """Yield each name with its result, in order, while threads work on the next ones."""
+    pending: deque[tuple[str, Future[Evaluated]]] = deque()
+    with ThreadPoolExecutor(_EVALUATORS) as pool:
+        try:
+            for name in names:
+                pending.append((name, pool.submit(evaluate, name)))
+                if len(pending) > _EVALUATORS:
+                    done, future = pending.popleft()
+                    yield done, future.result()
+            while pending:
+                done, future = pending.popleft()
+                yield done, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
 class _Source:
-    """Reads parameters, and tells how much of all has been read."""
+    """Reads parameters, from any thread, and tells how much of all has been read."""
 
     def __init__(
         self, graph: ir.Graph, weights: Weights, files: Mapping[str, Path], progress: Progress
@@ -135,6 +169,7 @@ class _Source:
         self._weights = weights
         self._files = files
         self._progress = progress
+        self._lock = Lock()
         self._read = 0
         self._total = sum(
             weights[value.metadata_props[PARAMETER_KEY]].nbytes * max(1, len(value.uses()))
@@ -145,8 +180,9 @@ class _Source:
     def read(self, name: str) -> Array:
         tensor = self._weights[name]
         array = read_tensor(tensor, self._files[tensor.file])
-        self._read += tensor.nbytes
-        self._progress(min(self._read, self._total), self._total)
+        with self._lock:
+            self._read += tensor.nbytes
+            self._progress(min(self._read, self._total), self._total)
         return array
 
 

@@ -6,12 +6,15 @@ import json
 import logging
 from pathlib import Path
 
+import onnx
+import onnx_ir as ir
 import pytest
 from olivelike.passes.fuse import Fuse
 from pydantic import ValidationError
 
+from olivelike.errors import PassError
 from olivelike.fusion.rules import RULES
-from olivelike.model import Architecture, Model
+from olivelike.model import Architecture, Graph, Model
 from olivelike.pass_api import Context
 from olivelike.targets import find_target
 
