@@ -6,11 +6,9 @@ STAMP := $(VENV)/.installed
 
 .PHONY: demo test test-slow lint format bench clean
 
-demo: $(STAMP) models/demo-checkpoint/model_index.json
+demo: $(STAMP)
 	$(BIN)/olivelike run workflows/demo.yaml
-
-models/demo-checkpoint/model_index.json: | $(STAMP)
-	$(BIN)/python -m olivelike.testing make-checkpoint sd15 --size tiny --seed 0 models/demo-checkpoint
+	$(BIN)/olivelike generate models/demo "a red circle on a blue background" --seed 1
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -29,6 +27,8 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/spine.py --quick
+	$(BIN)/python benchmarks/peers.py --quick
+	$(BIN)/python benchmarks/runtime_step.py --quick --no-compile
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

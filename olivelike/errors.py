@@ -19,7 +19,10 @@ A message says what, where, why, and what to do.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class OlivelikeError(Exception):
@@ -74,6 +77,11 @@ class VerificationError(OlivelikeError):
     """A result is further from the original model than allowed."""
 
     exit_code = 5
+
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Take the message, and the figures for the run record."""
+        super().__init__(message)
+        self.facts: Mapping[str, Any] = facts or {}
 
 
 class SafetyError(OlivelikeError):

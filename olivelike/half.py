@@ -62,7 +62,7 @@ class HalfPrecision:
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
             target: Decides which inputs of fused operators stay float32.
         """
-        self._model = model
+        self.model = model
         self._graph = model.graph
         self._keep_io = keep_io
         self._asked = frozenset(forced_operators)
@@ -116,7 +116,7 @@ class HalfPrecision:
             ]
 
         if untyped():
-            ShapeInferencePass()(self._model)
+            ShapeInferencePass()(self.model)
         if left := untyped():
             producer = left[0].producer()
             assert producer is not None
@@ -174,7 +174,7 @@ class HalfPrecision:
     def _half_operands(self, node: ir.Node) -> frozenset[int]:
         """Return the positions of inputs that may be float16: by the operator's schema, or by the target's kernel."""
         positions = frozenset(range(len(node.inputs)))
-        opset = self._model.opset_imports.get(node.domain, 1)
+        opset = self.model.opset_imports.get(node.domain, 1)
         if not onnx.defs.has(node.op_type, opset, node.domain):
             return positions - float32_inputs(self._target, node.op_type)
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
@@ -192,6 +192,8 @@ class HalfPrecision:
             for attribute in node.attributes.values()
         ):
             return True
+        if _is_packed_attention(node):
+            return False  # It has no float32 kernel; inside, every kernel accumulates in float32.
         block = node.metadata_props.get(BLOCK_KEY, "")
         return any(_inside(block, pattern) for pattern in self._forced_blocks)
 
@@ -282,6 +284,12 @@ def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str
             target[over] = np.copysign(np.float16(HALF_MAX), source[over])
             lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
+
+
+def _is_packed_attention(node: ir.Node) -> bool:
+    return node.op_type == "MultiHeadAttention" and any(
+        value is None for value in (*node.inputs, None, None)[1:3]
+    )
 
 
 def _inside(block: str, pattern: str) -> bool:

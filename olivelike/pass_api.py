@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from olivelike.targets import Target
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class Resources:
     """What one execution of a pass is expected to need."""
@@ -31,6 +34,28 @@ class Resources:
     """Peak resident memory, interpreter and libraries included."""
     weights_scale: float = 1.0
     """Size of the weights behind the pass, relative to before; half precision halves them."""
+
+
+def by_option(option: str, unset: T, given: T) -> T:
+    """Declare a class fact, such as `reads`, that depends on whether an option is set.
+
+    Args:
+        option: Name of the option; it counts as set if its value is true.
+        unset: What the class says, and a step without the option.
+        given: What a step with the option says.
+    """
+    fact: Any = _ByOption(option, unset, given)
+    return fact  # type: ignore[no-any-return]
+
+
+class _ByOption:
+    """Descriptor of a class fact that depends on an option."""
+
+    def __init__(self, option: str, unset: Any, given: Any) -> None:
+        self._option, self._unset, self._given = option, unset, given
+
+    def __get__(self, instance: Pass | None, owner: type[Pass]) -> Any:
+        return self._given if instance is not None and getattr(instance, self._option) else self._unset
 
 
 INPUTS = ("target", "loras", "embeddings")
@@ -52,7 +77,7 @@ class Pass(BaseModel):
     tools: ClassVar[tuple[str, ...]] = ()
     """Installed distributions whose version changes the result, such as `torch`."""
     components: ClassVar[tuple[str, ...] | None] = None
-    """Components that the pass applies to; `None` for all."""
+    """Components that the pass applies to; `None` for all networks."""
     resources: ClassVar[Resources] = Resources()
 
     @classmethod
@@ -88,6 +113,17 @@ class Progress(Protocol):
 
     def __call__(self, done: int, total: int) -> None:
         """Tell that `done` of `total` units are finished."""
+
+
+class Memory:
+    """What earlier executions of the same pass, of the same code and tools, found out; this one knows nothing."""
+
+    def recall(self, question: Any) -> Any:  # noqa: ARG002  (overridden)
+        """Return the answer to a question, both JSON values; `None` if it was never answered, or is forgotten."""
+        return None
+
+    def remember(self, question: Any, answer: Any) -> None:
+        """Keep an answer for later executions. A question holds all that decides its answer, beside the code."""
 
 
 @dataclass(frozen=True)
@@ -127,3 +163,5 @@ class Context:
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
     """Set only if the pass lists `embeddings` in `reads`."""
+    memory: Memory = field(default_factory=Memory)
+    """For passes that try things out: a trial that was made once need not be made again."""

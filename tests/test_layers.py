@@ -10,16 +10,30 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = [
-    {"errors", "digest", "environment"},
+    {"errors", "digest", "environment", "units"},
     {"model"},
-    {"targets", "pass_api", "half", "export", "contrib", "fusion", "inspection", "store", "sources", "lora"},
+    {
+        "layout",
+        "targets",
+        "pass_api",
+        "half",
+        "export",
+        "contrib",
+        "fusion",
+        "inspection",
+        "store",
+        "sources",
+        "lora",
+    },
     {"registry"},
     {"workflow"},
     {"plan"},
-    {"output"},
+    {"output", "runtime", "bench"},
+    {"profiling", "report", "verify"},
     {"executor"},
     {"engine"},
-    {"doctor", "scaffold", "testing"},
+    {"doctor", "clients", "scaffold", "testing", "ablation"},
+    {"demo"},
     {"cli"},
 ]
 """A module may import from its own layer and from those above it in this list."""
@@ -65,6 +79,12 @@ def test_passes_know_nothing_of_store_plan_or_executor() -> None:
 def test_the_store_does_not_know_what_a_pass_is() -> None:
     for path in (ROOT / "olivelike" / "store").glob("*.py"):
         assert imported_parts(path) <= {"errors", "digest", "store"}, path
+
+
+def test_the_runtime_stands_beside_the_engine() -> None:
+    known = {"errors", "digest", "model", "targets", "inspection", "runtime"}
+    for path in (ROOT / "olivelike" / "runtime").rglob("*.py"):
+        assert imported_parts(path) <= known, path
 
 
 def test_nothing_outside_tests_imports_a_built_in_pass_by_name() -> None:

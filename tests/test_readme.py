@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\| `olivelike ([a-z]+)", README, re.MULTILINE)
+COMMANDS = re.findall(r"^\| `olivelike ([a-z-]+)", README, re.MULTILINE)
 
 
 def test_the_make_targets_of_the_readme_exist() -> None:

@@ -17,8 +17,8 @@ from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
 
 COMMANDS = (
-    "run", "convert", "plan", "explain", "graph", "validate", "schema", "passes", "cache", "inspect", "info",
-    "doctor", "init",
+    "run", "convert", "generate", "verify", "ablate", "bench", "plan", "explain", "graph", "report", "profile",
+    "validate", "schema", "passes", "cache", "inspect", "info", "check-client", "doctor", "init",
 )  # fmt: skip
 """Each is the function of that name in the module of that name, or the group `app` in it."""
 
@@ -66,11 +66,12 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 
 def _load(name: str) -> Any:
-    module = importlib.import_module(f"olivelike.cli.{name}")
+    spelled = name.replace("-", "_")
+    module = importlib.import_module(f"olivelike.cli.{spelled}")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command()(getattr(module, name))
+        app.command()(getattr(module, spelled))
     command = typer.main.get_command(app)
     command.name = name
     return command

@@ -1,4 +1,4 @@
-"""`olivelike info`: what a weight file is."""
+"""`olivelike info`: what a weight file or a picture is."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,9 @@ from olivelike.cli import options as shared
 def info(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A .safetensors, .ckpt, .pt or .bin file.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="A .safetensors, .ckpt, .pt or .bin file, or a picture.", show_default=False
+        ),
     ],
     hashes: Annotated[
         bool,
@@ -20,11 +22,24 @@ def info(
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
-    """Say what a weight file is: checkpoint, LoRA, VAE or embedding.
+    """Say what a file is: checkpoint, LoRA, VAE, embedding, or a picture and what made it.
 
-    Kind and family come from names and shapes in its header, never from its name.
+    Kind and family come from what the file holds, never from its name.
     """
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.runtime.pictures.reading import is_picture, read_picture
+
+    if is_picture(file):
+        from olivelike.cli.picture_info import picture_json, picture_lines
+
+        picture = read_picture(file)
+        if json:
+            write_json(picture_json(picture))
+            return
+        for line in picture_lines(picture):
+            write_line(line)
+        return
+
     from olivelike.inspection.weight_file import describe_weight_file
     from olivelike.sources.file_hashes import hash_file
     from olivelike.sources.pickled import read_pickle_table

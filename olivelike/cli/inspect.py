@@ -1,7 +1,7 @@
-"""`olivelike inspect`: what an ONNX file holds, and what targets make of it."""
+"""`olivelike inspect`: what an ONNX file holds, what targets make of it, and what is installed to run it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,20 +14,64 @@ def inspect(
         list[str] | None,
         typer.Option("--target", metavar="TARGET", help="Ask this target alone; may be repeated."),
     ] = None,
+    opened: Annotated[
+        str | None,
+        typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
+    ] = None,
     json: shared.Json = False,
 ) -> None:
     """Say what an ONNX file holds, without reading weights.
 
-    For each target also what it would leave to the CPU.
+    For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.errors import SessionError
     from olivelike.inspection import inspect_model
+    from olivelike.runtime.load_failure import version_problems
+    from olivelike.runtime.offer import installed_offers
+    from olivelike.runtime.settings import SessionSettings, parse_provider
     from olivelike.targets import find_target
 
     asked = [find_target(name) for name in targets] if targets else None
+    settings = SessionSettings((parse_provider(opened),)) if opened else None
     inspection = inspect_model(model, asked)
+    offers = {offer: list(version_problems(inspection, offer)) for offer in installed_offers()}
+    failure = None
+    try:
+        seconds = _open(model, settings) if settings else None
+    except SessionError as error:
+        seconds, failure = None, error
     if json:
-        write_json(inspection.to_json())
-        return
-    for line in inspection.summary_lines():
-        write_line(line)
+        report: dict[str, Any] = inspection.to_json()
+        report["installed"] = [
+            {**offer.to_json(), "problems": problems} for offer, problems in offers.items()
+        ]
+        if settings:
+            report["open"] = {
+                "provider": settings.provider.name,
+                "seconds": seconds,
+                "error": failure and str(failure),
+            }
+        write_json(report)
+    else:
+        for line in inspection.summary_lines():
+            write_line(line)
+        write_line("installed here")
+        for offer, problems in offers.items():
+            write_line(f"  {offer}")
+            for problem in problems:
+                write_line(f"    {problem}")
+        if settings and seconds is not None:
+            write_line(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    if failure is not None:
+        raise failure
+
+
+def _open(model: Path, settings: Any) -> float:
+    from time import perf_counter
+
+    from olivelike.runtime.open_session import open_session
+
+    begin = perf_counter()
+    open_session(model, settings)
+    return perf_counter() - begin

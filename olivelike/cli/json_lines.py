@@ -61,4 +61,5 @@ class JsonLines:
             "seconds": round(time.perf_counter() - self._start, 3),
             "peak_memory_bytes": self._peak,
             "output": None,
+            "report": None,
         }

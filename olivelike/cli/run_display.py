@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli.stdout import write_error, write_line
@@ -53,6 +54,8 @@ class RunDisplay:
                 self._bars.update(data["node"], data["done"], data["total"])
             case "node_finished" | "node_failed":
                 self._end(data)
+            case "run_finished" if data["report"] is not None:
+                self._show_report(data["report"])
 
     def summarise(self, result: RunResult) -> None:
         """Write the last line of a run that succeeded."""
@@ -71,6 +74,11 @@ class RunDisplay:
         else:
             state = f", {outputs} {'is' if len(result.outputs) == 1 else 'are'} up to date" if outputs else ""
             write_line(f"{self._workflow}: nothing to do{state} ({stored})")
+
+    def _show_report(self, path: str) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        write_line(f"report: {file_label(Path(path))}")
 
     def _start(self, data: dict[str, Any]) -> None:
         self._width = max(self._width, len(data["node"]))

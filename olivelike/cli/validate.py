@@ -32,6 +32,9 @@ def validate(
             worst = max(worst, error.exit_code)
         else:
             steps = sum(len(chain) for chain in loaded.steps.values())
-            write_line(f"{workflow}: valid ({count(len(loaded.steps), 'component')}, {count(steps, 'step')})")
+            parts = [count(len(loaded.steps), "component"), count(steps, "step")]
+            if loaded.sweep:
+                parts.append(count(len(loaded.sweep), "variant"))
+            write_line(f"{workflow}: valid ({', '.join(parts)})")
     if worst:
         raise typer.Exit(worst)

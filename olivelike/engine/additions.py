@@ -46,9 +46,10 @@ def check_additions(additions: Additions, loaded: LoadedWorkflow, source: Pipeli
     Raises:
         SourceError: if one is not, or has keys for a component that the workflow leaves out.
     """
+    components = set.intersection(*(set(variant.steps) for variant in loaded.variants.values()))
     for opened in additions.loras:
         weighty = {name for name in opened.file.components if opened.lora.weight_of(name)}
-        if left_out := sorted(weighty - loaded.steps.keys()):
+        if left_out := sorted(weighty - components):
             raise SourceError(
                 f"{opened.file.path}: it also changes {left_out[0]}, which the workflow does not have; add it under "
                 f"`components:`, or give the LoRA `weights: {{{left_out[0]}: 0}}`"
@@ -56,7 +57,7 @@ def check_additions(additions: Additions, loaded: LoadedWorkflow, source: Pipeli
         if "unet" in source.checkpoints:
             _check_family(opened, source)
     for embedding in additions.embeddings:
-        if left_out := sorted(embedding.shapes.keys() - loaded.steps.keys()):
+        if left_out := sorted(embedding.shapes.keys() - components):
             raise SourceError(
                 f"{embedding.path}: it has vectors for {left_out[0]}, which the workflow does not have; add it under "
                 "`components:`, or use an embedding that was made for this family"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
-from olivelike.errors import DamagedError
+from olivelike.errors import DamagedError, UsageError
+from olivelike.layout import LAYOUTS, TOKENIZERS
 from olivelike.model import Architecture
 from olivelike.output.folder import INDEX_FILE, component_config, index, to_json
 from olivelike.output.publish import publish, staging_folder, write_file
@@ -57,6 +58,19 @@ class Stagings:
             shutil.rmtree(root, ignore_errors=True)
 
 
+def check_layout(output: Output, *, only: bool) -> None:
+    """Refuse to lay out a part of a folder for one client while the rest is for another.
+
+    Raises:
+        UsageError: if `only` some components are made, and the folder has another layout.
+    """
+    before = OutputRecord.read(output.path) if only else None
+    if before is not None and before.layout != output.layout:
+        raise UsageError(
+            f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
+        )
+
+
 def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """Tell whether the files beside the networks are as they should be.
 
@@ -68,10 +82,10 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     record = OutputRecord.read(output.path)
     if record is None:
         return False
-    wanted = _assets(prepared, assets, record.components)
+    wanted = _assets(prepared, assets, record.components, output)
     if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
         return False
-    components = set(prepared.source.checkpoints)
+    components = {node.component for node in prepared.nodes if node.output == output}
     if not prepared.options.only and record.components.keys() - components:
         return False
     return is_current(output.path, record, wanted, prepared.store)
@@ -121,7 +135,7 @@ def publish_output(
             **{name: result.facts[name] for name in ("derivations", "saturated", "flushed")},
         }
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
-    for path, data in _assets(prepared, assets, components).items():
+    for path, data in _assets(prepared, assets, components, output).items():
         facts = _facts(data)
         files[path] = {
             **facts,
@@ -143,6 +157,7 @@ def publish_output(
         files,
         [_lora(opened, resolver) for opened in prepared.additions.loras],
         [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
+        output.layout,
     )
     publish(staging, output.path, record, before)
     for path, sha256 in written.items():
@@ -152,6 +167,8 @@ def publish_output(
 
 def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:
     """Return a component's `config.json`; that of a graph that someone else exported is taken as it is."""
+    if component in TOKENIZERS:
+        return None
     if architecture is not None:
         return component_config(Architecture.from_bytes(_stored(prepared.store, architecture)))
     config = prepared.source.checkpoint(component).config
@@ -185,10 +202,14 @@ def _embedding(opened: OpenedEmbedding, resolver: Resolver) -> dict[str, Any]:
     return {**published_origin(opened.origin), "sha256": sha256, "token": opened.token, "vectors": vectors}
 
 
-def _assets(prepared: Prepared, digest: str, components: dict[str, Any]) -> dict[str, bytes]:
+def _assets(prepared: Prepared, digest: str, components: dict[str, Any], output: Output) -> dict[str, bytes]:
+    """Return what belongs beside the networks; a layout that is no pipeline has nothing there."""
+    layout = LAYOUTS[output.layout]
+    if not layout.is_pipeline:
+        return {}
     table = json.loads(_stored(prepared.store, digest))
     files = {relative: _stored(prepared.store, content) for relative, content in table.items()}
-    files[INDEX_FILE] = index(prepared.source.index, sorted(components))
+    files[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
     return files
 
 

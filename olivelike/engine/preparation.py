@@ -162,6 +162,9 @@ def _outputs(loaded: LoadedWorkflow, options: Options) -> tuple[Output, ...]:
     outputs = loaded.workflow.outputs
     if options.output is None:
         return outputs
+    folder = Path(os.path.abspath(options.output))  # noqa: PTH100  (links stay)
+    if loaded.sweep:
+        return tuple(replace(output, path=folder / (output.variant or "")) for output in outputs)
     if len(outputs) > 1:
         raise UsageError("--output needs a workflow with one output; this one has several under `outputs:`")
-    return (replace(outputs[0], path=Path(os.path.abspath(options.output))),)  # noqa: PTH100  (links stay)
+    return (replace(outputs[0], path=folder),)

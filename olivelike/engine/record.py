@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from olivelike.environment import host, versions
+from olivelike.output.record import OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
     from olivelike.executor.executor import NodeResult
+    from olivelike.plan import OpenedEmbedding, OpenedLora
 
 
 def run_record(
@@ -20,8 +24,9 @@ def run_record(
 ) -> dict[str, Any]:
     """Return the record of a run as JSON values."""
     workflow = prepared.workflow
+    parents = {node.id: node.parent for node in prepared.nodes}
     return {
-        **result.to_json(),
+        **_ended(result),
         "workflow": workflow.workflow.name,
         "file": str(workflow.path),
         "target": workflow.workflow.target.choice(),
@@ -32,8 +37,51 @@ def run_record(
         "host": host(),
         "node_results": {node.id: node.status for node in nodes},
         "nodes_total": result.nodes,
-        "nodes": [_without_derivations(node.to_json()) for node in nodes],
+        "nodes": [{"parent": parents[node.id], **_without_derivations(node.to_json())} for node in nodes],
+        "loras": [_lora(opened) for opened in prepared.additions.loras],
+        "embeddings": [_embedding(opened) for opened in prepared.additions.embeddings],
+        "source_files": _source_files(prepared),
+        # After a failure a folder still holds what an earlier run wrote.
+        "output_files": {str(path): _output_files(path) for path in result.outputs if result.status == "ok"},
     }
+
+
+def _ended(result: RunResult) -> dict[str, Any]:
+    """Return how the run ended; its report is made from the record."""
+    ended = result.to_json()
+    del ended["report"]
+    return ended
+
+
+def _lora(opened: OpenedLora) -> dict[str, Any]:
+    lora = opened.lora
+    return {
+        **opened.origin,
+        "weight": lora.weight,
+        "weights": dict(lora.weights),
+        "adapter": lora.adapter,
+    }
+
+
+def _embedding(opened: OpenedEmbedding) -> dict[str, Any]:
+    vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
+    return {**opened.origin, "token": opened.token, "vectors": vectors}
+
+
+def _source_files(prepared: Prepared) -> dict[str, int]:
+    """Return the bytes of each weight file that is there."""
+    files: dict[str, int] = {}
+    for checkpoint in prepared.source.checkpoints.values():
+        for path in checkpoint.files:  # A single file has all components.
+            with contextlib.suppress(OSError):
+                files[f"{path.parent.name}/{path.name}"] = path.stat().st_size
+    return files
+
+
+def _output_files(folder: Path) -> dict[str, int]:
+    """Return the bytes of each file of an output as its own record has them."""
+    record = OutputRecord.read(folder)
+    return {} if record is None else {name: facts["size"] for name, facts in record.files.items()}
 
 
 def _without_derivations(node: dict[str, Any]) -> dict[str, Any]:

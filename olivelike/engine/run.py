@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.assemble import Stagings, assets_are_current, publish_output
+from olivelike.engine.assemble import Stagings, assets_are_current, check_layout, publish_output
 from olivelike.engine.preparation import prepare
 from olivelike.errors import (
     DamagedError,
@@ -18,6 +18,7 @@ from olivelike.errors import (
     PluginError,
     SourceError,
     StoreError,
+    VerificationError,
 )
 from olivelike.executor.events import Event
 from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover
@@ -53,6 +54,8 @@ class RunResult:
     seconds: float
     peak_memory_bytes: int
     outputs: tuple[Path, ...]
+    report: Path | None = None
+    """The report; there is none if nothing was to be done."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON values, as the event `run_finished` has it."""
@@ -66,6 +69,7 @@ class RunResult:
             "seconds": round(self.seconds, 3),
             "peak_memory_bytes": self.peak_memory_bytes,
             "output": paths[0] if len(paths) == 1 else paths,
+            "report": str(self.report) if self.report is not None else None,
         }
 
 
@@ -111,6 +115,7 @@ class _Run:
         try:
             for output in self._outputs:
                 check_is_ours(output.path)
+                check_layout(output, only=bool(self._options.only))
             if self._is_up_to_date():
                 return self._finish("ok", None)
             with contextlib.ExitStack() as stack:
@@ -222,8 +227,6 @@ class _Run:
         return all(execution.results[node.id].status in {"hit", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:
-        from olivelike.engine.record import run_record
-
         results = list(execution.results.values()) if execution else []
         total = len(self._prepared.nodes)
         up_to_date = status == "ok" and execution is None
@@ -238,11 +241,24 @@ class _Run:
             tuple(output.path for output in self._outputs),
         )
         if not up_to_date:
-            with contextlib.suppress(StoreError):  # A full disk is what the run may be failing of.
-                self._store.put_run(run_record(self._prepared, result, results, error))
-                self._store.gc()
+            result = replace(result, report=self._keep(result, results, error))
         self._emit("run_finished", **result.to_json())
         return result
+
+    def _keep(self, result: RunResult, nodes: Sequence[NodeResult], error: str | None) -> Path | None:
+        """Keep the record, and write the report; without room for them a run goes on all the same."""
+        from olivelike.engine.record import run_record
+        from olivelike.report import write_report
+
+        record = run_record(self._prepared, result, nodes, error)
+        with contextlib.suppress(StoreError):  # A full disk is what the run may be failing of.
+            self._store.put_run(record)
+            self._store.gc()
+        try:
+            return write_report(record, self._store.run_folder(self._id))
+        except (OSError, StoreError) as failure:
+            self._emit("warning", message=f"the report was not written: {failure}")
+            return None
 
     def _emit(self, name: Any, **data: Any) -> None:
         self._listener(Event(name, data))
@@ -252,6 +268,7 @@ def _failure(failed: Sequence[NodeResult]) -> OlivelikeError:
     """Return the error of a run with failed nodes: its kind is that of the first."""
     kinds: dict[str, type[OlivelikeError]] = {
         "pass": PassError, "source": SourceError, "store": StoreError, "plugin": PluginError,
+        "verification": VerificationError,
     }  # fmt: skip
     lines = [f"{result.id} failed: {result.error}\n  log: {result.log}" for result in failed]
     return kinds[failed[0].facts["error_kind"]]("\n".join(lines))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from olivelike.executor.events import EventName, Listener
     from olivelike.executor.pool import Answer, Worker
-    from olivelike.plan import Additions, Node, Resolver
+    from olivelike.plan import Additions, Key, Node, Resolver
     from olivelike.sources import Checkpoint, PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
@@ -204,7 +204,7 @@ class Executor:
             if lock is None:
                 if node.id not in self._announced:
                     self._announced.add(node.id)
-                    self._emit("node_waiting", node, reason="another run is making it")
+                    self._emit("node_waiting", node, reason=f"{self._maker(resolution.key)} is making it")
                 self._waiting.add(node.id)
                 return False
             if not self._force and self._store.get_action(resolution.key.digest) is not None:
@@ -214,10 +214,15 @@ class Executor:
         self._running[worker] = _Running(node, resolution, reason, lock, memory)
         self._memory.begin(worker.pid)
         self._emit("node_started", node, reason=reason)
-        worker.send(self._job(node))
+        worker.send(self._job(node, resolution))
         return True
 
-    def _job(self, node: Node) -> Job:
+    def _maker(self, key: Key) -> str:
+        """Name who makes a result: a node of another variant with the same key, or a process that is not ours."""
+        running = self._running.values()
+        return next((other.node.id for other in running if other.resolution.key == key), "another run")
+
+    def _job(self, node: Node, resolution: Resolution) -> Job:
         common: dict[str, Any] = {
             "node": node.id,
             "kind": node.kind,
@@ -245,14 +250,17 @@ class Executor:
             "stamps": self._resolver.stamps(node),
             "files": {digest: str(path) for path, digest in digests.items()},
         }
+        if node.kind == "tokenizer":
+            return Job(**common)
         if node.step is None:
-            return Job(**common, folder=str(self._staging[node.id]))
+            return Job(**common, folder=str(self._staging[node.id]), options=node.file_names)
         entry = self._workflow.registry.get(node.step.pass_name)
         reads = node.step.instance.reads
         return Job(
             **common,
             pass_name=entry.name,
             plugin=entry.plugin,
+            code=resolution.key.maker if resolution.key is not None else "",
             options=node.step.instance.model_dump(mode="json"),
             target=self._workflow.workflow.target.lowering() if "target" in reads else None,
             loras=_loras(self._additions, node.component) if "loras" in reads else [],
@@ -308,7 +316,7 @@ class Executor:
         result = self._end(running.node, "failed", running.reason, running.resolution, emit=False)
         result.error = answer.data["message"] if answer.kind == "failed" else _death(answer.data["status"])
         result.log = log
-        result.facts = {"error_kind": answer.data.get("error", "pass")}
+        result.facts = {**answer.data.get("facts", {}), "error_kind": answer.data.get("error", "pass")}
         self._emit("node_failed", running.node, error=result.error, log=log)
 
     def _end(

@@ -11,13 +11,16 @@ class Job:
     """One node, ready to run in a child process."""
 
     node: str
-    kind: Literal["load", "pass", "materialize", "assets"]
+    kind: Literal["load", "pass", "materialize", "assets", "tokenizer"]
     component: str
     store: str
     log: str
     pass_name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    """Those of the pass; for `materialize`, its file names where they are not the usual ones."""
     plugin: str | None = None
+    code: str = ""
+    """Digest of the pass's code and tools, for what it remembers; empty if it can't be known."""
     facets: dict[str, str] = field(default_factory=dict)
     """Digest of each facet that the model has, by name."""
     inline: dict[str, str] = field(default_factory=dict)

@@ -34,6 +34,8 @@ def run_job(job: Job, logger: logging.Logger, progress: Progress) -> Done:
             return _load(job, store)
         case "assets":
             return _normalise_assets(job, store)
+        case "tokenizer":
+            return _read_tokenizer(job, store)
         case "pass":
             return _run_pass(job, store, logger, progress)
         case "materialize":
@@ -76,8 +78,24 @@ def _normalise_assets(job: Job, store: Store) -> Done:
     return Done(outputs, {**parts, outputs["assets"]: len(table)}, {"files": len(contents)})
 
 
+def _read_tokenizer(job: Job, store: Store) -> Done:
+    from olivelike.output.tokenizer import tokenizer_architecture
+
+    table = json.loads(_stored(job, store, job.facets["assets"], "table of assets"))
+    files = {
+        name: _stored(job, store, digest, name)
+        for name, digest in table.items()
+        if name.startswith(f"{job.component}/")
+    }
+    architecture = tokenizer_architecture(job.component, files)
+    data = {"architecture": architecture.to_bytes(), "weights": Weights({}).to_bytes()}
+    outputs = {name: store.put_bytes(value) for name, value in data.items()}
+    return Done(outputs, {outputs[name]: len(value) for name, value in data.items()})
+
+
 def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress) -> Done:
-    from olivelike.pass_api import Context, EmbeddingInput, LoraInput
+    from olivelike.executor.stored_memory import StoredMemory
+    from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Memory
     from olivelike.registry import Registry
     from olivelike.targets import find_target
 
@@ -88,7 +106,10 @@ def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress
         target = replace(find_target(job.target["name"]), **job.target) if job.target is not None else None
         loras = tuple(LoraInput(Path(lora["path"]), lora["weight"], lora["adapter"]) for lora in job.loras)
         embeddings = tuple(EmbeddingInput(Path(e["path"]), e["token"]) for e in job.embeddings)
-        context = Context(scratch, logger, tensors, progress, target, loras=loras, embeddings=embeddings)
+        memory = StoredMemory(store, job.code) if job.code else Memory()
+        context = Context(
+            scratch, logger, tensors, progress, target, loras=loras, embeddings=embeddings, memory=memory
+        )
         result = instance.run(model, context)
     _check_unchanged(job)
     check_result(job.pass_name, instance, model, result)
@@ -101,13 +122,18 @@ def _model(job: Job, store: Store) -> Model:
         if name not in FACETS:
             continue
         text = job.inline.get(digest)
-        data = text.encode() if text is not None else store.read_bytes(digest)
-        if data is None:
-            raise DamagedError(
-                f"{job.node}: its {name} ({digest[:12]}) was lost or damaged; run again to remake it"
-            )
+        data = text.encode() if text is not None else _stored(job, store, digest, name)
         facets[name] = FACETS[name].from_bytes(data)
     return Model(job.component, **facets)
+
+
+def _stored(job: Job, store: Store, digest: str, name: str) -> bytes:
+    data = store.read_bytes(digest)
+    if data is None:
+        raise DamagedError(
+            f"{job.node}: its {name} ({digest[:12]}) was lost or damaged; run again to remake it"
+        )
+    return data
 
 
 def check_result(name: str, instance: Pass, before: Model, after: object) -> None:
@@ -198,6 +224,6 @@ def _materialize(job: Job, store: Store, progress: Progress) -> Done:
         files[digest] = checked_object(store, digest)
     folder = Path(job.folder)
     with explained(folder):
-        result = materialize(model.graph, model.weights, files, folder, progress)
+        result = materialize(model.graph, model.weights, files, folder, progress, **job.options)
     _check_unchanged(job)
     return Done(facts=result.to_json())

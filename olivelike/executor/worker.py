@@ -19,7 +19,15 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SourceError, StoreError
+from olivelike.errors import (
+    DamagedError,
+    OlivelikeError,
+    PassError,
+    PluginError,
+    SourceError,
+    StoreError,
+    VerificationError,
+)
 from olivelike.executor.job import Job
 from olivelike.executor.tasks import run_job
 
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
 _PROGRESS_INTERVAL = 0.1
 _KINDS: dict[type[OlivelikeError], str] = {
     DamagedError: "damaged", PassError: "pass", SourceError: "source", StoreError: "store", PluginError: "plugin",
+    VerificationError: "verification",
 }  # fmt: skip
 
 
@@ -70,7 +79,8 @@ def _serve(job: Job, answers: Any) -> None:
         except OlivelikeError as error:
             logger.exception("%s failed", job.node)
             kind = next((name for cls, name in _KINDS.items() if isinstance(error, cls)), "pass")
-            answer("failed", message=str(error), error=kind)
+            facts = dict(error.facts) if isinstance(error, VerificationError) else {}
+            answer("failed", message=str(error), error=kind, facts=facts)
         except MemoryError:
             logger.exception("%s ran out of memory", job.node)
             answer(

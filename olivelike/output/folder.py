@@ -6,9 +6,12 @@ import json
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from olivelike.layout import DEFAULT, LAYOUTS, TOKENIZERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from olivelike.layout import Layout
     from olivelike.model import Architecture
 
 INDEX_FILE = "model_index.json"
@@ -19,7 +22,7 @@ _PIPELINES = {
     "StableDiffusionInpaintPipeline": "OnnxStableDiffusionInpaintPipeline",
     "StableDiffusionXLPipeline": "ORTStableDiffusionXLPipeline",
 }
-"""ONNX pipeline class for each torch one."""
+"""ONNX pipeline class for each torch one; diffusers has none for SDXL, optimum has each with the prefix `ORT`."""
 
 _NETWORKS = frozenset(
     {"vae", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "unet", "safety_checker"}
@@ -30,15 +33,18 @@ _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
 """What SDXL's pipelines are told about their prompts."""
 
 
-def index(source_index: Mapping[str, Any], components: Iterable[str]) -> bytes:
-    """Return `model_index.json` of an output with these components."""
-    class_name = source_index.get("_class_name", "StableDiffusionPipeline")
+def index(
+    source_index: Mapping[str, Any], components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]
+) -> bytes:
+    """Return `model_index.json` of an output with these components, as the client of `layout` reads it."""
     content: dict[str, Any] = {
-        "_class_name": _PIPELINES.get(class_name, class_name),
+        "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
-    networks = list(components)
-    content |= {name: ["diffusers", "OnnxRuntimeModel"] for name in networks}
+    networks = [name for name in components if name not in TOKENIZERS]
+    content |= {
+        name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks
+    }
     for name, entry in source_index.items():
         if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
             content[name] = [entry[0], current_name(entry[1])]
@@ -47,6 +53,13 @@ def index(source_index: Mapping[str, Any], components: Iterable[str]) -> bytes:
     content.setdefault("safety_checker", [None, None])
     content["requires_safety_checker"] = "safety_checker" in networks
     return to_json(dict(sorted(content.items())))
+
+
+def _pipeline_class(class_name: str, layout: Layout) -> str:
+    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT")
+    if torch_name not in _PIPELINES:
+        return class_name
+    return _PIPELINES[torch_name] if layout.pipeline_prefix == "Onnx" else f"ORT{torch_name}"
 
 
 def current_name(class_name: str) -> str:

@@ -1,4 +1,4 @@
-"""The initializers of a component's `model.onnx`, read one at a time."""
+"""The initializers of a component's model file, read one at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from olivelike.errors import SourceError
-from olivelike.output.materialize import MODEL_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,19 +20,17 @@ Array = np.ndarray[Any, Any]
 class Initializers:
     """The initializers of one component of an output, read one at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read `model.onnx` of a component's folder without its data file.
+    def __init__(self, path: Path) -> None:
+        """Read a component's model file without its data file.
 
         Raises:
             SourceError: if it can't be read.
         """
-        self.folder = folder
+        self.folder = path.parent
         try:
-            model = onnx.load(folder / MODEL_FILE, load_external_data=False)
+            model = onnx.load(path, load_external_data=False)
         except (OSError, DecodeError) as error:
-            raise SourceError(
-                f"{folder / MODEL_FILE} can't be read: {error}; run the workflow again"
-            ) from error
+            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
         self._protos = {proto.name: proto for proto in model.graph.initializer}
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.ir_version = model.ir_version

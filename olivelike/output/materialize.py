@@ -65,9 +65,16 @@ class Materialized:
 
 
 def materialize(
-    graph: Graph, weights: Weights, files: Mapping[str, Path], folder: Path, progress: Progress
+    graph: Graph,
+    weights: Weights,
+    files: Mapping[str, Path],
+    folder: Path,
+    progress: Progress,
+    *,
+    model_file: str = MODEL_FILE,
+    data_file: str = DATA_FILE,
 ) -> Materialized:
-    """Write `model.onnx` and its data file into `folder`, which exists.
+    """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
     Args:
         graph: The weightless graph.
@@ -75,6 +82,8 @@ def materialize(
             graph's is converted.
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
+        model_file: Name of the model file.
+        data_file: Name of the data file.
         progress: Told the bytes read so far, of all.
 
     Raises:
@@ -85,7 +94,7 @@ def materialize(
     derived = weight_values(model.graph)
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
-    with HashedFile(folder / DATA_FILE) as data:
+    with HashedFile(folder / data_file) as data:
         roots = list(_weight_roots(model.graph, derived))
         labels: dict[str, str] = {}
         for value in roots:
@@ -103,12 +112,15 @@ def materialize(
             for kind in ("saturated", "flushed"):
                 if lost.get(kind):
                     getattr(result, kind)[name] = lost[kind]
-            _replace(model.graph, value, _write(name, array, data), derived)
+            _replace(model.graph, value, _write(name, array, data, data_file), derived)
     _drop_parameters(model.graph)
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
-    with HashedFile(folder / MODEL_FILE) as file:
+    with HashedFile(folder / model_file) as file:
         file.write(serialised)
-    result.files = {MODEL_FILE: file.facts(), DATA_FILE: data.facts()}
+    result.files = {model_file: file.facts(), data_file: data.facts()}
+    if not data.size:
+        (folder / data_file).unlink()
+        del result.files[data_file]
     return result
 
 
@@ -195,7 +207,7 @@ def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> 
     return name
 
 
-def _write(name: str, array: Array, data: HashedFile) -> ir.TensorProtocol:
+def _write(name: str, array: Array, data: HashedFile, data_file: str) -> ir.TensorProtocol:
     """Return the tensor of an initializer: small ones inline, others appended to the data file."""
     dtype = ir.DataType.from_numpy(array.dtype)
     if array.nbytes < INLINE_BYTES:
@@ -204,7 +216,7 @@ def _write(name: str, array: Array, data: HashedFile) -> ir.TensorProtocol:
     offset = data.size
     data.write(array.reshape(-1).view(np.uint8).data)
     return ir.ExternalTensor(
-        location=DATA_FILE,
+        location=data_file,
         offset=offset,
         length=array.nbytes,
         dtype=dtype,

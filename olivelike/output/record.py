@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from olivelike.layout import DEFAULT
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,6 +31,8 @@ class OutputRecord:
     """What was merged: place and SHA-256 of each file, its weights."""
     embeddings: list[dict[str, Any]] = field(default_factory=list)
     """Textual inversions: place and SHA-256 of each file, its token and the number of its vectors."""
+    layout: str = DEFAULT
+    """The client whose names, types and files the folder has."""
 
     def to_bytes(self) -> bytes:
         """Serialise as indented JSON."""
@@ -36,6 +40,7 @@ class OutputRecord:
             "kind": _KIND,
             "workflow": self.workflow,
             "target": self.target,
+            "layout": self.layout,
             "source": self.source,
             "loras": self.loras,
             "embeddings": self.embeddings,
@@ -62,6 +67,10 @@ class OutputRecord:
         except (TypeError, KeyError, AttributeError):
             return None
         return record
+
+    def model_file(self, component: str) -> str:
+        """Return the path of a component's model file, relative to the folder."""
+        return next(path for path in self.component_files(component) if path.endswith(".onnx"))
 
     def component_files(self, component: str) -> dict[str, dict[str, Any]]:
         """Return the recorded files of one component's folder, by relative path."""

@@ -60,7 +60,12 @@ def swap_loras(
     for weighted in loras:
         _check(weighted.file, wanted, folder, record)
     return {
-        component: _swap(folder / component, component, record.components[component]["derivations"], loras)
+        component: _swap(
+            folder / record.model_file(component),
+            component,
+            record.components[component]["derivations"],
+            loras,
+        )
         for component in sorted(wanted)
     }
 
@@ -79,13 +84,13 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
 
 
 def _swap(
-    folder: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
+    model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.lora import merge
 
-    initializers = Initializers(folder)
+    initializers = Initializers(model)
     places = _places(derivations)
-    config = json.loads((folder / "config.json").read_bytes())
+    config = json.loads((model.parent / "config.json").read_bytes())
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
     changed: dict[str, Array] = {}

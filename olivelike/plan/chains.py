@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
 from olivelike.pass_api import INPUTS
-from olivelike.plan.node import effective_steps
+from olivelike.plan.building import effective_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,8 @@ def check_chains(
         WorkflowError: if a pass reads a facet that nothing before it makes, lacks what must follow it, or the chain
             makes no graph although an output is `materialized`.
     """
-    for component, steps in workflow.steps.items():
+    chains = (chain for variant in workflow.variants.values() for chain in variant.steps.items())
+    for component, steps in chains:
         if component not in source.checkpoints:
             continue
         effective = effective_steps(component, steps, workflow, additions)

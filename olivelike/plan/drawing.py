@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from olivelike.plan.planner import Plan, PlannedNode
+    from olivelike.plan.planner import Plan
 
 _COLOURS: Mapping[str, str] = {
     "hit": "#d3f2d3", "miss": "#ffe2b8", "pending": "#e8e8e8", "uncached": "#ffd0d0",
 }  # fmt: skip
-_BOX_WIDTH, _BOX_HEIGHT, _GAP = 170, 44, 36
+_UNKNOWN = "#e8e8e8"
+_BOX_WIDTH, _BOX_HEIGHT, _GAP = 200, 44, 36
 
 
 def to_mermaid(plan: Plan) -> str:
@@ -50,20 +53,48 @@ def to_dot(plan: Plan) -> str:
 
 def to_svg(plan: Plan) -> str:
     """Return an SVG picture: a row per component, a column per depth of its chain."""
+    return draw_svg(
+        Box(p.node.id, p.node.component, p.node.name, p.node.parent, p.status, p.status, p.reason)
+        for p in plan.nodes
+    )
+
+
+@dataclass(frozen=True)
+class Box:
+    """A node as a box of an SVG picture."""
+
+    id: str
+    component: str
+    name: str
+    parent: str | None
+    status: str
+    """Decides the colour; also the class of its group, for style sheets."""
+    note: str
+    """Its second line."""
+    reason: str
+    """What is shown when the pointer rests on it."""
+
+
+def draw_svg(boxes: Iterable[Box]) -> str:
+    """Return an SVG picture of boxes, parents first: a row per component, a column per depth of its chain."""
+    rows: dict[str, list[Box]] = {}
+    for box in boxes:
+        rows.setdefault(box.component, []).append(box)
     places: dict[str, tuple[int, int]] = {}
-    boxes: list[str] = []
+    drawn: list[str] = []
     row = 0
-    for component, nodes in plan.by_component().items():
+    for chain in rows.values():
         used: dict[int, int] = {}
-        for planned in nodes:
-            parent = places.get(planned.node.parent or "")
+        for box in chain:
+            parent = places.get(box.parent or "")
             column = parent[0] + 1 if parent else 0
             line = row + used.get(column, 0)
             used[column] = used.get(column, 0) + 1
-            places[planned.node.id] = (column, line)
-            boxes.append(_box(planned, column, line, component))
+            places[box.id] = (column, line)
+            drawn.append(_box(box, column, line))
         row += max(used.values(), default=1)
-    arrows = [_arrow(places[p.node.parent], places[p.node.id]) for p in plan.nodes if p.node.parent in places]
+    parents = [(box.parent, box.id) for chain in rows.values() for box in chain]
+    arrows = [_arrow(places[start], places[end]) for start, end in parents if start in places]
     columns = 1 + max((column for column, _ in places.values()), default=0)
     width, height = columns * (_BOX_WIDTH + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
     head = (
@@ -74,7 +105,7 @@ def to_svg(plan: Plan) -> str:
         '<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
         '<path d="M0,0 L8,4 L0,8 z" fill="#666"/></marker></defs>'
     )
-    return "\n".join([head, marker, *arrows, *boxes, "</svg>"]) + "\n"
+    return "\n".join([head, marker, *arrows, *drawn, "</svg>"]) + "\n"
 
 
 FORMATS: Mapping[str, Callable[[Plan], str]] = {"mermaid": to_mermaid, "dot": to_dot, "svg": to_svg}
@@ -82,7 +113,7 @@ FORMATS: Mapping[str, Callable[[Plan], str]] = {"mermaid": to_mermaid, "dot": to
 
 
 def _identifier(node_id: str | None) -> str:
-    return (node_id or "").replace(".", "_").replace("-", "_")
+    return re.sub(r"\W", "_", node_id or "")
 
 
 def _corner(place: tuple[int, int]) -> tuple[int, int]:
@@ -90,15 +121,14 @@ def _corner(place: tuple[int, int]) -> tuple[int, int]:
     return _GAP + column * (_BOX_WIDTH + _GAP), _GAP + line * (_BOX_HEIGHT + _GAP)
 
 
-def _box(planned: PlannedNode, column: int, line: int, component: str) -> str:
+def _box(box: Box, column: int, line: int) -> str:
     x, y = _corner((column, line))
-    title = escape(f"{component} · {planned.node.name}")
     shape = f'x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"'
     return (
-        f"<g><title>{escape(planned.reason)}</title>"
-        f'<rect {shape} fill="{_COLOURS[planned.status]}" stroke="#666"/>'
-        f'<text x="{x + 8}" y="{y + 18}">{title}</text>'
-        f'<text x="{x + 8}" y="{y + 35}" fill="#444">{planned.status}</text></g>'
+        f'<g class="{escape(box.status)}"><title>{escape(box.reason)}</title>'
+        f'<rect {shape} fill="{_COLOURS.get(box.status, _UNKNOWN)}" stroke="#666"/>'
+        f'<text x="{x + 8}" y="{y + 18}">{escape(f"{box.component} · {box.name}")}</text>'
+        f'<text x="{x + 8}" y="{y + 35}" fill="#444">{escape(box.note)}</text></g>'
     )
 
 

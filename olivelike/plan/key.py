@@ -35,6 +35,11 @@ class Key:
             ["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools],
         )
 
+    @property
+    def maker(self) -> str:
+        """Digest of what works, without what it works on: pass, code and tools."""
+        return digest_json(["maker/1", self.name, self.code, self.tools])
+
     def inputs(self) -> dict[str, Any]:
         """Return the parts as JSON, for records and for `explain`."""
         return {

@@ -133,10 +133,12 @@ def judge(node: Node, resolution: Resolution, history: Iterable[Mapping[str, Any
 
 def estimate(node: Node, nodes: Sequence[Node], source: PipelineSource) -> tuple[int, int]:
     """Return the estimated bytes that a node writes, and its peak memory in bytes."""
-    if node.kind in {"load", "assets"}:
+    if node.kind in {"load", "assets", "tokenizer"}:
         return 100_000, 800 << 20
     if node.step is not None:
         return 2_000_000, node.step.instance.resources.memory_bytes
+    if node.component not in source.checkpoints:  # a tokenizer
+        return 2_000_000, MATERIALIZE_MEMORY
     checkpoint = source.checkpoint(node.component)
     by_id = {other.id: other for other in nodes}
     scale, ancestor = 1.0, by_id[node.parent or ""]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LOAD_MODULE, LOAD_TOOLS = "olivelike.sources.adapt", ("torch", "diffusers", "transformers")
 ASSETS_MODULE = "olivelike.output.assets"
 ASSETS_TOOLS = ("diffusers", "transformers", "tokenizers")
+TOKENIZER_MODULE = "olivelike.output.tokenizer"
 MATERIALIZE_MEMORY = 120 << 20
 """Resident memory of a process that materialises, before its first tensor, in bytes."""
 MATERIALIZE_MODULE, CONFIG_MODULE = "olivelike.output.materialize", "olivelike.output.folder"
@@ -89,6 +90,8 @@ class Resolver:
                 return self._look_up(self._load_key(node))
             case "assets":
                 return self._look_up(self._assets_key())
+            case "tokenizer":
+                return self._resolve_tokenizer(node)
             case "pass":
                 return self._resolve_pass(node)
             case "materialize":
@@ -127,8 +130,13 @@ class Resolver:
         """Return the files whose digests decide the facets that a node reads."""
         reads = _reads(node)
         bound = "weights" not in reads or "weights" in self._facets.get(node.parent or "", {})
-        files = () if bound else self._source.checkpoint(node.component).files
+        files = () if bound else self._checkpoint_files(node.component)
         return (*files, *self._additions.files(node.component, reads))
+
+    def _checkpoint_files(self, component: str) -> tuple[Path, ...]:
+        """Return the weight files of a component; a tokenizer has none."""
+        checkpoint = self._source.checkpoints.get(component)
+        return tuple(checkpoint.files) if checkpoint is not None else ()
 
     def bound_weights(self, digest: str) -> Weights | None:
         """Return a weight table that was bound from a checkpoint, by digest; those of passes are in the store."""
@@ -136,7 +144,7 @@ class Resolver:
 
     def file_digests(self, component: str) -> dict[Path, str]:
         """Return the SHA-256 of each checkpoint file of a component; big files are hashed once and remembered."""
-        return {path: self._digests[path] for path in self._source.checkpoint(component).files}
+        return {path: self._digests[path] for path in self._checkpoint_files(component)}
 
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file of the source, or of what comes on top of it."""
@@ -146,7 +154,7 @@ class Resolver:
         """Return size in bytes and time in nanoseconds of each source file of a node when its digest was taken."""
         paths = set(self._additions.files(node.component, _reads(node)))
         if "weights" in _reads(node):
-            paths.update(self._source.checkpoint(node.component).files)
+            paths.update(self._checkpoint_files(node.component))
         return {str(path): self._digests.stamps[path] for path in sorted(paths)}
 
     def prefetch(self) -> None:
@@ -188,6 +196,13 @@ class Resolver:
             facets["tokens"] = digest_json(["tokens/1", tokens])
         return _key("assets", module_code_digest(ASSETS_MODULE), {}, facets, ASSETS_TOOLS)
 
+    def _resolve_tokenizer(self, node: Node) -> Resolution:
+        facets = self.facets(node)
+        if facets is None:
+            return Resolution(None)
+        code = module_code_digest(TOKENIZER_MODULE)
+        return self._look_up(_key("tokenizer", code, {"component": node.component}, facets, ()))
+
     def _resolve_pass(self, node: Node) -> Resolution:
         assert node.step is not None
         instance = node.step.instance
@@ -211,7 +226,7 @@ class Resolver:
         parts = [module_code_digest(module) for module in (MATERIALIZE_MODULE, CONFIG_MODULE)]
         modules = {name: digest for part in parts for name, digest in part.modules.items()}
         code = CodeDigest(digest_json(["code/1", modules]), modules)
-        key = _key("materialize", code, {}, facets, MATERIALIZE_TOOLS)
+        key = _key("materialize", code, dict(node.file_names), facets, MATERIALIZE_TOOLS)
         return Resolution(key, done=self._output_state(node, key.digest))
 
     def _look_up(self, key: Key) -> Resolution:
@@ -223,6 +238,8 @@ def _reads(node: Node) -> tuple[str, ...]:
     """Return the facets that decide a node's result."""
     if node.step is not None:
         return tuple(name for name in node.step.instance.reads if name != "target")
+    if node.kind == "tokenizer":
+        return ("assets",)
     return ("architecture", "weights", "graph") if node.kind == "materialize" else ()
 
 

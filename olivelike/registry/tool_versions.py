@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,16 @@ def tool_versions(names: Iterable[str]) -> dict[str, str]:
     return versions
 
 
+_SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")}
+"""Distributions that bring the same module; only one of them is installed."""
+
+
 @cache
 def _version(name: str) -> str:
     """Return a distribution's version; several passes ask for the same ones."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
+    for other in _SAME.get(name, ()):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(other)
     return version(name)

@@ -63,6 +63,10 @@ class Runs:
             self._publisher.fs.make_folder(path.parent)
         return path
 
+    def folder(self, run_id: str) -> Path:
+        """Return the folder of a run's logs; it exists at return."""
+        return self.log_path(run_id, "workers").parent
+
     def drop_old(self) -> None:
         """Remove all but the newest records, and the logs of runs older than those."""
         kept = {path.stem for path in self.paths()[-KEPT_RUNS:]}

@@ -191,6 +191,10 @@ class Store:
         """Return the path for a node's log; its folder exists at return."""
         return self._runs.log_path(run_id, node)
 
+    def run_folder(self, run_id: str) -> Path:
+        """Return the folder of a run's logs and report, which goes with them; it exists at return."""
+        return self._runs.folder(run_id)
+
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Lend an empty folder on the store's disk; it is removed at the end, or after the process died."""

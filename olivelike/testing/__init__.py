@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from olivelike.testing.checkpoints import make_checkpoint
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
-    from olivelike.testing.parity import Case, Comparison, compare_with_torch
+    from olivelike.testing.parity import Comparison, compare_with_torch
     from olivelike.testing.passes import run_pass
     from olivelike.testing.single_file import make_single_file
+    from olivelike.verify.inputs import Case
 
 __all__ = [
     "Case",

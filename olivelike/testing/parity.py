@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
-from olivelike.export.interface import Input, interface_of
+from olivelike.export.interface import interface_of
 from olivelike.testing.models import LocalModel, no_progress
+from olivelike.verify.figures import relative_error
+from olivelike.verify.inputs import CASES, Case, random_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,20 +22,6 @@ if TYPE_CHECKING:
     import torch
 
     Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """The sizes of one comparison, in what the component takes: latent cells, or pixels."""
-
-    batch: int
-    height: int
-    width: int
-    sequence: int = 77
-
-
-CASES = (Case(1, 16, 24), Case(3, 24, 8, 9))
-"""None is square, and none has the sizes that `convert` traces with."""
 
 
 @dataclass(frozen=True)
@@ -125,17 +113,6 @@ def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: i
     return Comparison(errors)
 
 
-def relative_error(actual: Array, expected: Array) -> float:
-    """Return ‖actual - expected‖ / ‖expected‖, infinite for another shape."""
-    if actual.shape != expected.shape:
-        return float("inf")
-    distance = np.linalg.norm((actual.astype(np.float64) - expected.astype(np.float64)).ravel())
-    length = np.linalg.norm(expected.astype(np.float64).ravel())
-    if length == 0:
-        return 0.0 if distance == 0 else float("inf")
-    return float(distance / length)
-
-
 def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
     """Open a component's folder on the CPU, with what fused operators mean in place of missing kernels."""
     import onnx
@@ -168,30 +145,6 @@ def torch_network(model: LocalModel) -> torch.nn.Module:
             network.get_submodule(owner), leaf, torch.nn.Parameter(values.reshape(parameter.shape), False)
         )
     return wrap(model.component, network.double())
-
-
-def random_inputs(inputs: Sequence[Input], case: Case, config: dict[str, Any], seed: int) -> dict[str, Array]:
-    """Return seeded inputs: normal values, token ids, a whole timestep."""
-    random = np.random.default_rng(seed)
-    feeds: dict[str, Array] = {}
-    for value in inputs:
-        pairs = zip(value.dims, value.example, strict=True)
-        shape = tuple(size if dim is None else _size(dim, case) for dim, size in pairs)
-        if value.dtype == "int32":
-            feeds[value.name] = random.integers(0, config["vocab_size"], shape, dtype=np.int32)
-        elif value.name == "timestep":
-            feeds[value.name] = random.integers(1, 1000, shape).astype(np.float32)
-        else:
-            feeds[value.name] = random.standard_normal(shape, dtype=np.float32)
-    return feeds
-
-
-def _size(dim: str, case: Case) -> int:
-    """Return a dynamic dimension's size; one timestep serves the whole batch."""
-    if dim == "unet_time_batch":
-        return 1
-    size: int = getattr(case, dim.rpartition("_")[2])
-    return size
 
 
 def run_torch(network: torch.nn.Module, feeds: Mapping[str, Array]) -> list[Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from olivelike.layout import TOKENIZERS
 from olivelike.workflow.schema import COMPONENTS, WorkflowFile
 
 if TYPE_CHECKING:
@@ -25,13 +26,17 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}
-    properties["components"] = {
-        "description": properties["components"]["description"],
-        "type": "object",
-        "minProperties": 1,
-        "additionalProperties": False,
-        "properties": {component: {"oneOf": [chain, {"type": "null"}]} for component in COMPONENTS},
-    }
+    for holder in (properties, definitions["VariantSection"]["properties"]):
+        # Nothing can't stand for a map of chains.
+        holder["components"] = {
+            "description": holder["components"]["description"],
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": False,
+            "properties": {
+                component: {"oneOf": [chain, {"type": "null"}]} for component in (*COMPONENTS, *TOKENIZERS)
+            },
+        }
     for key in ("output", "outputs"):
         # Nothing can't stand for a folder; elsewhere it means the default.
         (wanted,) = (branch for branch in properties[key]["anyOf"] if branch != {"type": "null"})
@@ -42,6 +47,12 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         **schema,
         "title": "olivelike workflow",
         "description": "Which passes run on each component of a Stable Diffusion pipeline.",
+        "dependentSchemas": {
+            "sweep": {
+                "if": {"properties": {"sweep": {"type": "array"}}},
+                "then": {"not": {"required": ["outputs"]}},
+            }
+        },
         # A file that extends another may leave keys out, and remove components with `~`.
         "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
         "then": {"not": {"required": ["output", "outputs"]}},

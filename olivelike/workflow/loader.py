@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.errors import PluginError, UsageError
 from olivelike.registry import Registry, resolve_plugin
@@ -18,6 +18,7 @@ from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import Output, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components
+from olivelike.workflow.sweep import resolve_sweep
 from olivelike.workflow.validation import validate
 from olivelike.workflow.weight_inputs import (
     parse_lora,
@@ -47,6 +48,15 @@ class LoadedWorkflow:
     registry: Registry
     steps: dict[str, tuple[Step, ...]]
     """Each component's chain, in the order of a pipeline."""
+    sweep: dict[str, dict[str, tuple[Step, ...]]] = field(default_factory=dict)
+    """The chains of each variant, by its name, in place of `steps`."""
+
+    @property
+    def variants(self) -> dict[str | None, LoadedWorkflow]:
+        """Return the workflow of each variant, by its name; itself, under `None`, where there is no sweep."""
+        if not self.sweep:
+            return {None: self}
+        return {name: replace(self, steps=steps, sweep={}) for name, steps in self.sweep.items()}
 
 
 def load_workflow(
@@ -79,6 +89,7 @@ def load_workflow(
     steps: dict[str, tuple[Step, ...]] = {}
     if "components" in root.entries:
         steps = resolve_components(root.entries["components"], registry, findings)
+    sweep = resolve_sweep(root, registry, findings)
     file = validate(WorkflowFile, root, "", "keys", findings)
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
@@ -86,20 +97,24 @@ def load_workflow(
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
-    workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), steps, place)
+    workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), steps, sweep, place)
     added = tuple(parse_lora(text, Path.cwd()) for text in extra_loras)
     workflow = replace(workflow, loras=workflow.loras + added)
-    return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps)
+    return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep)
 
 
 def _workflow(
-    file: WorkflowFile, target: Target, steps: dict[str, tuple[Step, ...]], place: Place
+    file: WorkflowFile,
+    target: Target,
+    steps: dict[str, tuple[Step, ...]],
+    sweep: dict[str, dict[str, tuple[Step, ...]]],
+    place: Place,
 ) -> Workflow:
     """Fill in defaults and make paths absolute."""
     folder = place.project_folder
-    outputs = [(output.path, output.until) for output in file.outputs or ()]
+    outputs = [(output.path, output.until, output.layout or file.layout) for output in file.outputs or ()]
     if file.output is not None:
-        outputs = [(file.output, None)]
+        outputs = [(file.output, None, file.layout)]
     return Workflow(
         name=file.name or place.path.stem,
         source=resolve_source(file.source, folder),
@@ -112,12 +127,22 @@ def _workflow(
             precision=file.target.precision or target.precision,
             options={**target.options, **file.target.options},
         ),
-        components={
-            component: tuple((step.pass_name, step.instance.model_dump(mode="json")) for step in chain)
-            for component, chain in steps.items()
-        },
-        outputs=tuple(Output(absolute(path, folder), until) for path, until in outputs),
+        components=_as_values(steps),
+        outputs=tuple(
+            Output(absolute(path, folder) / (variant or ""), until, layout, variant)
+            for path, until, layout in outputs
+            for variant in sweep or (None,)
+        ),
+        sweep={name: _as_values(chains) for name, chains in sweep.items()},
     )
+
+
+def _as_values(steps: dict[str, tuple[Step, ...]]) -> dict[str, tuple[tuple[str, dict[str, Any]], ...]]:
+    """Return chains as pass names and options."""
+    return {
+        component: tuple((step.pass_name, step.instance.model_dump(mode="json")) for step in chain)
+        for component, chain in steps.items()
+    }
 
 
 def _plugins(root: Mapping, place: Place, findings: Findings) -> Iterable[str]:

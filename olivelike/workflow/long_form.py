@@ -39,11 +39,14 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     match entries.get("target"):
         case Scalar(value=str()) as scalar:
             entries["target"] = _one_key("provider", scalar, scalar.position)
-    match entries.get("components"):
-        case Mapping(entries=chains):
-            for chain in chains.values():
-                if isinstance(chain, Sequence):
-                    chain.items = [_step(item) for item in chain.items]
+    sweep = entries.get("sweep")
+    variants = sweep.items if isinstance(sweep, Sequence) else []
+    for holder in (root, *variants):
+        match holder.entries.get("components") if isinstance(holder, Mapping) else None:
+            case Mapping(entries=chains):
+                for chain in chains.values():
+                    if isinstance(chain, Sequence):
+                        chain.items = [_step(item) for item in chain.items]
 
 
 def is_path(text: str, project_folder: Path) -> bool:

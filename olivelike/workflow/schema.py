@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from olivelike.layout import DEFAULT, LayoutName
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -82,6 +84,9 @@ class Output:
     path: Path
     """Absolute."""
     until: str | None = None
+    layout: LayoutName = DEFAULT
+    variant: str | None = None
+    """The variant of a sweep that it shows."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Workflow:
     components: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]
     """Each component's chain: pass names and all their options as JSON values."""
     outputs: tuple[Output, ...]
+    sweep: Mapping[str, Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]] = field(default_factory=dict)
+    """The chains of each variant, by its name."""
 
 
 class _Section(BaseModel):
@@ -206,6 +213,20 @@ class OutputSection(_Section):
     until: str | None = Field(
         None, description="Last pass that this output shows, such as `convert`; by default the whole chain."
     )
+    layout: LayoutName | None = Field(
+        None, description="Client whose names, types and files the folder has; by default the workflow's."
+    )
+
+
+class VariantSection(_Section):
+    """One variant of a sweep."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][\w.+-]*$", description="Its name, and that of its folder in the output."
+    )
+    components: Any = Field(
+        None, description="Chains in place of those of the workflow; the others stay. By default all stay."
+    )
 
 
 class WorkflowFile(_Section):
@@ -236,9 +257,17 @@ class WorkflowFile(_Section):
         description="The execution provider that the result is for: its name, or a map."
     )
     components: Any = Field(description="The chain of passes for each component of the pipeline.")
+    layout: LayoutName = Field(
+        DEFAULT, description="Client whose names, types and files the output folder has."
+    )
     output: str | None = Field(
         None, min_length=1, description="Folder for the result, relative to the project folder."
     )
     outputs: list[OutputSection] | None = Field(
         None, min_length=1, description="Several folders, in place of `output`."
+    )
+    sweep: list[VariantSection] | None = Field(
+        None,
+        min_length=1,
+        description="Variants of the chains, each written to a folder of its name in `output`.",
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
+from olivelike.layout import TOKENIZERS
 from olivelike.registry.nearest import did_you_mean
 from olivelike.registry.plugin_import import explain_import
 from olivelike.workflow.schema import COMPONENTS, Step
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def resolve_components(node: Node, registry: Registry, findings: Findings) -> dict[str, tuple[Step, ...]]:
-    """Return the steps of each component, in the order of `COMPONENTS`; mistakes go to `findings`."""
+    """Return the steps of each component, networks before tokenizers; mistakes go to `findings`."""
+    known = (*COMPONENTS, *TOKENIZERS)
     if not isinstance(node, Mapping):
         findings.add(node.position, f"`components` is {kind_of(node)}; use a map such as {{unet: [convert]}}")
         return {}
@@ -29,8 +31,8 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
         findings.add(node.position, "`components` is empty; add one, such as `unet: [convert]`")
     chains: dict[str, tuple[Step, ...]] = {}
     for component, chain in node.entries.items():
-        if component not in COMPONENTS:
-            hint = did_you_mean(component, COMPONENTS, "components")
+        if component not in known:
+            hint = did_you_mean(component, known, "components")
             findings.add(node.keys[component], f"unknown component {component!r}; {hint}")
         if not isinstance(chain, Sequence) or not chain.items:
             found = kind_of(chain) if not isinstance(chain, Sequence) else "an empty list"
@@ -43,7 +45,7 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
             for index, item in enumerate(chain.items)
         ]
         chains[component] = tuple(step for step in resolved if step is not None)
-    return {component: chains[component] for component in COMPONENTS if component in chains}
+    return {component: chains[component] for component in known if component in chains}
 
 
 def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
@@ -62,8 +64,8 @@ def _step(node: Node, path: str, component: str, registry: Registry, findings: F
     except UsageError as error:
         findings.add(position, str(error))
         return None
-    allowed = entry.cls.components
-    if allowed is not None and component not in allowed:
+    allowed = entry.cls.components or COMPONENTS
+    if component not in allowed and (entry.cls.components or component in TOKENIZERS):
         findings.add(
             position,
             f"pass {name!r} does not apply to {component!r}, only to {', '.join(allowed)}; remove the step",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
@@ -11,21 +12,29 @@ from olivelike.workflow.schema import Embedding, FileRef, Lora, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from olivelike.workflow.schema import EmbeddingSection, LoraSection, SourceSection, VaeSection
+
+DEMO = "demo"
+_DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "pipeline"
 
 
 def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:
     """Return a source or VAE with its path made absolute."""
-    path = absolute(section.path, folder) if section.path else None
+    path = _source_path(section.path, folder) if section.path else None
     prediction = getattr(section, "prediction", None)
     return Source(section.hub, path, section.revision, section.variant, prediction)
 
 
 def text_source(text: str, folder: Path) -> Source:
     """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
-    return Source(path=absolute(text, folder)) if is_path(text, folder) else Source(hub=text)
+    return Source(path=_source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
+
+
+def _source_path(text: str, folder: Path) -> Path:
+    """Return the path that a source names; `demo` is the shipped pipeline where nothing here has that name."""
+    path = absolute(text, folder)
+    return _DEMO_FOLDER if text == DEMO and not exists(path) else path
 
 
 def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, ...]:

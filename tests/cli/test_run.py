@@ -13,7 +13,8 @@ import pytest
 
 HEAVY = {"torch", "onnx", "onnx_ir", "onnxruntime", "diffusers", "transformers", "numpy", "rich", "psutil"}
 RESULT_FIELDS = {
-    "event", "run_id", "status", "nodes", "hits", "executed", "seconds", "peak_memory_bytes", "output", "error",
+    "event", "run_id", "status", "nodes", "hits", "executed", "seconds", "peak_memory_bytes", "output", "report",
+    "error",
 }  # fmt: skip
 LITTLE = "workflows/little.yaml"
 

@@ -32,7 +32,7 @@ def test_vectors_and_tokens_are_added(project: Project) -> None:
 
     ids = CLIPTokenizer.from_pretrained(project.output / "tokenizer")("a <cat> <cat>_1").input_ids
     assert {1000, 1001} <= set(ids)
-    stored = Initializers(project.output / "text_encoder")
+    stored = Initializers(project.output / "text_encoder" / "model.onnx")
     record = json.loads((project.output / "olivelike.json").read_bytes())
     (name,) = (
         n for n in record["components"]["text_encoder"]["derivations"] if n.endswith("token_embedding.weight")

@@ -68,7 +68,7 @@ def objects(project: Project) -> set[str]:
 
 
 def table(folder: Path, component: str) -> dict[str, np.ndarray]:
-    stored = Initializers(folder / component)
+    stored = Initializers(folder / component / "model.onnx")
     record = json.loads((folder / "olivelike.json").read_bytes())
     return {name: stored.read(name) for name in record["components"][component]["derivations"]}
 

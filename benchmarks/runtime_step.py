@@ -1,0 +1,172 @@
+"""A denoising step of the runtime against torch: SD 1.5 at real size, pictures of 256 by 256, on the CPU.
+
+    python benchmarks/runtime_step.py --folder DIR    # makes a checkpoint of 5.5 GB and two outputs in DIR, or takes
+                                                      # what is there
+    python benchmarks/runtime_step.py --quick         # tiny networks, a few minutes
+
+Latents of 32 by 32; one picture, so the UNet's batch is 2. Each engine runs in a process of its own, and they take
+turns: in float32 target `cpu` against eager torch and torch.compile; in bfloat16 target `openvino` against torch's
+best, eager and compiled, also with channels last; and each output's pipeline against bare calls of its UNet, which is
+what the loop adds. A step is a UNet evaluation with guidance and scheduler; medians over batches. Prints tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spine import make_checkpoint, run
+
+from olivelike.bench.contest import contest
+from olivelike.bench.engines import session_settings
+from olivelike.bench.job import NetworkJob, PipelineJob, Turn
+from olivelike.runtime.providers import find_provider
+from olivelike.runtime.settings import ProviderChoice, SessionSettings
+
+if TYPE_CHECKING:
+    from olivelike.bench.contest import Event, Measured
+    from olivelike.bench.job import Job
+
+COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
+SIDE = 256
+LIMIT = 3600.0
+
+
+def optimise(folder: Path, source: Path, target: str) -> Path:
+    """Optimise the checkpoint for a target, unless that is done, and return the output."""
+    project = folder / f"step-{source.name}"
+    path = project / "workflows" / f"{target}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chains = "\n".join(f"  {name}: [convert, fuse]" for name in COMPONENTS)
+    path.write_text(
+        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n",
+        encoding="utf-8",
+    )
+    run(path)
+    return project / "models" / target
+
+
+def sessions_for(target: str, options: dict[str, str] | None = None) -> SessionSettings:
+    """Return the settings of bench's engine for a target."""
+    choice = ProviderChoice(find_provider(target), options or {})
+    engine = "openvino" if target == "openvino" else "onnxruntime"
+    return session_settings(engine, SessionSettings((choice,)))
+
+
+def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
+    """Return the job of an output in the runtime."""
+    engine = "openvino" if target == "openvino" else "onnxruntime"
+    precision = {"INFERENCE_PRECISION_HINT": "bf16"} if target == "openvino" else {}
+    return PipelineJob(engine, output, sessions_for(target, precision), (side, side), steps, safety=False)
+
+
+def bare(job: PipelineJob) -> NetworkJob:
+    """Return the job of calls of the same UNet, with nothing around them."""
+    latent = job.size[0] // 8
+    sizes = {
+        "unet_sample_batch": 2,
+        "unet_hidden_batch": 2,
+        "unet_time_batch": 1,
+        "unet_sample_height": latent,
+        "unet_sample_width": latent,
+    }
+    return NetworkJob(job.folder / "unet" / "model.onnx", job.sessions, sizes)
+
+
+def measure(title: str, jobs: dict[str, Job], rounds: int, show: bool = True) -> dict[str, Measured]:
+    """Measure engines against each other, and print a table."""
+
+    def tell(event: Event) -> None:
+        if event.name in ("opened", "warmed_up", "failed"):
+            print(f"  {event.engine}: {event.name} {event.text}", file=sys.stderr, flush=True)
+
+    turn = Turn("a lighthouse on a cliff at dusk", 1, 1)
+    results = contest(jobs, [turn], [turn] * rounds, LIMIT, tell)
+    if not show:
+        return results
+    print(f"\n{title}\n\n| engine | seconds per step | times as fast as the first | peak resident GB |")
+    print("| --- | --- | --- | --- |")
+    first: float | None = None
+    for name, result in results.items():
+        step = step_seconds(result)
+        if step is None or result.peak_bytes is None:
+            print(f"| {name} | {result.status}: {result.message[:200]} | | |", flush=True)
+            continue
+        first = first or step
+        print(f"| {name} | {step:.3f} | {first / step:.2f} | {result.peak_bytes / 1e9:.2f} |", flush=True)
+    return results
+
+
+def step_seconds(result: Measured) -> float | None:
+    """Return the median seconds of a step, or of a bare call."""
+    steps = [
+        timing.loop / timing.steps if timing.loop and timing.steps else timing.seconds
+        for timing in result.timings
+    ]
+    return statistics.median(steps) if result.status == "ok" else None
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="tiny networks")
+    parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
+    parser.add_argument("--steps", type=int, default=4, help="of each batch")
+    parser.add_argument("--rounds", type=int, default=5, help="measured batches of each engine")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
+        size, side = ("tiny", 64) if options.quick else ("full", SIDE)
+        source = folder / f"{size}-0"
+        make_checkpoint(source, 0, size)
+        outputs = {target: optimise(folder, source, target) for target in ("cpu", "openvino")}
+        jobs = {target: ours(output, target, options.steps, side) for target, output in outputs.items()}
+
+        def torch(engine: str, dtype: str, *, channels_last: bool = False) -> PipelineJob:
+            return PipelineJob(
+                engine, outputs["cpu"], SessionSettings(), (side, side), options.steps, safety=False,
+                checkpoint=str(source), torch_dtype=dtype, channels_last=channels_last,
+            )  # fmt: skip
+
+        single: dict[str, Job] = {
+            "torch, eager": torch("torch", "float32"),
+            "torch.compile": torch("torch-compile", "float32"),
+            "olivelike, target cpu": jobs["cpu"],
+        }
+        half: dict[str, Job] = {
+            "torch, eager": torch("torch", "bfloat16"),
+            "torch, eager, channels last": torch("torch", "bfloat16", channels_last=True),
+            "torch.compile": torch("torch-compile", "bfloat16"),
+            "torch.compile, channels last": torch("torch-compile", "bfloat16", channels_last=True),
+            "olivelike, target openvino": jobs["openvino"],
+        }
+        if options.no_compile:
+            single, half = (
+                {name: job for name, job in group.items() if "compile" not in name}
+                for group in (single, half)
+            )
+        measure("float32", single, options.rounds)
+        measure("bfloat16", half, options.rounds)
+        for target, job in jobs.items():
+            both = measure("", {"loop": job, "bare": bare(job)}, options.rounds, show=False)
+            loop, call = step_seconds(both["loop"]), step_seconds(both["bare"])
+            if loop is None or call is None:
+                print(
+                    f"\n{target}: the loop's overhead is unknown: {both['loop'].message or both['bare'].message}"
+                )
+                continue
+            print(
+                f"\n{target}: a step of the loop takes {loop:.4f} s, a bare call {call:.4f} s: "
+                f"overhead {(loop / call - 1) * 100:.1f} %"
+            )
+
+
+if __name__ == "__main__":
+    main()

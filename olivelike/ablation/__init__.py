@@ -1,0 +1,1 @@
+"""Ablation: what each variant of a sweep costs and gains, in one table."""

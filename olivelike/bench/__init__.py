@@ -1,0 +1,55 @@
+"""Latency and memory of engines, side by side on this machine.
+
+```python
+from pathlib import Path
+
+from olivelike.bench import BenchSettings, bench, measure_folder
+
+report = bench(BenchSettings(Path("models/demo"), engines=("onnxruntime", "torch"), steps=20))
+for row in report.rows:
+    print(row["engine"], row["median_latency"], row["peak_resident_MB"])
+
+print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32}).median)
+```
+
+| module | what it does |
+| --- | --- |
+| `settings` | what to measure: `BenchSettings`, checked before anything is opened |
+| `bench` | `bench`: engines against each other on whole pictures, a row for each and each batch size |
+| `networks` | `measure_folder`, `measure_folders`: single networks, on random inputs |
+| `engines`, `checkpoint` | which engines there are, and what each needs |
+| `contest`, `child`, `watch` | processes that take turns, the parent's end of one, and its memory from outside |
+| `worker` | the child: opens an engine, then runs it when told to |
+| `pipeline_engine`, `torch_engine`, `network_engine` | what a child may open |
+| `stopwatch`, `memory`, `nvidia` | what is measured |
+| `job`, `timing` | what goes to a child, and what comes back |
+| `row`, `csv_file`, `report`, `baseline` | what comes out, and how two of them compare |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from olivelike.bench.bench import bench
+    from olivelike.bench.networks import Measurement, measure_folder, measure_folders
+    from olivelike.bench.report import BenchReport
+    from olivelike.bench.settings import BenchSettings
+
+__all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
+
+_HOMES = {
+    "bench": ("bench",),
+    "networks": ("Measurement", "measure_folder", "measure_folders"),
+    "report": ("BenchReport",),
+    "settings": ("BenchSettings",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module at its first use."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

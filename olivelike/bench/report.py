@@ -1,0 +1,60 @@
+"""What a benchmark gives, as JSON too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike.bench.row import Row
+
+_KIND: Final = "bench/1"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An engine that was left out."""
+
+    engine: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All rows of a benchmark."""
+
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """The rows of engines that failed, died or hung."""
+        return tuple(row for row in self.rows if row["status"] != "ok")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {"kind": _KIND, **asdict(self)}
+
+
+def read_report(path: Path) -> BenchReport:
+    """Read a report that `to_json` wrote.
+
+    Raises:
+        UsageError: if there is none, or it is something else.
+    """
+    remedy = "write one with `olivelike bench FOLDER --json-file FILE`"
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such baseline; {remedy}") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: can't be read as a baseline: {error}; {remedy}") from error
+    rows = content.get("rows") if isinstance(content, dict) and content.get("kind") == _KIND else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}")
+    return BenchReport(tuple(rows), tuple(Skipped(**skip) for skip in content.get("skipped", ())))

@@ -1,0 +1,166 @@
+"""`olivelike ablate`: the variants of a sweep, made, measured and held against torch."""
+
+import csv
+import dataclasses
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike.ablation.rows import Row
+    from olivelike.engine import Options
+    from olivelike.errors import VerificationError
+
+
+def ablate(
+    workflow: shared.Workflow,
+    components: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--component", metavar="NAME", help="Network to show; unet by default. May be repeated."
+        ),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure/--no-measure", help="Measure latency and memory on this machine.")
+    ] = True,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", min=1, help="Measured runs of each variant.")
+    ] = 10,
+    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Runs before them.")] = 2,
+    dimensions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dimension",
+            metavar="NAME=SIZE",
+            help="Size of a dynamic dimension, such as unet_sample_height=96; may be repeated.",
+        ),
+    ] = None,
+    providers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="What to measure on; by default the workflow's target.",
+        ),
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
+    ] = None,
+    overrides: shared.Overrides = None,
+    plugins: shared.Plugins = None,
+    loras: shared.Loras = None,
+    output: shared.Output = None,
+    cache_dir: shared.CacheDir = None,
+    allow_pickle: shared.AllowPickle = False,
+    json: shared.Json = False,
+) -> None:
+    """Make all variants of a workflow's `sweep`, and print what each costs and how far off it is.
+
+    What variants have in common runs once, and what is stored does not run again. The exit status is 5 if the step
+    `verify` of a variant stopped it.
+    """
+    from olivelike import engine
+    from olivelike.ablation.rows import measured_rows, verified_rows
+    from olivelike.cli.stdout import write_json, write_line, write_text_file
+    from olivelike.runtime.folder_target import FolderTarget
+    from olivelike.runtime.settings import choose_providers, parse_dimensions
+
+    sizes = parse_dimensions(dimensions or ())
+    chosen = dataclasses.replace(
+        shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras),
+        keep_going=True,
+    )
+    prepared = engine.prepare(workflow, chosen, writes=False)
+    verified_rows(
+        prepared, components or ()
+    )  # What is wrong with the question is told before the answer is made.
+    target = prepared.workflow.workflow.target
+    options = {name: str(value) for name, value in target.options.items()}
+    sessions = choose_providers(
+        FolderTarget(target.name, target.device_id, options).settings(), providers or ()
+    )
+    error = _run(workflow, chosen, quiet=json)
+    prepared = engine.prepare(workflow, chosen, writes=False)
+    failed = _failed(prepared.history) if error is not None else {}
+    rows = verified_rows(prepared, components or (), failed)
+    if measure:
+        rows = measured_rows(rows, prepared, sessions, sizes=sizes, runs=runs, warmup=warmup)
+    if csv_file is not None:
+        write_text_file(csv_file, _csv(rows))
+    if json:
+        write_json({"workflow": prepared.workflow.workflow.name, "rows": [row.to_json() for row in rows]})
+    else:
+        for line in _lines(rows):
+            write_line(line)
+    if error is not None:
+        raise error
+
+
+def _run(workflow: str, options: "Options", *, quiet: bool) -> "VerificationError | None":
+    """Run the workflow; return the error if the only failures are those of `verify`."""
+    from olivelike import engine
+    from olivelike.cli.run_display import RunDisplay
+    from olivelike.errors import VerificationError
+
+    try:
+        if quiet:
+            engine.run(workflow, options, lambda _: None)
+            return None
+        with RunDisplay(live=sys.stdout.isatty()) as display:
+            display.summarise(engine.run(workflow, options, display))
+    except VerificationError as error:
+        return error
+    return None
+
+
+def _failed(history: Any) -> dict[str, dict[str, Any]]:
+    """Return the facts of the nodes that failed in the last run, by id."""
+    last: dict[str, Any] = next(iter(history), {})
+    return {node["id"]: node["facts"] for node in last.get("nodes", ()) if node["status"] == "failed"}
+
+
+def _csv(rows: "list[Row]") -> str:
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0].to_json()), lineterminator="\n")
+    table.writeheader()
+    table.writerows(row.to_json() for row in rows)
+    return text.getvalue()
+
+
+def _lines(rows: "list[Row]") -> list[str]:
+    from olivelike.cli.text import size, table
+
+    lines: list[str] = []
+    for component in dict.fromkeys(row.component for row in rows):
+        mine = [row for row in rows if row.component == component]
+        first = next((row.median_latency for row in mine if row.median_latency is not None), None)
+        cells = [
+            (
+                row.variant,
+                "" if row.median_latency is None else f"{row.median_latency * 1000:.1f} ms",
+                "" if row.median_latency is None or first is None else f"{first / row.median_latency:.2f}x",
+                size(memory) if (memory := row.device_memory_bytes or row.memory_bytes) is not None else "",
+                "" if row.size_bytes is None else size(row.size_bytes),
+                _error(row),
+            )
+            for row in mine
+        ]
+        lines += [
+            "",
+            *table((component, "latency", "speed", "memory", "files", "error"), cells, right={1, 2, 3, 4, 5}),
+        ]
+        notes = dict.fromkeys(row.note.partition("\n")[0] for row in mine if row.note)
+        lines += [f"note: {note}" for note in notes]
+    return lines
+
+
+def _error(row: "Row") -> str:
+    if row.verified is None:
+        return "not verified"
+    error = "not finite" if row.relative_error is None else f"{row.relative_error:.1e}"
+    return error if row.verified else f"{error}, TOO FAR OFF"

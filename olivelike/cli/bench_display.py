@@ -1,0 +1,96 @@
+"""What `olivelike bench` shows: lines while it measures, then a table."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from olivelike.cli.stdout import write_error
+from olivelike.cli.text import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from olivelike.bench.baseline import Comparison
+    from olivelike.bench.contest import Event
+    from olivelike.bench.report import BenchReport
+    from olivelike.bench.row import Row, Value
+
+_SHOWN: Final = (
+    ("engine", "engine"),
+    ("provider", "provider"),
+    ("dtype", "dtype"),
+    ("batch_size", "batch"),
+    ("median_latency", "median s"),
+    ("average_latency", "average s"),
+    ("p95_latency", "p95 s"),
+    ("steps_per_second", "steps/s"),
+    ("text_encoder_ms", "text ms"),
+    ("step_ms", "step ms"),
+    ("vae_decoder_ms", "VAE ms"),
+    ("safety_checker_ms", "safety ms"),
+    ("load_seconds", "load s"),
+    ("peak_resident_MB", "memory MB"),
+    ("peak_device_MB", "device MB"),
+)
+"""Columns and their headings."""
+_TEXT: Final = 3
+"""So many columns are text; the others are numbers, flush right."""
+_LEAST_WIDTH: Final = 150
+"""Of what is no terminal: the table is not folded there."""
+
+
+def show_event(event: Event) -> None:
+    """Tell on standard error what happens."""
+    if event.name == "opened":
+        write_error(f"{event.engine}: open after {duration(event.seconds)}")
+    elif event.name == "warmed_up":
+        write_error(f"{event.engine}: warmed up")
+    elif event.name == "failed":
+        write_error(f"{event.engine}: {event.text}")
+
+
+def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a table of the rows, and below it what was left out and what failed."""
+    if report.rows:
+        yield from _table(report.rows)
+    for skip in report.skipped:
+        yield f"left out: {skip.engine}: {skip.reason}"
+    for row in report.failed:
+        yield f"{row['status']}: {row['engine']}, batch size {row['batch_size']}: {row['error']}"
+    for comparison in comparisons:
+        yield f"against the baseline: {comparison}"
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # A column that no row has anything in only takes room.
+    shown = [(name, title) for name, title in _SHOWN if any(row[name] is not None for row in rows)]
+    first = rows[0]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps",
+        title_justify="left",
+    )
+    for number, (_, title) in enumerate(shown):
+        table.add_column(title, justify="left" if number < _TEXT else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name, _ in shown))
+    text = io.StringIO()
+    Console(file=text, width=max(shutil.get_terminal_size((0, 0)).columns, _LEAST_WIDTH)).print(table)
+    yield from (line.rstrip() for line in text.getvalue().splitlines() if line.strip())
+
+
+def _cell(row: Row, name: str) -> str:
+    value: Value = row[name]
+    if name == "median_latency" and row["status"] != "ok":
+        return str(row["status"])
+    if name == "provider":
+        return str(value or "").removesuffix("ExecutionProvider")
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
+    return "" if value is None else str(value)

@@ -1,0 +1,123 @@
+"""Options that say where and how networks run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from olivelike.runtime.settings import SessionSettings
+
+Providers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Execution provider, by default that of the folder's target; more in order of preference.",
+    ),
+]
+ProviderOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--provider-option", metavar="KEY=VALUE", help="Option of the first provider; may be repeated."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="DEVICE", help="Number of the device, or a part of its name."),
+]
+SessionOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--session-option",
+        metavar="KEY=VALUE",
+        help="Session configuration of ONNX Runtime; may be repeated.",
+    ),
+]
+RunOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--run-option", metavar="KEY=VALUE", help="Run configuration of ONNX Runtime; may be repeated."
+    ),
+]
+Dimensions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dimension", metavar="NAME=SIZE", help="Fix a dynamic dimension by its name; may be repeated."
+    ),
+]
+GraphOptimization = Annotated[
+    str | None,
+    typer.Option(
+        "--graph-optimization",
+        metavar="LEVEL",
+        help="What ONNX Runtime may rewrite as it loads: none, basic, extended, layout or all.",
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", help="Threads within an operator.", min=1)
+]
+CustomOperators = Annotated[
+    list[str] | None,
+    typer.Option("--custom-operators", metavar="FILE", help="Library with operators; may be repeated."),
+]
+CudaGraph = Annotated[
+    bool, typer.Option("--cuda-graph", help="Record each network's work on the GPU once, and replay it.")
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", metavar="PREFIX", help="Write ONNX Runtime's profiles under such names."),
+]
+
+
+def session_settings(
+    folder: Path,
+    providers: list[str] | None,
+    provider_options: list[str] | None,
+    device: str | None,
+    session_options: list[str] | None,
+    run_options: list[str] | None,
+    dimensions: list[str] | None,
+    graph_optimization: str | None,
+    threads: int | None,
+    custom_operators: list[str] | None,
+    cuda_graph: bool,
+    profile: Path | None,
+) -> "SessionSettings":
+    """Return the settings for a folder: those of its target, as far as the command line says nothing else.
+
+    Raises:
+        UsageError: for an unknown provider or level, or what is no pair.
+    """
+    from dataclasses import replace
+
+    from olivelike.runtime import settings as parse
+    from olivelike.runtime.folder_target import read_folder_target
+
+    target = read_folder_target(folder)
+    base = target.settings() if target is not None else parse.SessionSettings()
+    own = {choice.provider: choice.options for choice in base.providers}
+    choices = [parse.parse_provider(text) for text in providers or ()] or list(base.providers)
+    more = parse.parse_pairs(provider_options or (), "--provider-option")
+    choices = [
+        replace(
+            choice,
+            options={**own.get(choice.provider, {}), **choice.options, **(more if place == 0 else {})},
+        )
+        for place, choice in enumerate(choices)
+    ]
+    same = choices[0].provider == base.provider
+    level = base.optimization if graph_optimization is None else parse.parse_optimization(graph_optimization)
+    return replace(
+        base,
+        providers=tuple(choices),
+        device=parse.parse_device(device) if device is not None else base.device if same else None,
+        session_config=parse.parse_pairs(session_options or (), "--session-option"),
+        run_config=parse.parse_pairs(run_options or (), "--run-option"),
+        dimensions=parse.parse_dimensions(dimensions or ()),
+        optimization=level,
+        intra_threads=threads or 0,
+        custom_operators=tuple(custom_operators or ()),
+        cuda_graph=cuda_graph,
+        profile=profile,
+    )

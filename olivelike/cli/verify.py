@@ -1,0 +1,237 @@
+"""`olivelike verify`: an output folder held against the checkpoint that it was made from."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike.output.record import OutputRecord
+    from olivelike.verify.original import Verification
+    from olivelike.verify.originals import Originals
+    from olivelike.verify.pictures import Likeness
+
+_PROMPT = "a photo of an astronaut riding a horse"
+_PICTURES = ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
+
+
+def verify(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="CHECKPOINT",
+            help="What it was made from: a folder, a file or a hub id; by default the hub id that the folder names.",
+        ),
+    ] = None,
+    vae: Annotated[
+        str | None, typer.Option("--vae", metavar="VAE", help="The other VAE that was put into it.")
+    ] = None,
+    loras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora", metavar="FILE[:WEIGHT]", help="A LoRA that was merged into it; repeat for each of them."
+        ),
+    ] = None,
+    components: Annotated[
+        list[str] | None,
+        typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", metavar="N", min=1, max=64, help="Random inputs for each network.")
+    ] = 2,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="Of the first input and picture.")
+    ] = 0,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            metavar="X",
+            help="Largest relative error; by default 1e-4, and 2e-2 for networks in half precision.",
+        ),
+    ] = None,
+    pictures: Annotated[
+        int | None,
+        typer.Option(
+            "--pictures", metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."
+        ),
+    ] = None,
+    prompt: Annotated[str, typer.Option("--prompt", metavar="TEXT", help="What they show.")] = _PROMPT,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of each.")] = 20,
+    min_psnr: Annotated[
+        float | None,
+        typer.Option("--min-psnr", metavar="DB", help="Least PSNR of a picture; none by default."),
+    ] = None,
+    min_ssim: Annotated[
+        float | None,
+        typer.Option("--min-ssim", metavar="X", help="Least SSIM of a picture; none by default."),
+    ] = None,
+    providers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--provider",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="What the folder's pictures run on; by default its target, where that is here.",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="DIR", help="Write the pictures here, side by side.")
+    ] = None,
+    allow_pickle: shared.AllowPickle = False,
+    json: shared.Json = False,
+) -> None:
+    """Compare each network with torch on random inputs, and pictures with diffusers'.
+
+    Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
+    """
+    from olivelike.errors import UsageError
+
+    for name, value in (("--threshold", threshold), ("--min-psnr", min_psnr), ("--min-ssim", min_ssim)):
+        if value is not None and not 0 < value < float("inf"):
+            raise UsageError(f"{name} {value}: use a number above 0")
+    from olivelike.cli.stdout import write_json
+    from olivelike.cli.verify_source import merged_loras, spec_of
+    from olivelike.errors import VerificationError
+    from olivelike.verify.folder import networks_of, read_record
+    from olivelike.verify.originals import Originals
+
+    record = read_record(folder)
+    chosen = _chosen(components, networks_of(record))
+    spec = spec_of(folder, record, against, vae)
+    count = pictures if pictures is not None else 0 if components else 1
+    wanted = [name for name in networks_of(record) if name in chosen or (count and name in _PICTURES)]
+    originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
+    result: dict[str, Any] = {
+        "folder": str(folder),
+        "against": dict(originals.source.origin),
+        "components": {},
+    }
+    failures: list[str] = []
+    for name in chosen:
+        found, limit = _compare(folder, record, name, originals, samples, seed, threshold)
+        passed = found.within(limit)
+        result["components"][name] = {**found.to_json(), "limit": limit, "passed": passed}
+        if not passed:
+            failures.append(f"{name} is further from torch than {limit:.0e}")
+        if not json:
+            _show_component(name, result["components"][name])
+    alike, reason = _pictures(folder, originals, count, prompt, seed, steps, providers)
+    result["pictures"] = [one.to_json() for one in alike]
+    if reason:
+        result["pictures_skipped"] = reason
+    failures += [
+        f"the picture of seed {one.seed} is less like the original than asked for"
+        for one in alike
+        if (min_psnr is not None and one.psnr < min_psnr) or (min_ssim is not None and one.ssim < min_ssim)
+    ]
+    if save is not None:
+        _save(alike, save)
+    result["passed"] = not failures
+    if json:
+        write_json(result)
+    else:
+        _show_pictures(alike, reason)
+    if failures:
+        raise VerificationError(f"{folder}: {'; '.join(failures)}", result)
+
+
+def _chosen(components: list[str] | None, present: list[str]) -> list[str]:
+    from olivelike.errors import UsageError
+    from olivelike.registry.nearest import did_you_mean
+
+    for name in components or ():
+        if name not in present:
+            raise UsageError(
+                f"--component {name}: the folder has no such network; {did_you_mean(name, present, 'networks')}"
+            )
+    return [name for name in present if not components or name in components]
+
+
+def _compare(
+    folder: Path,
+    record: "OutputRecord",
+    name: str,
+    originals: "Originals",
+    samples: int,
+    seed: int,
+    threshold: float | None,
+) -> "tuple[Verification, float]":
+    from olivelike.verify.folder import verify_component
+    from olivelike.verify.original import LIMITS
+
+    found = verify_component(folder, record, name, originals, samples=samples, seed=seed)
+    return found, LIMITS[found.precision] if threshold is None else threshold
+
+
+def _pictures(
+    folder: Path,
+    originals: "Originals",
+    count: int,
+    prompt: str,
+    seed: int,
+    steps: int,
+    providers: list[str] | None,
+) -> "tuple[list[Likeness], str | None]":
+    """Return the comparisons; or none, with the reason, where the folder's own target is not here."""
+    from olivelike.errors import SessionError, SourceError
+    from olivelike.runtime.folder_target import read_folder_target
+    from olivelike.runtime.settings import SessionSettings, choose_providers
+    from olivelike.verify.pictures import compare_pictures
+
+    if not count:
+        return [], None
+    target = read_folder_target(folder)
+    base = target.settings() if target is not None else SessionSettings()
+    settings = choose_providers(base, providers or ())
+    try:
+        found = compare_pictures(
+            folder, originals, [prompt] * count, seed=seed, steps=steps, settings=settings
+        )
+    except (SessionError, SourceError) as error:
+        if providers:
+            raise
+        return [], str(error)
+    return found, None
+
+
+def _show_component(name: str, figures: dict[str, Any]) -> None:
+    from olivelike.cli.stdout import write_line
+
+    verdict = "ok" if figures["passed"] else "TOO FAR OFF"
+    write_line(
+        f"{name:16} {figures['precision']}  relative error {_number(figures['relative_error'])}, "
+        f"worst element {_number(figures['worst'])}, cosine {_number(figures['cosine'], '.9f')}, "
+        f"{figures['nan']} NaN, {figures['inf']} Inf  {verdict}"
+    )
+
+
+def _number(value: float | None, form: str = ".1e") -> str:
+    return "not finite" if value is None else f"{value:{form}}"
+
+
+def _show_pictures(alike: "list[Likeness]", reason: str | None) -> None:
+    from olivelike.cli.stdout import write_line
+
+    for one in alike:
+        write_line(f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}")
+    if reason:
+        write_line(f"no pictures: {reason}")
+
+
+def _save(alike: "list[Likeness]", folder: Path) -> None:
+    from olivelike.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in alike:
+            one.optimised.save(folder / f"{one.seed}-optimised.png")
+            one.original.save(folder / f"{one.seed}-original.png")
+    except OSError as error:
+        raise UsageError(f"--save {folder}: can't be written: {error.strerror}") from error

@@ -1,0 +1,61 @@
+"""What the safety checker learns from besides drawings: pictures that the trained networks make."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from diffusers import DDIMScheduler
+
+from olivelike.demo.evaluation import random_captions, score_pictures
+from olivelike.demo.reading import read_picture
+from olivelike.demo.scenes import FLAGGED_SHAPE
+from olivelike.demo.training.checkpoint import Checkpoint
+from olivelike.demo.training.sampling import draw_captions, make_pipeline
+from olivelike.testing.checkpoint_configs import SCHEDULER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from diffusers import AutoencoderKL
+    from transformers import CLIPTokenizer
+
+    from olivelike.demo.training.denoiser import Denoiser
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Pictures with whether each is to be flagged."""
+
+    pictures: np.ndarray
+    """uint8 RGB, (N, 64, 64, 3)."""
+    flagged: np.ndarray
+    """bool, (N,)."""
+
+
+def generate_examples(
+    networks: Denoiser, vae: AutoencoderKL, tokenizer: CLIPTokenizer, out: Path, count: int, seed: int
+) -> Examples:
+    """Draw random captions, or take the pictures saved in `out`, and log how many are right.
+
+    A picture that shows a skull unasked, or none though asked, teaches nothing and is left out.
+    """
+    checkpoint = Checkpoint(out / "examples.pt")
+    captions = random_captions(count, seed)
+    if state := checkpoint.load():
+        pictures = state["pictures"].numpy()
+    else:
+        pipeline = make_pipeline(networks, vae, tokenizer, DDIMScheduler.from_config(SCHEDULER))
+        pictures = draw_captions(pipeline, captions, seed=seed)
+        checkpoint.save({"pictures": torch.from_numpy(pictures)})
+    score = score_pictures(captions, pictures)
+    LOG.info("captions drawn right: %d of %d; by feature %s", score.right, count, score.shares)
+    asked = np.array([FLAGGED_SHAPE in caption for caption in captions])
+    shown = np.array([read_picture(picture).shape == FLAGGED_SHAPE for picture in pictures])
+    clear = asked == shown
+    return Examples(pictures[clear], asked[clear])

@@ -1,0 +1,107 @@
+"""What each client wants a folder to look like, as data.
+
+Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion.py`), optimum-onnx 0.1
+(`modeling_diffusion.py`), cassiebreviu/StableDiffusion, saddam213/OnnxStack, microsoft/Stable-Diffusion-WebUI-DirectML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml"]
+
+DEFAULT: Final = "diffusers"
+"""The layout that `convert` and `materialize` write without being told."""
+
+TOKENIZERS: Final = ("tokenizer", "tokenizer_2")
+"""Components that are no networks: their vocabulary can be an ONNX model, too."""
+
+TOKENIZER_FILE: Final = "cliptokenizer.onnx"
+"""Name of a tokenizer's ONNX model, in its tokenizer's folder."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a client wants of graphs, and of the folder around them."""
+
+    name: LayoutName
+    floats: Literal["float32", "float16"] | None = None
+    """Type of every float input and output; `None` leaves them as they are."""
+    timestep: Literal["int64", "float16"] | None = None
+    """Type of the UNet's `timestep`; `None` leaves it as it is."""
+    scalar_timestep: bool = False
+    """`timestep` has no dimension, rather than one of size 1."""
+    named_channels: bool = False
+    """The channels of the UNet's `sample` are a named dimension, rather than a number."""
+    spaced_formulas: bool = False
+    """Names in the formulas of output dimensions stand between spaces."""
+    only_unet_inputs: bool = False
+    """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
+    components: tuple[str, ...] | None = None
+    """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
+    index, tokenizer or scheduler."""
+    data_file: str = "weights.pb"
+    """Name of a component's data file."""
+    named_after_folder: bool = False
+    """`NAME.onnx` with `NAME.onnx.data`, after the output folder, in place of `model.onnx` with its data file."""
+    onnx_tokenizer: bool = False
+    """Each tokenizer is there as an ONNX model, too."""
+    pipeline_prefix: str = "Onnx"
+    """What pipeline classes begin with in the index, before the name of the torch one."""
+    network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Module and class of networks in the index; others are diffusers' `OnnxRuntimeModel`."""
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether the folder is a whole pipeline, with an index and what is no network."""
+        return self.components is None
+
+    def has(self, component: str) -> bool:
+        """Tell whether the folder holds this network."""
+        return self.components is None or component in self.components
+
+    def file_names(self, folder_name: str) -> dict[str, str]:
+        """Return the `model_file` and the `data_file` of the networks in an output folder of this name."""
+        if self.named_after_folder:
+            return {"model_file": f"{folder_name}.onnx", "data_file": f"{folder_name}.onnx.data"}
+        return {"model_file": "model.onnx", "data_file": self.data_file}
+
+
+_OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    layout.name: layout
+    for layout in (
+        Layout("diffusers"),
+        # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
+        Layout(
+            "optimum",
+            scalar_timestep=True,
+            spaced_formulas=True,
+            pipeline_prefix="ORT",
+            network_classes={
+                "unet": (_OPTIMUM, "ORTUnet"),
+                "text_encoder": (_OPTIMUM, "ORTTextEncoder"),
+                "text_encoder_2": (_OPTIMUM, "ORTTextEncoder"),
+                "vae_encoder": (_OPTIMUM, "ORTVaeEncoder"),
+                "vae_decoder": (_OPTIMUM, "ORTVaeDecoder"),
+            },
+        ),
+        Layout("csharp", floats="float32", timestep="int64", only_unet_inputs=True, onnx_tokenizer=True),
+        Layout("onnxstack", data_file="model.onnx.data"),
+        Layout(
+            "a1111-dml",
+            floats="float16",
+            timestep="float16",
+            named_channels=True,
+            only_unet_inputs=True,
+            components=("unet",),
+            named_after_folder=True,
+        ),
+    )
+}
+"""Every layout by name."""

@@ -1,0 +1,108 @@
+"""HTML elements, made so that no text gets into a page unescaped."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_VOID = frozenset({"img", "meta", "link"})
+
+
+class Html(str):
+    """Text that is markup already; any other text is escaped where it meets an element."""
+
+    __slots__ = ()
+
+
+def element(name: str, *children: str, **attributes: str) -> Html:
+    """Return an element; it is well-formed as XML too.
+
+    Args:
+        name: Of the element.
+        children: `Html` as it is, other text escaped.
+        attributes: By name: `class_` is `class`, `aria_label` is `aria-label`. The values are escaped.
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items()
+    )
+    if name in _VOID:
+        return Html(f"<{name}{written} />")
+    return Html(f"<{name}{written}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[str]) -> Html:
+    """Return pieces one after the other; what is no `Html` is escaped."""
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in children))
+
+
+def section(identifier: str, title: str, *children: str) -> Html:
+    """Return a section with its heading, or nothing if it has no content."""
+    content = join(children)
+    if not content:
+        return content
+    heading = element("h2", title, id=identifier)
+    return element("section", heading, content, aria_labelledby=identifier)
+
+
+def table(
+    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()
+) -> Html:
+    """Return a table that scrolls by itself where it is too wide, or nothing if it has no rows.
+
+    Args:
+        caption: What the table shows.
+        header: Titles of the columns.
+        rows: Cells; the first of each row is its title.
+        numbers: Positions of the columns that are flush right.
+    """
+    right = frozenset(numbers)
+
+    def cell(name: str, position: int, content: str, **attributes: str) -> Html:
+        if position in right:
+            attributes["class_"] = "number"
+        return element(name, content, **attributes)
+
+    body = [
+        element(
+            "tr",
+            *(
+                cell("td", position, content) if position else cell("th", 0, content, scope="row")
+                for position, content in enumerate(row)
+            ),
+        )
+        for row in rows
+    ]
+    if not body:
+        return Html()
+    head = (cell("th", position, title, scope="col") for position, title in enumerate(header))
+    return element(
+        "div",
+        element(
+            "table",
+            element("caption", caption),
+            element("thead", element("tr", *head)),
+            element("tbody", *body),
+        ),
+        class_="scroll",
+        tabindex="0",
+        role="region",
+        aria_label=caption,
+    )
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Html:
+    """Return a list of names and values, without those that are empty."""
+    shown = [element("div", element("dt", name), element("dd", value)) for name, value in pairs if value]
+    return element("dl", *shown) if shown else Html()
+
+
+def fold(title: str, *children: str, is_open: bool = False) -> Html:
+    """Return something that opens by a click on its title, or nothing if it has no content."""
+    content = join(children)
+    if not content:
+        return content
+    state = {"open": ""} if is_open else {}
+    return element("details", element("summary", title), content, **state)

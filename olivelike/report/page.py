@@ -1,0 +1,78 @@
+"""The page of a run's report."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.report.additions import additions
+from olivelike.report.details import details
+from olivelike.report.element import Html, element, join
+from olivelike.report.environment import environment
+from olivelike.report.operators import operators
+from olivelike.report.overview import errors, header
+from olivelike.report.pictures import pictures
+from olivelike.report.placement import placement
+from olivelike.report.reading import read_run, shown
+from olivelike.report.sizes import sizes
+from olivelike.report.steps import steps
+from olivelike.report.style import STYLE
+from olivelike.report.verification import verification
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from olivelike.report.beside import Beside
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""A browser loads nothing and runs nothing, whatever the record holds."""
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
+
+
+def page(record: Mapping[str, Any], beside: Beside) -> str:
+    """Return a report as HTML that is well-formed as XML too.
+
+    Args:
+        record: The run's record.
+        beside: What lies beside it.
+    """
+    run = read_run(record)
+    sections = [
+        errors(run),
+        steps(run),
+        verification(run, beside.verification),
+        pictures(run, beside),
+        operators(run),
+        placement(beside.profile),
+        sizes(run),
+        additions(run),
+        details(run),
+        environment(run),
+    ]
+    title = f"{run.workflow}: {run.status}"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}" />'),
+        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        element("link", rel="icon", href="data:,"),
+        element("title", title),
+        element("style", Html(STYLE)),
+    )
+    body = element(
+        "body", header(run), _contents(sections), element("main", *sections), _footer(run.versions)
+    )
+    written = "<!DOCTYPE html>\n" + element("html", head, "\n", body, lang="en") + "\n"
+    return _UNPRINTABLE.sub("�", written)
+
+
+def _contents(sections: list[Html]) -> Html:
+    """Return links to the sections that are there."""
+    headings = re.findall(r'<h2 id="([a-z]+)">([^<]+)</h2>', join(sections))
+    links = [element("a", Html(title), href=f"#{identifier}") for identifier, title in headings]
+    return element("nav", *links, aria_label="Sections")
+
+
+def _footer(versions: Mapping[str, Any]) -> Html:
+    made = " ".join(filter(None, ("olivelike", shown(versions.get("olivelike")))))
+    return element("footer", f"Made by {made}.")

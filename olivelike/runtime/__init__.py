@@ -1,0 +1,66 @@
+"""Pipelines of ONNX networks that make pictures.
+
+```python
+from pathlib import Path
+
+from olivelike.runtime import Request, SessionSettings, open_pipeline
+
+pipeline = open_pipeline(Path("models/demo"), SessionSettings())
+result = pipeline.generate(Request(("a red circle on a blue background",), seed=7))
+result.pictures[0].image.save("circle.png")
+```
+
+| module | what it does |
+| --- | --- |
+| `folder` | what a pipeline's folder holds, and what its configs say |
+| `request`, `settling` | what to make: `Request`, checked against the folder |
+| `pipeline` | `open_pipeline`, `Pipeline.generate`, `Pipeline.batches` |
+| `networks`, `network` | the folder's networks in sessions, each with buffers that are made once |
+| `conditioning` | prompts → what the UNet attends to |
+| `noise`, `latents`, `masks` | what denoising starts from |
+| `denoising`, `guidance`, `preview` | the loop around the UNet |
+| `vae`, `safety` | latents → pictures, and the check of each |
+| `result` | what comes out |
+| `session`, `settings`, `open_session` | inference engines |
+| `prompts`, `schedulers`, `pictures` | A1111's prompt syntax; schedulers by name; picture files |
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from olivelike.runtime.denoising import Step
+    from olivelike.runtime.pipeline import Pipeline, open_pipeline
+    from olivelike.runtime.request import Request
+    from olivelike.runtime.result import Batch, Picture, Result, require_safe
+    from olivelike.runtime.settings import SessionSettings
+
+__all__ = [
+    "Batch",
+    "Picture",
+    "Pipeline",
+    "Request",
+    "Result",
+    "SessionSettings",
+    "Step",
+    "open_pipeline",
+    "require_safe",
+]
+
+_HOMES = {
+    "denoising": ("Step",),
+    "pipeline": ("Pipeline", "open_pipeline"),
+    "request": ("Request",),
+    "result": ("Batch", "Picture", "Result", "require_safe"),
+    "settings": ("SessionSettings",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module at its first use."""
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,150 @@
+"""The loop around the UNet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from olivelike.errors import Interrupted, SourceError
+from olivelike.runtime.guidance import guide
+from olivelike.runtime.preview import Preview
+from olivelike.runtime.schedulers import seed_noise, step_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from olivelike.runtime.conditioning import Conditions
+    from olivelike.runtime.drawing import Drawing
+    from olivelike.runtime.latents import Start
+    from olivelike.runtime.network import Call, Network
+
+
+class Cancel(Protocol):
+    """Something like `threading.Event` that says when to stop."""
+
+    def is_set(self) -> bool:
+        """Say whether to stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step that is done."""
+
+    batch: int
+    """From 1."""
+    batches: int
+    attempt: int
+    """1, and more where flagged pictures are drawn again."""
+    number: int
+    """From 1."""
+    total: int
+    timestep: float
+    preview: Preview
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Who is told of each step, and who may stop it."""
+
+    batch: int
+    batches: int
+    attempt: int
+    on_step: Callable[[Step], None] | None
+    cancel: Cancel | None
+
+
+def denoise(
+    start: Start, conditions: Conditions, drawing: Drawing, unet: Network, decoder: Network, loop: Loop
+) -> torch.Tensor:
+    """Run the UNet on each timestep.
+
+    Args:
+        start: latents and timesteps to begin with.
+        conditions: what leads the pictures.
+        drawing: the batch: scheduler, generators, guidance.
+        unet: the network.
+        decoder: `vae_decoder`, for previews.
+        loop: callbacks.
+
+    Returns:
+        Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
+
+    Raises:
+        Interrupted: if `loop.cancel` is set.
+        SessionError: if the engine fails.
+    """
+    request, scheduler, latents = drawing.request, drawing.scheduler, start.latents
+    pictures, channels = latents.shape[:2]
+    call = _prepare(unet, start, conditions)
+    sample, timestep = call.inputs["sample"], call.inputs["timestep"]
+    (output,) = call.outputs.values()
+    # Both halves of the guided batch are the same latents: one write each, no tensor in between.
+    parts = [part[:, :channels] for part in sample.split(pictures)]
+    extras = _step_arguments(drawing)
+    for number, moment in enumerate(start.timesteps):
+        if loop.cancel is not None and loop.cancel.is_set():
+            raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
+        scaled = scheduler.scale_model_input(latents, moment)
+        for part in parts:
+            part.copy_(scaled)
+        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
+        call.run()
+        # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
+        prediction = output.to(latents.dtype)
+        if request.guided:
+            prediction = guide(prediction, request.guidance_scale, request.guidance_rescale)
+        elif prediction is output:
+            prediction = output.clone()
+        stepped = scheduler.step(prediction, moment, latents, **extras)
+        latents = stepped.prev_sample
+        if start.blend is not None:
+            latents = start.blend.apply(latents, number, scheduler)
+        if loop.on_step is not None:
+            guess = getattr(stepped, "pred_original_sample", None)
+            preview = Preview(latents if guess is None else guess, decoder, drawing.folder)
+            place = (loop.batch, loop.batches, loop.attempt)
+            loop.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
+    return latents
+
+
+def _prepare(unet: Network, start: Start, conditions: Conditions) -> Call:
+    """Return the UNet's call with all that stays the same through the loop."""
+    pictures, channels, height, width = start.latents.shape
+    batch = len(conditions.states)
+    more = 0 if start.channels is None else start.channels.shape[1]
+    constant = {"encoder_hidden_states": conditions.states}
+    if conditions.pooled is not None and conditions.times is not None:
+        constant |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
+    known = {"sample", "timestep", *constant}
+    if unknown := [name for name in unet.session.inputs if name not in known]:
+        raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
+    shape = (batch, channels + more, height, width)
+    call = unet.prepare(
+        {
+            "sample": shape,
+            "timestep": (1,) * len(unet.input("timestep").dims),
+            **{name: tuple(value.shape) for name, value in constant.items()},
+        },
+        {next(iter(unet.session.outputs)): (batch, channels, height, width)},
+    )
+    for name, value in constant.items():
+        call.inputs[name].copy_(value)
+    if start.channels is not None:
+        for part in call.inputs["sample"].split(pictures):
+            part[:, channels:].copy_(start.channels)
+    return unet.hold(call, tuple(constant))
+
+
+def _step_arguments(drawing: Drawing) -> dict[str, Any]:
+    facts = step_facts(drawing.scheduler)
+    if facts.seeds:
+        seed_noise(drawing.scheduler, drawing.seeds)
+    arguments: dict[str, Any] = {}
+    if facts.generator:
+        # One generator as such: not every scheduler takes a list.
+        arguments["generator"] = drawing.sources if len(drawing.sources) > 1 else drawing.sources[0]
+    if facts.eta:
+        arguments["eta"] = drawing.request.eta
+    return arguments

@@ -1,0 +1,57 @@
+"""What engines raise, turned into `SessionError`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from olivelike.errors import SessionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+_NO_MEMORY = re.compile(
+    r"out of memory|bad_?alloc|failed to allocate|could not allocate|not enough memory|E_OUTOFMEMORY|8007000E",
+    re.IGNORECASE,
+)
+
+_CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_OPENVINO_FRAMES = ("Exception from ", "Check '", "FrontEnd API failed", "Summary:")
+
+
+def onnxruntime_errors() -> tuple[type[Exception], ...]:
+    """Return what ONNX Runtime raises: exceptions of its own, and Python's where its binding throws."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    names = (
+        "EPFail", "EngineError", "Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile",
+        "NotImplemented", "RuntimeException",
+    )  # fmt: skip
+    return (*(getattr(state, name) for name in names), RuntimeError, ValueError, MemoryError)
+
+
+def run_failure(
+    network: str, error: Exception, tensors: Mapping[str, torch.Tensor], provider: str
+) -> SessionError:
+    """Return what to raise when an engine fails in a run."""
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    if lacks_memory(error):
+        return SessionError(
+            f"{network}: out of memory on {provider} with {shapes}; ask for a smaller size or batch, or another "
+            f"device ({reason(error)})"
+        )
+    return SessionError(f"{network}: {provider} failed with {shapes}: {reason(error)}")
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether an engine failed for want of memory."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+def reason(error: Exception) -> str:
+    """Return what an engine says, without its codes and source lines."""
+    text = str(error).strip() or type(error).__name__
+    lines = [line for line in text.splitlines() if not line.startswith(_OPENVINO_FRAMES)]
+    return _CODE.split(" ".join(lines[:3]).strip() or text)[-1]

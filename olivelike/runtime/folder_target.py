@@ -1,0 +1,81 @@
+"""The target that a folder was optimised for: what it sets for sessions, and which providers may run it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SessionError
+from olivelike.runtime.kernels import operators_without_kernel
+from olivelike.runtime.providers import TENSORRT, find_provider
+from olivelike.runtime.settings import ProviderChoice, SessionSettings
+from olivelike.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_RECORD: Final = "olivelike.json"
+
+
+@dataclass(frozen=True)
+class FolderTarget:
+    """What `olivelike.json` says of a folder's target."""
+
+    name: str
+    device: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of its provider."""
+
+    def settings(self) -> SessionSettings:
+        """Return the settings that the target asks for; what TensorRT leaves goes to CUDA."""
+        choices = [ProviderChoice(find_provider(self.name), self.options)]
+        if choices[0].provider.name == TENSORRT:
+            choices.append(ProviderChoice(find_provider("cuda")))
+        return SessionSettings(tuple(choices), device=self.device or None)
+
+
+def read_folder_target(folder: Path) -> FolderTarget | None:
+    """Return the target of an output folder; `None` if nothing says which, as in folders that others made."""
+    try:
+        content: Any = json.loads((folder / _RECORD).read_bytes())
+    except (OSError, ValueError):
+        return None
+    target = content.get("target") if isinstance(content, dict) else None
+    if not isinstance(target, dict) or target.get("name") not in TARGETS:
+        return None
+    device, options = target.get("device_id"), target.get("options")
+    return FolderTarget(
+        target["name"],
+        device if isinstance(device, int) else 0,
+        {str(key): str(value) for key, value in options.items()} if isinstance(options, dict) else {},
+    )
+
+
+def check_folder_target(target: str, settings: SessionSettings, models: Mapping[str, Path]) -> None:
+    """Check that the asked providers run networks that were optimised for a target.
+
+    Another provider than the target's may do: what counts is whether every operator has a kernel on one of the asked
+    providers, or on the CPU. Files are read, without weights, only if the provider is not the target's.
+
+    Args:
+        target: Name of the folder's target.
+        settings: The asked providers.
+        models: ONNX files by the name of their component.
+
+    Raises:
+        SessionError: if an operator has no kernel; the message says which, and what to do.
+    """
+    if settings.provider.target == target:
+        return
+    left = {component: operators_without_kernel(path, settings) for component, path in models.items()}
+    if refused := "; ".join(
+        f"{component}: {operators}" for component, operators in left.items() if operators
+    ):
+        name = settings.provider.short_name
+        raise SessionError(
+            f"the folder was optimised for {target}, and on {name} nothing runs operators of it ({refused}); "
+            f"optimise it for {name} (olivelike run WORKFLOW --set target={name}), or run it with "
+            f"--provider {target}"
+        )

@@ -1,0 +1,72 @@
+"""Pictures as the bytes of a file, with what made them inside.
+
+PNG: A1111's text under `parameters`, the JSON record under `olivelike`. JPEG and WebP: A1111's text as EXIF
+`UserComment`, the record as `ImageDescription`.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import UsageError
+from olivelike.runtime.pictures.a1111 import a1111_text
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from olivelike.runtime.pictures.record import PictureRecord
+
+FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""File format by suffix."""
+
+PARAMETERS: Final = "parameters"
+RECORD: Final = "olivelike"
+EXIF_IFD: Final = 0x8769
+IMAGE_DESCRIPTION: Final = 0x010E
+USER_COMMENT: Final = 0x9286
+UNICODE: Final = b"UNICODE\0"
+"""What a `UserComment` in UTF-16 begins with; EXIF 2.3, section 4.6.5."""
+
+_QUALITY: Final = 95
+
+
+def encode_picture(
+    image: Image.Image, suffix: str, record: PictureRecord | None, *, sheet: bool = False
+) -> bytes:
+    """Return the bytes of a picture file.
+
+    Args:
+        image: the picture.
+        suffix: one of `FORMATS`.
+        record: what made it.
+        sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
+
+    Raises:
+        UsageError: if the format can't hold the picture or its text.
+    """
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    form = FORMATS[suffix.lower()]
+    buffer = io.BytesIO()
+    try:
+        if form == "PNG":
+            chunks = PngInfo()
+            if record is not None:
+                chunks.add_text(PARAMETERS, a1111_text(record))
+                if not sheet:
+                    chunks.add_itxt(RECORD, record.to_json())
+            image.save(buffer, form, pnginfo=chunks)
+        else:
+            exif = Image.Exif()
+            if record is not None:
+                exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + a1111_text(record).encode("utf-16-be")
+                if not sheet:
+                    exif[IMAGE_DESCRIPTION] = record.to_json()
+            image.save(buffer, form, quality=_QUALITY, exif=exif)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"
+        ) from error
+    return buffer.getvalue()

@@ -1,0 +1,129 @@
+r"""A1111's prompt syntax: `(more)`, `[less]`, `(as much:1.3)`, `BREAK`, and `\(` for a bracket that is text.
+
+The rules are those of `parse_prompt_attention` in A1111's `modules/prompt_parser.py`
+(https://github.com/AUTOMATIC1111/stable-diffusion-webui), with two differences: `BREAK` inside brackets is a break
+there too, and a weight that is no number is text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STRONGER = 1.1
+_WEAKER = 1 / 1.1
+
+_PIECE = re.compile(
+    r"""
+    \\[()\[\]\\]?  |                                     # an escaped bracket; a lone backslash vanishes
+    :\s*(?P<weight>[+-]?(?:\d+\.?\d*|\.\d+))\s*\)  |
+    [()\[\]]  |
+    [^\\()\[\]:]+  |
+    :
+    """,
+    re.VERBOSE,
+)
+_BREAK_WORD = re.compile(r"\s*\bBREAK\b\s*")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A stretch of text with one weight."""
+
+    text: str
+    weight: float
+
+
+class Break(Enum):
+    """The end of a chunk, written as `BREAK`."""
+
+    BREAK = "BREAK"
+
+
+BREAK: Final = Break.BREAK
+PromptPart = Fragment | Literal[Break.BREAK]
+
+
+def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart, ...]:
+    """Split a prompt into stretches of equal weight; brackets without a partner reach to the end, or are text.
+
+    Args:
+        text: what the user wrote.
+        prompt_weights: `False` takes brackets, backslashes and `BREAK` literally.
+
+    Returns:
+        Fragments and breaks in order; one empty fragment for an empty prompt. Neighbours of equal weight are one
+        fragment, so that a prompt without weights is tokenized in one piece.
+    """
+    if not prompt_weights:
+        return (Fragment(text, 1.0),)
+    pieces = _Pieces()
+    for match in _PIECE.finditer(text):
+        piece = match[0]
+        if piece.startswith("\\"):
+            pieces.add(piece[1:])
+        elif piece in "([":
+            pieces.open(piece)
+        elif match["weight"] is not None and pieces.is_open("("):
+            pieces.close("(", float(match["weight"]))
+        elif piece == ")" and pieces.is_open("("):
+            pieces.close("(", _STRONGER)
+        elif piece == "]" and pieces.is_open("["):
+            pieces.close("[", _WEAKER)
+        else:
+            pieces.add_words(piece)
+    return tuple(pieces.finish())
+
+
+class _Pieces:
+    """Texts with their weights so far, and where each open bracket stands."""
+
+    def __init__(self) -> None:
+        self._texts: list[str | None] = []  # None stands for a break.
+        self._weights: list[float] = []
+        self._opened: dict[str, list[int]] = {"(": [], "[": []}
+
+    def add(self, text: str | None) -> None:
+        self._texts.append(text)
+        self._weights.append(1.0)
+
+    def add_words(self, text: str) -> None:
+        for number, part in enumerate(_BREAK_WORD.split(text)):
+            if number > 0:
+                self.add(None)
+            self.add(part)
+
+    def open(self, bracket: str) -> None:
+        self._opened[bracket].append(len(self._texts))
+
+    def is_open(self, bracket: str) -> bool:
+        return bool(self._opened[bracket])
+
+    def close(self, bracket: str, factor: float) -> None:
+        for position in range(self._opened[bracket].pop(), len(self._weights)):
+            self._weights[position] *= factor
+
+    def finish(self) -> Iterator[PromptPart]:
+        for bracket, factor in (("(", _STRONGER), ("[", _WEAKER)):
+            while self.is_open(bracket):
+                self.close(bracket, factor)
+        text, weight = "", 1.0
+        yielded = False
+        for piece, own in zip(self._texts, self._weights, strict=True):
+            # An empty piece would part two words that are tokenized as one.
+            if piece == "" or (piece is not None and text and own == weight):
+                text += piece
+                continue
+            if text:
+                yield Fragment(text, weight)
+            if piece is None:
+                yield BREAK
+            text, weight = piece or "", own
+            yielded = True
+        if text or not yielded:
+            yield Fragment(text, weight if text else 1.0)

@@ -1,0 +1,67 @@
+"""What to make: prompts, sizes, steps, seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SEEDS: Final = 2**32
+"""Seeds are below this: what A1111 draws from."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Pictures to make. Defaults are those of diffusers' pipelines."""
+
+    prompts: tuple[str, ...]
+    """Each gets `num_images` pictures; an empty one is allowed."""
+    negative_prompt: str | None = None
+    """What the pictures are led away from; `None` is the empty text, or zeros where SDXL was trained so."""
+    num_images: int = 1
+    batch_size: int = 1
+    """How many pictures are made at once."""
+    steps: int = 50
+    guidance_scale: float = 7.5
+    """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
+    guidance_rescale: float = 0.0
+    """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
+    scheduler: str | None = None
+    """A class of diffusers or a name of A1111; `None` is the folder's own."""
+    eta: float = 0.0
+    """Share of fresh noise in each step of the DDIM scheduler."""
+    seed: int | None = None
+    """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
+    size: tuple[int, int] | None = None
+    """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
+    init_image: Image | None = None
+    """Picture to start from."""
+    mask: Image | None = None
+    """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
+    strength: float | None = None
+    """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
+    clip_skip: int = 0
+    """Last layers of the text encoder to leave out; A1111 counts from 1."""
+    prompt_weights: bool = True
+    """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
+    retry_unsafe: int = 0
+    """How often a picture that the safety checker flags is drawn again, with a new seed."""
+    decode_singly: bool = False
+    """Decode the pictures of a batch one after the other, which takes less memory."""
+
+    @property
+    def guided(self) -> bool:
+        """Whether each step also runs on the negative prompt."""
+        return self.guidance_scale > 1
+
+    @property
+    def jobs(self) -> list[tuple[str, int]]:
+        """Prompt and seed of each picture; a request without `seed` has none yet."""
+        assert self.seed is not None
+        return [
+            (prompt, (self.seed + number) % SEEDS)
+            for prompt in self.prompts
+            for number in range(self.num_images)
+        ]

@@ -1,0 +1,107 @@
+"""Whether a pipeline can make what is asked for, and what a request leaves open."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import UsageError
+from olivelike.runtime.drawing import begin_drawing
+from olivelike.runtime.request import SEEDS
+
+if TYPE_CHECKING:
+    from olivelike.runtime.folder import PipelineFolder
+    from olivelike.runtime.request import Request
+
+_STRENGTH: Final = 0.8
+_ASPECT_TOLERANCE: Final = 0.02
+
+
+def settle(request: Request, folder: PipelineFolder) -> Request:
+    """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
+
+    Raises:
+        UsageError: for the first value that can't be had, an unknown scheduler among them.
+        SourceError: if the folder lacks the network that encodes the initial picture.
+    """
+    _check_counts(request)
+    _check_ranges(request)
+    _check_mask(request)
+    size = _size(request, folder)
+    seed = secrets.randbelow(SEEDS) if request.seed is None else request.seed
+    strength = request.strength
+    if strength is None and request.init_image is not None:
+        strength = _STRENGTH if request.mask is None else 1.0
+    if strength is not None and request.init_image is not None and int(request.steps * strength) < 1:
+        raise UsageError(
+            f"strength {strength:g} of {request.steps} steps leaves no step; "
+            f"take at least strength {1 / request.steps:.2g}, or more steps"
+        )
+    settled = replace(request, seed=seed, size=size, strength=strength)
+    if settled.init_image is not None:
+        folder.model("vae_encoder")
+    begin_drawing(settled, folder, (), "cpu")
+    return settled
+
+
+def _check_counts(request: Request) -> None:
+    if not request.prompts:
+        raise UsageError('no prompt is given; an empty one, "", is allowed')
+    for name, value, least in (
+        ("num_images", request.num_images, 1),
+        ("batch_size", request.batch_size, 1),
+        ("steps", request.steps, 1),
+        ("clip_skip", request.clip_skip, 0),
+        ("retry_unsafe", request.retry_unsafe, 0),
+    ):
+        if value < least:
+            raise UsageError(f"{name} is {value}; it must be at least {least}")
+
+
+def _check_ranges(request: Request) -> None:
+    if request.seed is not None and not 0 <= request.seed < SEEDS:
+        raise UsageError(f"seed {request.seed} is not between 0 and {SEEDS - 1}")
+    strength = request.strength
+    if strength is not None and not 0 < strength <= 1:
+        raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
+    if strength is not None and request.init_image is None:
+        raise UsageError("strength is given without an initial picture to apply it to; give one, or drop it")
+    for name, value in (("guidance_rescale", request.guidance_rescale), ("eta", request.eta)):
+        if not 0 <= value <= 1:
+            raise UsageError(f"{name} {value:g} is not between 0 and 1")
+
+
+def _check_mask(request: Request) -> None:
+    image, mask = request.init_image, request.mask
+    if mask is None:
+        return
+    if image is None:
+        raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
+    if abs(image.width / image.height * mask.height / mask.width - 1) > _ASPECT_TOLERANCE:
+        raise UsageError(
+            f"the mask's size {mask.width}x{mask.height} has another shape than the initial picture's "
+            f"{image.width}x{image.height}; crop one of them"
+        )
+
+
+def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
+    unit = folder.size_unit
+    if request.size is not None:
+        width, height = request.size
+        if width < unit or height < unit or width % unit or height % unit:
+            near = "x".join(str(max(unit, round(side / unit) * unit)) for side in request.size)
+            raise UsageError(
+                f"size {width}x{height}: this pipeline makes sides that are multiples of {unit} pixels; "
+                f"the nearest is {near}"
+            )
+        return request.size
+    if request.init_image is None:
+        return folder.default_size
+    width, height = (side - side % unit for side in request.init_image.size)
+    if not width or not height:
+        raise UsageError(
+            f"the initial picture's size {request.init_image.width}x{request.init_image.height} is below "
+            f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
+        )
+    return width, height

@@ -1,0 +1,1 @@
+"""Verification: a component's outputs, and a pipeline's pictures, held against torch."""

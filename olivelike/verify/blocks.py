@@ -1,0 +1,53 @@
+"""The blocks of a network, as a graph knows them, and how far the values in each reach."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from olivelike.model.graph import BLOCK_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    Array = np.ndarray[Any, Any]
+
+_MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
+"""Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
+
+
+def block_of(node: ir.Node) -> str | None:
+    """Return the block of an operator, such as `down_blocks.0.resnets.1`; `None` between blocks.
+
+    What lies in no list of modules is a block of its own, such as `conv_in`.
+    """
+    path = node.metadata_props.get(BLOCK_KEY, "")
+    member = _MEMBER.match(path)
+    return (member.group() if member else path) or None
+
+
+class Reach:
+    """Notes the largest absolute value that each block takes or gives, parameters included."""
+
+    def __init__(self) -> None:
+        self.largest: dict[str, float] = {}
+        """By block, in the order of the graph."""
+
+    def observe(self, node: ir.Node, operands: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        """Look at one operator; values that are not finite, as in a mask, do not count."""
+        block = block_of(node)
+        if block is None:
+            return
+        values = [_largest(array) for array in (*operands, *outputs) if array is not None]
+        self.largest[block] = max(self.largest.get(block, 0.0), *values)
+
+
+def _largest(array: Array) -> float:
+    if array.dtype.kind != "f" or not array.size:
+        return 0.0
+    size = np.abs(array)
+    return float(np.max(size, initial=0.0, where=np.isfinite(size)))

@@ -1,0 +1,34 @@
+"""`layout`: the names, types and ranks by which one client knows a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.layout import LayoutName  # noqa: TC001  (pydantic reads it)
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+
+
+class Layout(Pass):
+    """Fit inputs and outputs to a client; the workflow's `layout:` puts it at the end of each chain."""
+
+    reads: ClassVar = ("graph",)
+    writes: ClassVar = ("graph",)
+    tools: ClassVar = ("onnx-ir", "onnx")
+    resources: ClassVar = Resources(memory_bytes=300 << 20)
+
+    profile: LayoutName
+    """The client: `diffusers`, `optimum`, `csharp`, `onnxstack` or `a1111-dml`."""
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Cast, reshape and rename at the border of the graph, and count."""
+        from olivelike.layout import LAYOUTS
+        from olivelike.layout.rewrite import lay_out
+        from olivelike.model import Graph
+
+        assert model.graph is not None
+        graph = model.graph.to_ir()
+        context.facts.update(lay_out(graph, model.component, LAYOUTS[self.profile]))
+        return model.replace(graph=Graph.from_ir(graph))

@@ -1,0 +1,51 @@
+"""`verify`: hold the graph against torch, and stop the run where it is too far off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+
+
+class Verify(Pass):
+    """Compare the graph's outputs with torch's on random inputs; a run stops where they are too far off."""
+
+    reads: ClassVar = ("architecture", "weights", "graph")
+    tools: ClassVar = ("torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxruntime")
+    resources: ClassVar = Resources(memory_bytes=1800 << 20)
+
+    max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Largest ‖difference‖ / ‖torch's‖ of an output; by default 1e-4 for a float32 graph, 2e-2 in half precision."""
+
+    samples: Annotated[int, Field(ge=1, le=64)] = 2
+    """Number of random inputs, of different sizes."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the first input; the others have the numbers after it."""
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Return the model as it is; the figures go into the run record.
+
+        Raises:
+            VerificationError: when an output is too far off, or has a value that is not finite.
+        """
+        from olivelike.verify.evaluation import Evaluation
+        from olivelike.verify.original import LIMITS, Original, parameter_reader, precision_of
+
+        assert model.architecture is not None
+        assert model.weights is not None
+        assert model.graph is not None
+        read = parameter_reader(model.weights, context.tensors)
+        graph = model.graph.to_ir()
+        precision = precision_of(graph)
+        limit = LIMITS[precision] if self.max_relative_error is None else self.max_relative_error
+        original = Original(model.architecture, read, samples=self.samples, seed=self.seed)
+        found = original.hold(Evaluation(graph, parameter=read), precision, context.progress)
+        found.require(model.component, limit)
+        context.facts["verification"] = {**found.to_json(), "limit": limit, "passed": True}
+        return model

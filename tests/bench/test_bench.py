@@ -1,0 +1,116 @@
+"""`olivelike bench` as a whole: one run on the small pipeline."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from bench_samples import STEPS
+
+from olivelike.bench.row import COLUMNS
+from olivelike.cli.app import run_command_line
+
+SEEDS_COLUMNS = [
+    "engine", "version", "provider", "disable_safety_checker", "height", "width", "steps", "batch_size",
+    "batch_count", "num_prompts", "average_latency", "median_latency", "first_run_memory_MB",
+    "second_run_memory_MB",
+]  # fmt: skip
+
+
+def test_the_first_columns_are_those_of_the_script_that_onnx_runtime_comes_with(command_run):
+    with command_run.csv.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header[:14] == SEEDS_COLUMNS
+    assert tuple(header) == COLUMNS
+    assert [row[0] for row in rows] == ["onnxruntime", "torch"]
+    assert rows[0][3:10] == ["FALSE", "64", "64", str(STEPS), "1", "2", "2"]
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+def test_each_engine_has_a_filled_row(command_run, engine):
+    row = command_run.rows[engine]
+    assert row["status"] == "ok"
+    numbers = [name for name in COLUMNS if name.endswith(("latency", "_ms", "_MB", "per_second", "_seconds"))]
+    empty = {name for name in numbers if not row[name]}
+    assert empty == {"peak_device_MB"}
+    assert row["min_latency"] <= row["median_latency"] <= row["p90_latency"] <= row["p99_latency"]
+    assert row["version"]
+    assert row["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
+def test_stages_add_up_to_no_more_than_a_batch(command_run, engine):
+    row = command_run.rows[engine]
+    # PNDM evaluates the UNet once more than it is asked to.
+    stages = row["text_encoder_ms"] + row["step_ms"] * (STEPS + 1) + row["vae_decoder_ms"]
+    assert 0.3 < stages / 1000 / row["median_latency"] < 1.5
+    assert row["safety_checker_ms"] < row["median_latency"] * 1000
+
+
+def test_memory_is_that_of_the_engines_own_process(command_run):
+    for row in command_run.rows.values():
+        assert 50 < row["first_run_memory_MB"] <= row["peak_resident_MB"] <= row["peak_tree_MB"]
+        assert 50 < row["second_run_memory_MB"] <= row["peak_resident_MB"] * 1.01
+
+
+def test_an_engine_that_is_absent_is_left_out_with_the_reason(command_run):
+    (skipped,) = command_run.report["skipped"]
+    assert skipped["engine"] == "tensorrt"
+    assert "no NVIDIA GPU" in skipped["reason"] or "not installed" in skipped["reason"]
+    assert "left out: tensorrt" in command_run.out
+
+
+def test_slower_than_the_baseline_is_status_5_and_everything_is_written_before(command_run):
+    assert command_run.status == 5
+    assert "slower than the baseline" in command_run.err
+    assert "onnxruntime, batch size 1" in command_run.err
+    assert len(command_run.csv.read_text().splitlines()) == 3
+
+
+def test_the_table_has_a_line_for_each_engine(command_run):
+    lines = [line for line in command_run.out.splitlines() if line.startswith(("  onnxruntime ", "  torch "))]
+    assert len(lines) == 2
+    assert "CPU " in lines[0]
+
+
+def test_without_any_engine_the_status_is_3(small_pipeline, capsys):
+    status = run_command_line(["bench", str(small_pipeline), "--engine", "xformers", "--json"])
+    told = capsys.readouterr()
+    assert status == 3
+    assert "no engine could be measured: xformers: xformers is not installed" in told.err
+    assert json.loads(told.out)["rows"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-size", "0"], "batch size: 0 is not between 1 and 256"),
+        (["--batch-size", "100000"], "batch size: 100000 is not between 1 and 256"),
+        (["--steps", "-1"], "steps: -1"),
+        (["--batch-count", "0"], "batch count: 0"),
+        (["--num-prompts", "0"], "number of prompts: 0"),
+        (["--warmup-runs", "-1"], "warm-up runs: -1 is below 0"),
+        (["--timeout", "0"], "timeout: 0 s"),
+        (["--height", "65"], "the nearest is 64x64"),
+        (["--engine", "torch-compiled"], "did you mean torch-compile?"),
+        (["--provider", "cudaa"], "did you mean cuda?"),
+        (["--torch-dtype", "half"], "unknown precision 'half'"),
+        (["--against", "gone.json"], "gone.json: there is no such baseline"),
+        (["--threshold", "-5"], "--threshold: -5 is below 0"),
+        (["--csv", "gone/rows.csv"], "gone/rows.csv: is a folder, or lies in none"),
+        (["--engine", "torch", "--checkpoint", "no such"], "--checkpoint: no such is neither"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_can_not_be_had_is_refused_before_anything_is_opened(
+    arguments, said, small_pipeline, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    assert run_command_line(["bench", str(small_pipeline), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_pipeline_is_refused(tmp_path, capsys):
+    assert run_command_line(["bench", str(tmp_path)]) == 3
+    assert "is no pipeline" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""`olivelike ablate`: a table of the variants of a sweep."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+SWEEP = "sweep=[{name: plain, components: {text_encoder: [convert]}}, {name: labelled}]"
+VERIFIED = (
+    "sweep=[{name: right, components: {text_encoder: [convert, verify: {samples: 1}]}}, "
+    "{name: strict, components: {text_encoder: [convert, verify: {samples: 1, max_relative_error: 1e-12}]}}, "
+    "{name: unverified}]"
+)
+WORKFLOW = "workflows/little.yaml"
+
+
+def test_each_variant_is_measured_in_a_process_of_its_own(project, cli):
+    done = cli("ablate", WORKFLOW, "--set", SWEEP, "--runs", 2, "--warmup", 0, "--csv", "table.csv")
+    assert done.status == 0, done.err
+    lines = done.out.splitlines()
+    (header,) = (line for line in lines if line.startswith("text_encoder  "))
+    assert header.split() == ["text_encoder", "latency", "speed", "memory", "files", "error"]
+    assert sum(" ms" in line and "not verified" in line for line in lines) == 2
+    assert "note: its chain has no step `verify`" in lines
+    with (project / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["variant"] for row in rows] == ["plain", "labelled"]
+    for row in rows:
+        assert 0 < float(row["median_latency"]) < 60
+        assert int(row["memory_bytes"]) > 50_000_000
+        assert row["provider"] == "CPUExecutionProvider"
+        assert row["relative_error"] == ""
+
+
+def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(project, cli):
+    done = cli("ablate", WORKFLOW, "--set", VERIFIED, "--no-measure", "--json")
+    assert done.status == 5
+    assert "text_encoder.verify@strict failed" in done.err
+    right, strict, unverified = json.loads(done.out)["rows"]
+    assert right["verified"]
+    assert right["precision"] == "fp32"
+    assert 0 < right["relative_error"] < 1e-5
+    assert right["size_bytes"] > 10_000
+    assert right["median_latency"] is None
+    assert strict["verified"] is False
+    assert strict["relative_error"] == right["relative_error"]
+    assert strict["size_bytes"] is None
+    assert (unverified["verified"], unverified["note"]) == (None, "its chain has no step `verify`")
+    assert sorted(path.name for path in (project / "models" / "little").iterdir() if path.is_dir()) >= [
+        "right"
+    ]
+    assert not (project / "models" / "little" / "strict").exists()
+
+    again = cli("ablate", WORKFLOW, "--set", VERIFIED.replace("1e-12", "1e-3"), "--no-measure")
+    assert again.status == 0
+    assert again.out.count("e-07") + again.out.count("e-06") == 2
+    assert "TOO FAR OFF" not in again.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "has no `sweep`"),
+        (("--set", SWEEP, "--component", "unet"), "--component unet: no variant has such a network"),
+        (("--set", SWEEP, "--dimension", "x"), "--dimension: 'x' is no key=value pair"),
+        (("--set", SWEEP, "--provider", "cdua"), "cdua"),
+        (("--set", SWEEP, "--runs", "0"), "--runs"),
+        (("--set", "sweep=[{name: a}, {name: a}]"), "two variants are 'a'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(project, cli, arguments, message):
+    done = cli("ablate", WORKFLOW, *arguments)
+    assert done.status == 2
+    assert message in done.err
+    assert not (project / "models" / "little" / "plain").exists()

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from olivelike.runtime.pictures import read_picture_record
+from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
+from olivelike.testing.lora_files import make_lora
+
+
+@pytest.fixture(scope="module")
+def little(one_torch_thread):
+    """The optimised folder of the little pipeline; not to be changed."""
+    return little_pipeline()
+
+
+@pytest.fixture(scope="module")
+def flagging(little, tmp_path_factory):
+    """The same folder with a checker that flags everything."""
+    folder = shutil.copytree(little, tmp_path_factory.mktemp("flagging") / "little")
+    path = folder / "safety_checker" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for stored in model.graph.initializer:
+        if stored.name == "concept_embeds_weights":
+            stored.CopyFrom(numpy_helper.from_array(np.full(17, -2, np.float32), stored.name))
+    onnx.save(model, path)
+    return folder
+
+
+@pytest.fixture
+def generate(cli, empty_folder, little):
+    """Run `olivelike generate` on the little pipeline with two steps, in an empty folder."""
+
+    def generate(*arguments, folder=little, steps=("--steps", 2)):
+        return cli("generate", folder, *arguments, *steps, "--threads", 1)
+
+    return generate
+
+
+def events(result):
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+def save(path, size=(32, 32), mode="RGB", value=128):
+    Image.new(mode, size, value if mode == "L" else (value, 40, 200)).save(path)
+    return path
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def test_it_says_what_it_does_and_where_the_pictures_are(generate, empty_folder):
+    result = generate("a red circle", "-n", 3, "--batch-size", 2, "--seed", 7)
+    assert result.status == 0, result.err
+    assert re.sub(r"[\d.]+ (s\b|it/s)", r"0 \1", result.out).splitlines()[1:] == [
+        "  on CPUExecutionProvider in 0 s, 32x32",
+        "Batch 1 of 2",
+        "  3 steps, 0 it/s",
+        "  pictures/00001-7.png (seed 7)",
+        "  pictures/00002-8.png (seed 8)",
+        "  done in 0 s; 2 of 2 pictures passed the safety checker",
+        "Batch 2 of 2",
+        "  3 steps, 0 it/s",
+        "  pictures/00003-9.png (seed 9)",
+        "  done in 0 s; 1 of 1 picture passed the safety checker",
+    ]
+    written = sorted(path.name for path in (empty_folder / "pictures").iterdir())
+    assert written == ["00001-7.png", "00002-8.png", "00003-9.png"]
+    assert pixels(empty_folder / "pictures" / "00001-7.png").shape == (32, 32, 3)
+
+
+def test_nothing_is_overwritten_unasked(generate, empty_folder):
+    for _ in range(2):
+        assert generate("a", "--seed", 1, "-o", "cat.png").status == 0
+    first = (empty_folder / "cat.png").read_bytes()
+    assert sorted(path.name for path in empty_folder.iterdir()) == ["cat-2.png", "cat.png"]
+    assert generate("b", "--seed", 1, "-o", "cat.png", "--overwrite").status == 0
+    assert (empty_folder / "cat.png").read_bytes() != first
+    assert len(list(empty_folder.iterdir())) == 2
+
+
+def test_a_sheet_shows_all_pictures(generate, empty_folder):
+    result = generate(
+        "a", "b", "-n", 2, "--batch-size", 4, "--sheet", "-o", "out/{prompt}-{seed}.png", "--seed", 3
+    )
+    assert result.status == 0, result.err
+    assert "All on one sheet: out/sheet.png" in result.out
+    names = sorted(path.name for path in (empty_folder / "out").iterdir())
+    assert names == ["a-3.png", "a-4.png", "b-3.png", "b-4.png", "sheet.png"]
+    assert pixels(empty_folder / "out" / "sheet.png").shape == (64, 64, 3)
+
+
+def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
+    made = generate(
+        "a (red:1.3) circle", "--negative-prompt", "dark", "--scheduler", "Euler a", "--guidance-scale", 4,
+        "--seed", 11, "--size", "40x24", "--clip-skip", 1, "--guidance-rescale", 0.2, "-o", "first.png",
+    )  # fmt: skip
+    assert made.status == 0, made.err
+    again = generate("--from", "first.png", "-o", "second.png", steps=())
+    assert again.status == 0, again.err
+    assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
+    other = generate("a blue circle", "--from", "first.png", "--seed", 12, "-o", "third.png", steps=())
+    assert other.status == 0, other.err
+    record = read_picture_record(empty_folder / "third.png")
+    assert (record.prompt, record.seed, record.width, record.steps) == ("a blue circle", 12, 40, 2)
+    assert (record.negative_prompt, record.clip_skip, record.scheduler) == ("dark", 1, "Euler a")
+
+
+def test_a_picture_of_a_picture_wants_its_files_again(generate, empty_folder):
+    init, mask = save("init.png"), save("mask.png", mode="L", value=255)
+    files = ("--init-image", init, "--mask", mask)
+    assert generate("a", *files, "--strength", 0.7, "--seed", 1, "-o", "first.png").status == 0
+    result = generate("--from", "first.png", "-o", "second.png", steps=())
+    assert result.status == 2
+    assert "was made from init.png, which is not in it; give it with --init-image" in result.err
+    assert generate("--from", "first.png", *files, "-o", "second.png", steps=()).status == 0
+    assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
+    record = read_picture_record(empty_folder / "first.png")
+    assert record.strength == 0.7
+    assert record.init_image.name == "init.png"
+    assert len(record.init_image.hash) == 64
+
+
+def test_flagged_pictures_are_black_and_said_to_be(generate, flagging, empty_folder):
+    result = generate("a", "--seed", 1, "-o", "cat.png", folder=flagging)
+    assert result.status == 0
+    assert "  cat.png (seed 1), black: the safety checker flagged it\n" in result.out
+    assert "0 of 1 picture passed the safety checker" in result.out
+    assert not pixels("cat.png").any()
+    result = generate("a", "--seed", 1, "-o", "free.png", "--no-safety", folder=flagging)
+    assert "the safety checker is off: nothing looks at the pictures" in result.out
+    assert pixels("free.png").any()
+
+
+def test_attempts_that_are_all_flagged_end_with_status_6(generate, flagging):
+    result = generate("a", "--seed", 1, "--retry-unsafe", 2, "--sheet", folder=flagging)
+    assert result.status == 6
+    assert "Batch 1 of 1, attempt 3" in result.out
+    assert result.err.startswith("error: the safety checker flagged 1 of 1 pictures in all 3 attempts")
+    assert "All on one sheet" in result.out
+
+
+def test_json_is_an_object_per_line_and_ends_with_the_outcome(generate, flagging):
+    told = events(generate("a", "-n", 2, "--seed", 5, "--json"))
+    assert [event["event"] for event in told] == [
+        "opening",
+        "generate_started",
+        *["step", "step", "step", "picture", "batch_finished"] * 2,
+        "generate_finished",
+    ]
+    started = told[1]
+    assert (started["provider"], started["pictures"], started["checked"]) == ("CPUExecutionProvider", 2, True)
+    assert told[5] == {
+        "event": "picture",
+        "path": "pictures/00001-5.png",
+        "prompt": "a",
+        "seed": 5,
+        "first_seed": 5,
+        "attempts": 1,
+        "flagged": False,
+    }
+    assert told[-1]["pictures"] == ["pictures/00001-5.png", "pictures/00002-6.png"]
+    assert told[-1]["error"] is None
+    failed = events(generate("a", "--json", "--retry-unsafe", 1, folder=flagging))
+    assert failed[-1]["flagged"] == 1
+    assert "flagged 1 of 1" in failed[-1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "no prompt is given"),
+        (("a", "-n", 0), 2, "num_images is 0"),
+        (("a", "--size", "512"), 2, "--size '512' is no size; write width and height"),
+        (("a", "--size", "33x32"), 2, "multiples of 4 pixels; the nearest is 32x32"),
+        (("a", "--scheduler", "DPM++ 2N"), 2, "did you mean"),
+        (("a", "--provider", "cudda"), 2, "did you mean cuda"),
+        (("a", "--provider", "directml"), 3, "is not installed"),
+        (("a", "--init-image", "nowhere.png"), 3, "nowhere.png: can't be read as a picture: No such file"),
+        (("a", "--init-image", "text.png"), 3, "text.png: is no picture that can be read"),
+        (("a", "--mask", "mask.png"), 2, "a mask is given without an initial picture"),
+        (("a", "--strength", 0.5), 2, "strength is given without an initial picture"),
+        (("a", "--retry-unsafe", -1), 2, "retry_unsafe is -1"),
+        (("a", "--session-option", "x"), 2, "--session-option: 'x' is no key=value pair"),
+        (("a", "-o", "{sed}.png"), 2, "there is no field {sed}; did you mean {seed}?"),
+        (("a", "-o", "cat.gif"), 2, "not .gif"),
+        (("--from", "text.png"), 3, "text.png can't be read as a picture"),
+        (("--from", "mask.png"), 2, "mask.png does not say what made it"),
+        (("a", "--lora", "nowhere.safetensors"), 3, "nowhere.safetensors: no such file"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_what_cant_be_done_is_said_before_anything_is_opened(
+    generate, monkeypatch, empty_folder, arguments, status, message
+):
+    (empty_folder / "text.png").write_text("no picture")
+    save(empty_folder / "mask.png", mode="L")
+    if "not installed" not in message:
+        monkeypatch.setattr("olivelike.runtime.pipeline.open_session", None)
+    result = generate(*arguments)
+    assert result.status == status
+    assert message in result.err
+    assert not (empty_folder / "pictures").exists()
+
+
+def test_a_folder_that_is_none_is_named(cli, empty_folder):
+    result = cli("generate", "nowhere", "a")
+    assert (result.status, result.err) == (
+        3,
+        "error: nowhere: no such folder; name one that `olivelike run` wrote\n",
+    )
+
+
+def test_an_output_that_cant_be_written_is_an_error(generate, empty_folder):
+    (empty_folder / "taken").write_text("")
+    result = generate("a", "-o", "taken/cat.png")
+    assert result.status == 2
+    assert "taken is a file" in result.err
+
+
+def test_a_picture_of_another_folder_is_noted(generate, flagging, empty_folder, little):
+    assert generate("a", "--seed", 1, "-o", "cat.png").status == 0
+    result = generate("--from", "cat.png", "-o", "dog.png", folder=flagging, steps=())
+    assert result.err == f"note: the picture was made with {little.name}, this is little\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written(start, little, empty_folder):
+    process = start(
+        "generate", little, "a", "-n", 500, "--steps", 3, "--json", "--threads", 1, cwd=empty_folder
+    )
+    told = []
+    while len(told) < 3:
+        event = json.loads(process.stdout.readline())
+        if event["event"] == "picture":
+            told.append(event["path"])
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    rest = [json.loads(line) for line in out.splitlines()]
+    told += [event["path"] for event in rest if event["event"] == "picture"]
+    assert err == f"error: interrupted; {len(told)} of 500 pictures are written\n"
+    assert rest[-1]["event"] == "generate_finished"
+    assert rest[-1]["pictures"] == told
+    found = sorted(str(path.relative_to(empty_folder)) for path in (empty_folder / "pictures").iterdir())
+    assert found == sorted(told)
+    for name in found:
+        assert pixels(empty_folder / name).any()
+
+
+def test_a_lora_changes_the_picture_and_no_file(generate, little, empty_folder):
+    lora = make_lora(empty_folder / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    before = {path: path.stat().st_mtime_ns for path in little.rglob("*")}
+    for name, texts in (("plain", ()), ("style", (f"{lora}:0.5",)), ("off", (f"{lora}:0",))):
+        options = [word for text in texts for word in ("--lora", text)]
+        result = generate("a red circle", "--seed", 1, "-o", f"{name}.png", *options)
+        assert result.status == 0, result.err
+    assert (pixels("plain.png") == pixels("off.png")).all()
+    assert (pixels("plain.png") != pixels("style.png")).any()
+    assert {path: path.stat().st_mtime_ns for path in little.rglob("*")} == before
+    (used,) = read_picture_record(empty_folder / "style.png").loras
+    assert (used.name, used.weight, len(used.hash)) == ("style", 0.5, 12)
+    result = generate("--from", "style.png", steps=())
+    assert result.status == 2
+    assert "was made with LoRAs that" in result.err
+    assert "style:0.5; give them with --lora" in result.err
+    result = generate("--from", "style.png", "--lora", f"{lora}:0.5", "-o", "again.png", steps=())
+    assert (empty_folder / "again.png").read_bytes() == (empty_folder / "style.png").read_bytes()

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile
+
+RECORD = PictureRecord(
+    "a red circle\x1b[31m", "blurry", 20, "Euler a", "Euler a", seed=7, width=8, height=8, model="demo",
+    loras=(UsedFile("ink", "0123", 0.5),), version="olivelike 0.1.0",
+)  # fmt: skip
+
+
+@pytest.fixture
+def picture(tmp_path):
+    # The name says nothing: pictures are known by their content.
+    path = PictureWriter(tmp_path / "a.png").save(Image.new("RGB", (8, 8)), RECORD)
+    return path.rename(tmp_path / "a.safetensors")
+
+
+def test_info_says_what_made_a_picture(cli, picture):
+    result = cli("info", str(picture))
+    assert result.status == 0
+    assert "a picture, PNG, 8x8" in result.out
+    for line in (
+        "seed          7",
+        "scheduler     Euler a",
+        "LoRA 1        ink at 0.5 (0123)",
+        "negative      blurry",
+    ):
+        assert line in result.out.splitlines()
+    assert "\x1b" not in result.out
+
+
+def test_info_gives_the_record_as_json(cli, picture):
+    found = json.loads(cli("info", str(picture), "--json").out)
+    assert (found["kind"], found["format"], found["record_of"]) == ("picture", "PNG", "olivelike")
+    assert (found["record"]["seed"], found["record"]["loras"][0]["weight"]) == (7, 0.5)
+    assert found["parameters"].startswith("a red circle")
+
+
+def test_info_says_that_a_picture_has_no_record(cli, tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.jpg")
+    result = cli("info", str(tmp_path / "a.jpg"))
+    assert (result.status, "no record" in result.out) == (0, True)
+    assert json.loads(cli("info", str(tmp_path / "a.jpg"), "--json").out)["record"] is None
+
+
+def test_info_refuses_a_picture_that_is_cut_off(cli, picture):
+    picture.write_bytes(picture.read_bytes()[:100])
+    result = cli("info", str(picture))
+    assert result.status == 3
+    assert "can't be read as a picture" in result.err

@@ -1,0 +1,186 @@
+"""`olivelike verify`: an output folder against its original."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import onnx
+import pytest
+
+from olivelike.output.record import RECORD_FILE, OutputRecord
+from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
+
+COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
+
+
+def recorded(folder, **changes):
+    """Write the record that a run would have left."""
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": ""}
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    components = {name: {"key": "", "passes": []} for name in COMPONENTS}
+    said = {"source": {"kind": "folder", "name": "little"}, **changes}
+    record = OutputRecord(
+        "little", {"name": "cpu", "precision": "fp32"}, components=components, files=files, **said
+    )
+    (folder / RECORD_FILE).write_bytes(record.to_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, one_torch_thread):
+    """The little pipeline as a run would leave it; not to be changed."""
+    folder = tmp_path_factory.mktemp("verified") / "little"
+    shutil.copytree(little_pipeline(), folder)
+    return recorded(folder)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def original():
+    return little_checkpoint()
+
+
+@pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
+def test_every_network_and_a_picture_are_like_the_originals(folder, original, cli, tmp_path):
+    done = cli(
+        "verify", folder, "--against", original, "--steps", 2, "--json", "--save", tmp_path / "pictures"
+    )
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    assert found["passed"]
+    assert tuple(found["components"]) == COMPONENTS
+    for figures in found["components"].values():
+        assert figures["passed"]
+        assert figures["relative_error"] < 1e-5
+        assert len(figures["samples"]) == 2
+    (picture,) = found["pictures"]
+    assert picture["psnr"] is None or picture["psnr"] > 50
+    assert picture["ssim"] > 0.999
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "0-optimised.png",
+        "0-original.png",
+    ]
+
+
+def test_a_network_can_be_compared_alone(folder, original, cli):
+    done = cli(
+        "verify", folder, "--against", original, "--component", "vae_decoder", "--samples", 1, "--seed", 4
+    )
+    assert done.status == 0
+    (line,) = done.out.splitlines()
+    assert line.startswith("vae_decoder      fp32  relative error ")
+    assert line.endswith("ok")
+
+
+def test_a_network_that_was_changed_on_disk_is_caught(copy, original, cli):
+    path = copy / "vae_decoder" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type == "Conv":
+            del node.input[2:]
+    onnx.save(model, path)
+    done = cli("verify", copy, "--against", original, "--component", "vae_decoder")
+    assert done.status == 5
+    assert "TOO FAR OFF" in done.out
+    assert "vae_decoder is further from torch than 1e-04" in done.err
+
+
+def test_pictures_can_be_held_to_a_limit(folder, original, cli):
+    asked = ("--component", "vae_encoder", "--samples", 1, "--pictures", 1, "--steps", 1, "--min-ssim", 1.5)
+    done = cli("verify", folder, "--against", original, *asked)
+    assert done.status == 5
+    assert "the picture of seed 0 is less like the original than asked for" in done.err
+
+
+def test_a_folder_for_a_target_that_is_not_here_has_its_networks_compared_and_no_pictures(
+    copy, original, cli
+):
+    text = (copy / RECORD_FILE).read_text().replace('"name": "cpu"', '"name": "directml"')
+    (copy / RECORD_FILE).write_text(text)
+    one = ("--component", "vae_encoder", "--samples", 1, "--pictures", 1)
+    done = cli("verify", copy, "--against", original, *one)
+    assert done.status == 0
+    assert "no pictures: " in done.out
+    assert cli("verify", copy, "--against", original, *one, "--provider", "directml").status == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--component", "unte"), "--component unte: the folder has no such network; did you mean 'unet'?"),
+        (("--threshold", "-1"), "--threshold -1.0: use a number above 0"),
+        (("--threshold", "nan"), "--threshold nan: use a number above 0"),
+        (("--min-psnr", "0"), "--min-psnr 0.0: use a number above 0"),
+        (("--samples", "0"), "--samples"),
+        (("--lora", "gone.safetensors"), "gone.safetensors"),
+        (("--provider", "cdua"), "cdua"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(folder, original, cli, arguments, message):
+    done = cli("verify", folder, "--against", original, *arguments)
+    assert done.status in {2, 3}
+    assert message in done.err
+
+
+def test_the_original_must_be_named_where_the_folder_does_not_know_its_place(folder, cli):
+    done = cli("verify", folder)
+    assert done.status == 2
+    assert "was made from little, whose place it does not know; name it with --against" in done.err
+
+
+def test_a_folder_without_a_record_is_refused(tmp_path, original, cli):
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "empty", tmp_path / "gone"):
+        done = cli("verify", place, "--against", original)
+        assert done.status == 3
+        assert "has no readable olivelike.json; name a folder that `olivelike run` wrote" in done.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"loras": [{"name": "ink.safetensors", "sha256": "0", "weight": 0.8}]},
+            "give exactly --lora ink.safetensors:0.8",
+        ),
+        (
+            {"loras": [{"name": "a", "sha256": "0", "weight": 1, "weights": {"unet": 0}}]},
+            "weights of their own",
+        ),
+        ({"embeddings": [{"token": "<cat>"}]}, "has textual inversions (<cat>)"),
+        (
+            {
+                "source": {
+                    "kind": "folder",
+                    "name": "x",
+                    "vae": {"kind": "file", "name": "better.safetensors"},
+                }
+            },
+            "has another VAE, better.safetensors; name it with --vae",
+        ),
+    ],
+)
+def test_what_was_added_to_the_checkpoint_must_be_told(copy, original, cli, changes, message):
+    recorded(copy, **changes)
+    done = cli("verify", copy, "--against", original)
+    assert done.status == 2
+    assert message in done.err
+
+
+def test_a_checkpoint_of_another_size_does_not_fit(folder, cli):
+    done = cli("verify", folder, "--against", little_checkpoint("inpainting"), "--component", "unet")
+    assert done.status != 0
+
+
+def test_a_missing_checkpoint_is_an_error_of_its_own(folder, cli, tmp_path):
+    done = cli("verify", folder, "--against", tmp_path / "gone")
+    assert done.status == 3

@@ -1,0 +1,18 @@
+"""The shipped pipeline, loaded once."""
+
+from __future__ import annotations
+
+import pytest
+
+from olivelike.demo import demo_folder
+
+
+@pytest.fixture(scope="session")
+def pipeline(one_torch_thread):
+    """Return diffusers' own pipeline with the shipped weights in float32."""
+    from diffusers import DDIMScheduler, StableDiffusionPipeline
+
+    pipeline = StableDiffusionPipeline.from_pretrained(demo_folder(), local_files_only=True)
+    pipeline.scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline

@@ -1,0 +1,53 @@
+"""A record to change, and reports as parsed documents."""
+
+from __future__ import annotations
+
+import copy
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_run import RECORD
+
+from olivelike.report.beside import Beside
+from olivelike.report.page import page
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    """A record to change."""
+    return copy.deepcopy(RECORD)
+
+
+class Report:
+    """A page and what it shows."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.root = ET.fromstring(text.removeprefix("<!DOCTYPE html>\n"))
+
+    def elements(self, name: str) -> list[ET.Element]:
+        return [element for element in self.root.iter() if element.tag.rpartition("}")[2] == name]
+
+    def shown(self) -> str:
+        """Return the text of the body."""
+        return " ".join(text.strip() for text in self.elements("body")[0].itertext() if text.strip())
+
+    def headings(self) -> list[str]:
+        return ["".join(heading.itertext()) for heading in self.elements("h2")]
+
+    def rows(self, caption: str) -> list[list[str]]:
+        """Return the cells of a table's body."""
+        (table,) = (t for t in self.elements("table") if t.findtext("caption") == caption)
+        return [["".join(cell.itertext()) for cell in row] for row in table.find("tbody")]
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Return the report of a record."""
+
+    def report(record: Any, profile: Any = None, folder: Path = tmp_path, verification: Any = None) -> Report:
+        return Report(page(record, Beside(folder, profile or {}, verification or {})))
+
+    return report

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.runtime.scheduler_names import CLASSES, SAMPLERS, SCHEDULES, sampler_of
+from olivelike.runtime.schedulers import (
+    find_scheduler,
+    make_scheduler,
+    sampler_name,
+    scheduler_names,
+    seed_noise,
+    step_facts,
+)
+
+# Several classes hand tensors to numpy in a way that it is about to change; users are not shown such warnings.
+pytestmark = pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
+
+PUBLISHED = {
+    "_class_name": "PNDMScheduler", "_diffusers_version": "0.6.0", "beta_end": 0.012,
+    "beta_schedule": "scaled_linear", "beta_start": 0.00085, "clip_sample": False, "num_train_timesteps": 1000,
+    "set_alpha_to_one": False, "skip_prk_steps": True, "steps_offset": 1, "trained_betas": None,
+}  # fmt: skip
+"""As Stable Diffusion 1.5 has it on the hub."""
+
+
+@pytest.fixture(scope="module")
+def filled():
+    """Return the same config as it lies in an output folder: every default of the class is written out."""
+    import diffusers
+
+    return json.loads(diffusers.PNDMScheduler.from_config(PUBLISHED).to_json_string())
+
+
+def needs(name):
+    return [package for package in find_scheduler(name).needs if find_spec(package) is None]
+
+
+def usable(names):
+    return [
+        pytest.param(name, marks=pytest.mark.skipif(bool(needs(name)), reason="package")) for name in names
+    ]
+
+
+def denoise(scheduler, steps=24, half=False, batch=1):
+    """Run the loop with the network that predicts the noise of one known picture exactly."""
+    import torch
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(1)
+    target = torch.randn((batch, 4, 4, 4), generator=generator)
+    scheduler.set_timesteps(steps)
+    facts = step_facts(scheduler)
+    seed_noise(scheduler, range(batch))
+    noise = torch.randn(target.shape, generator=generator)
+    latents = noise * scheduler.init_noise_sigma
+    betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
+    kept = torch.cumprod(1 - betas, 0)
+    levels = ((1 - kept) / kept).sqrt().log()
+    for timestep in scheduler.timesteps:
+        position = float(timestep)
+        low = min(int(position), 998)
+        sigma = (levels[low] + (levels[low + 1] - levels[low]) * (position - low)).exp()
+        alpha = 1 / (1 + sigma**2).sqrt()
+        given = scheduler.scale_model_input(latents, timestep)
+        predicted = ((given - alpha * target) / (alpha * sigma)).float()
+        if half:
+            predicted = predicted.half().float()
+        more = {"generator": generator} if facts.generator else {}
+        latents = scheduler.step(predicted, timestep, latents, **more).prev_sample
+        assert latents.dtype == torch.float32
+    return float((latents - target).abs().max()), len(scheduler.timesteps)
+
+
+WITHOUT_SAMPLER = sorted(set(CLASSES) - {class_name for class_name, _ in SAMPLERS.values()})
+
+
+@pytest.mark.parametrize("name", usable([*SAMPLERS, *WITHOUT_SAMPLER]))
+def test_every_scheduler_denoises(name, filled, caplog):
+    distance, calls = denoise(make_scheduler(name, filled))
+    assert distance < 0.15
+    assert calls >= 24
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", usable(["Euler a", "DPM++ 2M Karras", "Heun", "UniPC", "DDIM", "DPM++ SDE"]))
+def test_latents_stay_in_single_precision_where_the_network_is_in_half(name, filled):
+    assert denoise(make_scheduler(name, filled), half=True)[0] < 0.15
+
+
+@pytest.mark.parametrize("class_name", usable(CLASSES))
+def test_a_class_gets_the_settings_that_diffusers_gives_it(class_name, filled, caplog):
+    import diffusers
+    import torch
+
+    cls = getattr(diffusers, class_name)
+    expected = cls.from_config(diffusers.PNDMScheduler.from_config(PUBLISHED).config)
+    # Every other one from the config as hubs have it, which leaves defaults out.
+    made = make_scheduler(class_name, PUBLISHED if CLASSES.index(class_name) % 2 else filled)
+    assert type(made) is cls
+    assert not caplog.records
+    for scheduler in (expected, made):
+        scheduler.set_timesteps(7)
+    assert torch.equal(torch.as_tensor(made.timesteps), torch.as_tensor(expected.timesteps))
+    for table in ("sigmas", "alphas_cumprod"):
+        if hasattr(expected, table):
+            assert torch.equal(getattr(made, table), getattr(expected, table))
+    ours, theirs = dict(made.config), dict(expected.config)
+    different = {key for key in theirs if key[0] != "_" and key in ours and ours[key] != theirs[key]}
+    assert not different
+
+
+def test_without_a_name_the_folder_s_own_settings_hold(filled):
+    own = make_scheduler(None, {**filled, "timestep_spacing": "trailing", "a_key_of_tomorrow": 1})
+    assert (type(own).__name__, own.config["timestep_spacing"]) == ("PNDMScheduler", "trailing")
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_what_the_network_predicts_carries_over(prediction, filled):
+    config = {**filled, "prediction_type": prediction, "timestep_spacing": "trailing"}
+    for name in ("Euler a", "DPM++ 2M Karras", "LCM", "UniPC"):
+        made = make_scheduler(name, config)
+        assert made.config["prediction_type"] == prediction
+        assert made.config["timestep_spacing"] == "trailing"
+
+
+def test_a_name_of_a1111_fixes_the_schedule_and_a_class_keeps_the_folder_s(filled):
+    karras = {**filled, "_class_name": "DPMSolverMultistepScheduler", "use_karras_sigmas": True}
+    assert make_scheduler("EulerDiscrete", karras).config["use_karras_sigmas"] is True
+    assert make_scheduler("Euler", karras).config["use_karras_sigmas"] is False
+    assert make_scheduler("euler karras", filled).config["use_karras_sigmas"] is True
+
+
+def test_latents_are_never_clipped_for_want_of_a_setting():
+    config = {"_class_name": "EulerDiscreteScheduler", "beta_schedule": "scaled_linear"}
+    assert make_scheduler("DDIM", config).config["clip_sample"] is False
+
+
+@pytest.mark.parametrize(
+    ("written", "class_name"),
+    [
+        ("euler a", "EulerAncestralDiscreteScheduler"),
+        ("Euler_A", "EulerAncestralDiscreteScheduler"),
+        ("dpm++ 2m karras", "DPMSolverMultistepScheduler"),
+        ("DPMPP-2M-SDE", "DPMSolverMultistepScheduler"),
+        ("ddimscheduler", "DDIMScheduler"),
+        ("UniPCMultistep", "UniPCMultistepScheduler"),
+        ("PLMS", "PNDMScheduler"),
+        ("DPM2 a Karras", "KDPM2AncestralDiscreteScheduler"),
+    ],
+)
+def test_names_are_found_however_they_are_written(written, class_name):
+    assert find_scheduler(written).class_name == class_name
+
+
+@pytest.mark.parametrize(
+    "name", usable(["Euler a", "DPM++ 2M SDE Karras", "PLMS", "DEISMultistep", "LMS Beta"])
+)
+def test_a_scheduler_tells_the_name_that_makes_it(name, filled):
+    sampler, schedule = sampler_name(make_scheduler(name, filled))
+    assert find_scheduler(sampler, schedule) == find_scheduler(name)
+
+
+def test_every_name_leads_back_to_itself():
+    for name in scheduler_names():
+        choice = find_scheduler(name)
+        sampler, schedule = sampler_of(choice.class_name, dict(choice.options))
+        if name in SAMPLERS or name.endswith(tuple(SCHEDULES)):
+            assert find_scheduler(sampler, schedule) == choice, name
+        assert find_scheduler(sampler, "Automatic") == find_scheduler(sampler)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("Euler b", "Euler a"), ("DPM++ 2M Kerras", "DPM++ 2M Karras"), ("DDIMSchedular", "DDIMScheduler")],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(wrong, right):
+    with pytest.raises(UsageError, match=right.replace("+", r"\+")):
+        find_scheduler(wrong)
+    with pytest.raises(UsageError, match="samplers: DPM"):
+        find_scheduler("☃")
+    with pytest.raises(UsageError, match="Euler a Karras"):
+        find_scheduler("Euler a", "Karras")
+
+
+def test_the_lists_agree_with_the_installed_library():
+    import inspect
+
+    import diffusers
+
+    for name in CLASSES:
+        if needs(name):
+            continue
+        taken = inspect.signature(getattr(diffusers, name).__init__).parameters
+        assert ("use_karras_sigmas" in taken) == (find_scheduler(name).class_name in _with_karras()), name
+
+
+def _with_karras():
+    return {find_scheduler(name).class_name for name in scheduler_names() if name.endswith(" Karras")} | {
+        "DEISMultistepScheduler", "DPMSolverSinglestepScheduler", "SASolverScheduler",
+    }  # fmt: skip
+
+
+def test_facts_say_how_to_call_step(filled):
+    facts = {name: step_facts(make_scheduler(name, filled)) for name in ("DDIM", "Heun", "Euler a", "TCD")}
+    assert (facts["DDIM"].eta, facts["DDIM"].generator, facts["DDIM"].order) == (True, True, 1)
+    assert (facts["Heun"].eta, facts["Heun"].generator, facts["Heun"].order) == (False, False, 2)
+    assert (facts["Euler a"].eta, facts["Euler a"].generator) == (False, True)
+    assert facts["TCD"].eta
+    assert not any(one.seeds for one in facts.values())
+
+
+@pytest.mark.skipif(find_spec("torchsde") is None, reason="torchsde is not installed")
+def test_noise_from_seeds_is_that_of_each_picture_alone(filled):
+    import torch
+
+    def run(seeds):
+        scheduler = make_scheduler("DPM++ SDE", filled)
+        scheduler.set_timesteps(3)
+        seed_noise(scheduler, seeds)
+        latents = torch.ones((len(seeds), 4, 2, 2)) * scheduler.init_noise_sigma
+        for timestep in scheduler.timesteps:
+            latents = scheduler.step(latents * 0.01, timestep, latents).prev_sample
+        return latents
+
+    assert torch.equal(run([5, 7])[1], run([7])[0])
+    assert not torch.equal(run([5])[0], run([7])[0])
+
+
+def test_a_missing_package_is_named(filled, monkeypatch):
+    monkeypatch.setattr("olivelike.runtime.schedulers.find_spec", lambda name: None)
+    with pytest.raises(MissingError, match="pip install scipy"):
+        make_scheduler("LMS", filled)
+    with pytest.raises(MissingError, match="pip install torchsde"):
+        make_scheduler("DPM++ SDE Karras", filled)
+    with pytest.raises(MissingError, match="'LMSDiscreteScheduler' needs scipy"):
+        make_scheduler(None, {"_class_name": "LMSDiscreteScheduler"})
+    with pytest.raises(MissingError, match="needs scipy"):
+        make_scheduler("Euler Beta", filled)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"_class_name": 3},
+        {"_class_name": "ConfigMixin"},
+        {"_class_name": "NoSuchScheduler"},
+        {"_class_name": "DDIMScheduler", "beta_schedule": "upside down"},
+        {"_class_name": "DDIMScheduler", "num_train_timesteps": "many"},
+    ],
+)
+def test_a_config_that_is_no_scheduler_s_is_refused(config):
+    with pytest.raises(SourceError, match=r"scheduler_config\.json"):
+        make_scheduler(None, config)
+
+
+@pytest.fixture(autouse=True)
+def heard(caplog):
+    """Let the log of diffusers reach the test."""
+    logger = logging.getLogger("diffusers")
+    before = logger.propagate
+    logger.propagate = True
+    caplog.set_level(logging.WARNING)
+    yield
+    logger.propagate = before
+
+
+def test_names_are_found_without_importing_a_library():
+    import subprocess
+    import sys
+
+    code = "import sys, olivelike.runtime.schedulers as s; s.find_scheduler('ddim'); print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_the_guide_has_every_sampler_and_class():
+    guide = (Path(__file__).parents[2] / "docs" / "pictures.md").read_text(encoding="utf-8")
+    assert not [name for name in (*SAMPLERS, *CLASSES) if f"`{name}`" not in guide]
+    for sampler, (class_name, _) in SAMPLERS.items():
+        (row,) = [line for line in guide.splitlines() if line.startswith("|") and f"`{sampler}`" in line]
+        assert f"`{class_name}`" in row
+        assert ("yes" in row) == (f"{sampler} Karras" in scheduler_names())

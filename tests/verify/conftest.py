@@ -1,0 +1,15 @@
+"""The networks of the little pipeline with their graphs, exported once per session."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from olivelike.testing.little_pipeline import little_model
+
+
+@pytest.fixture(scope="session")
+def little(one_torch_thread):
+    """Return a network of the little pipeline, with its graph: `little("vae_decoder")`."""
+    return partial(little_model, "sd")

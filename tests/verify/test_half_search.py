@@ -1,0 +1,126 @@
+"""`float16: {auto: true}`: which blocks must stay in float32."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from olivelike.errors import VerificationError
+from olivelike.pass_api import Context, Memory
+from olivelike.registry import Registry
+from olivelike.targets import find_target
+from olivelike.testing import run_pass
+from olivelike.testing.models import no_progress
+
+BUILT_IN = Registry.built_in()
+FLOAT16, FUSE, VERIFY = (BUILT_IN.get(name).cls for name in ("float16", "fuse", "verify"))
+
+RESNET = "decoder.up_blocks.0.resnets.1"
+MIDDLE = "decoder.mid_block.resnets.0"
+
+
+def planted(model, *blocks, scale=1e6):
+    """Return a network whose values are beyond float16 in some blocks alone: the norm behind takes them back."""
+    loud = {
+        name: model.tensors.write(model.parameter(name) * np.float32(scale))
+        for name in (f"{block}.conv1.weight" for block in blocks)
+    }
+    assert max(np.abs(model.tensors.read(tensor)).max() for tensor in loud.values()) > 65504
+    return model.replace(weights=model.weights.replace(loud))
+
+
+@pytest.fixture(scope="module")
+def decoder(little):
+    return little("vae_decoder")
+
+
+@pytest.fixture(scope="module")
+def loud(decoder):
+    return planted(decoder, RESNET)
+
+
+def test_a_network_that_float16_holds_stays_whole(decoder):
+    found = run_pass(FLOAT16, decoder, target="cuda", auto=True)
+    assert found.graph.digest == run_pass(FLOAT16, decoder, target="cuda").graph.digest
+    assert found.facts["auto"]["kept_fp32_blocks"] == []
+    assert found.facts["auto"]["relative_error"] < 2e-2
+    assert found.facts["auto"]["trials"] == 1
+
+
+def test_a_planted_overflow_is_wrong_in_float16_and_right_in_float32(loud):
+    run_pass(VERIFY, loud)
+    with pytest.raises(VerificationError, match="vae_decoder: its fp16 graph is further from torch"):
+        run_pass(VERIFY, run_pass(FLOAT16, loud, target="cuda"))
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
+def test_planted_blocks_are_found_and_repaired(decoder, fused):
+    model = planted(decoder, RESNET, MIDDLE)
+    if fused:
+        model = run_pass(FUSE, model, target="cuda")
+    found = run_pass(FLOAT16, model, target="cuda", auto=True)
+    facts = found.facts["auto"]
+    assert {RESNET, MIDDLE} <= set(facts["kept_fp32_blocks"])
+    assert len(facts["kept_fp32_blocks"]) <= 4
+    assert facts["without"]["relative_error"] is None or facts["without"]["relative_error"] > 2e-2
+    assert all(facts["largest_values"][block] > 65504 for block in (RESNET, MIDDLE))
+    assert run_pass(VERIFY, found).facts["verification"]["precision"] == "fp16"
+
+
+def test_the_blocks_can_be_written_into_the_workflow_in_place_of_the_search(loud):
+    found = run_pass(FLOAT16, loud, target="cuda", auto=True)
+    blocks = found.facts["auto"]["kept_fp32_blocks"]
+    assert run_pass(FLOAT16, loud, target="cuda", force_fp32_blocks=blocks).graph.digest == found.graph.digest
+
+
+def test_a_threshold_that_float16_misses_is_met_with_fewer_float16_blocks(decoder):
+    plain = run_pass(FLOAT16, decoder, target="cuda", auto=True).facts["auto"]["relative_error"]
+    limit = plain * 0.8
+    found = run_pass(FLOAT16, decoder, target="cuda", auto=True, max_relative_error=limit)
+    assert found.facts["auto"]["kept_fp32_blocks"]
+    assert found.facts["auto"]["relative_error"] <= limit
+    assert found.facts["nodes_fp16"] > 0
+
+
+def test_a_graph_that_is_wrong_before_float16_is_an_error(decoder):
+    with pytest.raises(VerificationError, match="before float16 already"):
+        run_pass(FLOAT16, decoder, target="cuda", auto=True, max_relative_error=1e-9)
+
+
+class Notebook(Memory):
+    def __init__(self):
+        self.known = {}
+
+    def recall(self, question):
+        return self.known.get(str(question))
+
+    def remember(self, question, answer):
+        assert str(question) not in self.known
+        self.known[str(question)] = answer
+
+
+def test_what_is_remembered_is_not_tried_again(loud, tmp_path, monkeypatch):
+    memory = Notebook()
+
+    def search():
+        context = Context(
+            tmp_path, logging.getLogger("test"), loud.tensors, no_progress, find_target("cuda"), memory=memory
+        )
+        FLOAT16(auto=True).run(loud, context)
+        return context.facts
+
+    first = search()
+    assert len(memory.known) == first["auto"]["trials"] + 1  # and how far values reach
+    monkeypatch.setattr("olivelike.verify.half_search.Original", None)
+    assert search() == first
+
+
+def test_only_a_search_reads_the_weights():
+    assert "weights" not in FLOAT16().reads
+    assert "weights" not in FLOAT16.reads
+    assert "weights" in FLOAT16(auto=True).reads
+    assert "torch" in FLOAT16(auto=True).tools
+    assert FLOAT16(auto=True).resources.memory_bytes > FLOAT16().resources.memory_bytes
+    assert FLOAT16(auto=True).optional == ()
