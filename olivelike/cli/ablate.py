@@ -59,7 +59,7 @@ def ablate(
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
-    """Make all variants of a workflow's `sweep`, and print what each costs and how far off it is.
+    """Make the variants of a `sweep`, and print what each costs.
 
     What variants have in common runs once, and what is stored does not run again. The exit status is 5 if the step
     `verify` of a variant stopped it.

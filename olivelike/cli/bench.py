@@ -113,7 +113,7 @@ def bench(
         ),
     ] = False,
 ) -> None:
-    """Measure latency and memory of an optimised folder, and of what it was made of in torch.
+    """Measure latency and memory, interleaved with torch.
 
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3.

@@ -79,6 +79,7 @@ def _to_json(planned: "PlannedNode", prepared: "Prepared") -> dict[str, Any]:
         "changes": _changes(planned, prepared),
         "key": planned.key.digest if planned.key else None,
         "inputs": planned.key.inputs() if planned.key else None,
+        "facts": _stored_facts(planned, prepared) if planned.status == "hit" else {},
     }
 
 
@@ -98,11 +99,26 @@ def _lines(planned: "PlannedNode", prepared: "Prepared") -> "Iterator[str]":
     match planned.status:
         case "hit":
             yield f"{planned.node.id}: does not run, {planned.reason}{_when_stored(planned, prepared)}"
+            yield from _found(_stored_facts(planned, prepared))
         case "pending":
             yield f"{planned.node.id}: {planned.reason}"
         case _:
             yield f"{planned.node.id}: runs" + ("" if changes else f", {planned.reason}")
             yield from (f"  - {change}" for change in changes)
+
+
+def _stored_facts(planned: "PlannedNode", prepared: "Prepared") -> dict[str, Any]:
+    action = prepared.store.get_action(planned.key.digest) if planned.key else None
+    return action.facts if action else {}
+
+
+def _found(facts: dict[str, Any]) -> "Iterator[str]":
+    """Yield what a step found out: how far from torch it is, and what it kept in float32."""
+    if verification := facts.get("verification"):
+        yield f"  - relative error {verification['relative_error']:.1e} against torch, of {verification['limit']:.0e}"
+    if auto := facts.get("auto"):
+        blocks = ", ".join(auto["kept_fp32_blocks"]) or "no block"
+        yield f"  - {blocks} kept in float32; relative error {auto['relative_error']:.1e} against torch"
 
 
 def _when_stored(planned: "PlannedNode", prepared: "Prepared") -> str:

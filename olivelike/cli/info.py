@@ -22,7 +22,7 @@ def info(
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
-    """Say what a file is: checkpoint, LoRA, VAE, embedding, or a picture and what made it.
+    """Say what a weight file is, or what made a picture.
 
     Kind and family come from what the file holds, never from its name.
     """

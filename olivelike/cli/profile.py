@@ -53,7 +53,7 @@ def profile(
     threads: session.Threads = None,
     custom_operators: session.CustomOperators = None,
 ) -> None:
-    """Say how many nodes run on which provider, and what each operator type takes.
+    """Say where nodes run, and what each operator type takes.
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """

@@ -96,26 +96,20 @@ def session_settings(
 
     target = read_folder_target(folder)
     base = target.settings() if target is not None else parse.SessionSettings()
-    own = {choice.provider: choice.options for choice in base.providers}
-    choices = [parse.parse_provider(text) for text in providers or ()] or list(base.providers)
+    base = parse.choose_providers(base, providers or ())
+    first, *others = base.providers
     more = parse.parse_pairs(provider_options or (), "--provider-option")
-    choices = [
-        replace(
-            choice,
-            options={**own.get(choice.provider, {}), **choice.options, **(more if place == 0 else {})},
-        )
-        for place, choice in enumerate(choices)
-    ]
-    same = choices[0].provider == base.provider
-    level = base.optimization if graph_optimization is None else parse.parse_optimization(graph_optimization)
+    if more:
+        first = replace(first, options={**first.options, **more})
+    level = graph_optimization
     return replace(
         base,
-        providers=tuple(choices),
-        device=parse.parse_device(device) if device is not None else base.device if same else None,
+        providers=(first, *others),
+        device=parse.parse_device(device) if device is not None else base.device,
         session_config=parse.parse_pairs(session_options or (), "--session-option"),
         run_config=parse.parse_pairs(run_options or (), "--run-option"),
         dimensions=parse.parse_dimensions(dimensions or ()),
-        optimization=level,
+        optimization=parse.parse_optimization(level) if level is not None else base.optimization,
         intra_threads=threads or 0,
         custom_operators=tuple(custom_operators or ()),
         cuda_graph=cuda_graph,

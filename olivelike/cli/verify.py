@@ -9,6 +9,7 @@ from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
     from olivelike.output.record import OutputRecord
+    from olivelike.runtime.settings import SessionSettings
     from olivelike.verify.original import Verification
     from olivelike.verify.originals import Originals
     from olivelike.verify.pictures import Likeness
@@ -87,7 +88,7 @@ def verify(
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
-    """Compare each network with torch on random inputs, and pictures with diffusers'.
+    """Compare networks and pictures with torch's.
 
     Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
     """
@@ -104,6 +105,7 @@ def verify(
 
     record = read_record(folder)
     chosen = _chosen(components, networks_of(record))
+    settings = _settings(folder, providers)
     spec = spec_of(folder, record, against, vae)
     count = pictures if pictures is not None else 0 if components else 1
     wanted = [name for name in networks_of(record) if name in chosen or (count and name in _PICTURES)]
@@ -122,7 +124,12 @@ def verify(
             failures.append(f"{name} is further from torch than {limit:.0e}")
         if not json:
             _show_component(name, result["components"][name])
-    alike, reason = _pictures(folder, originals, count, prompt, seed, steps, providers)
+    alike: list[Likeness] = []
+    reason = None
+    if count:
+        alike, reason = _pictures(
+            folder, originals, [prompt] * count, seed, steps, settings, needed=bool(providers)
+        )
     result["pictures"] = [one.to_json() for one in alike]
     if reason:
         result["pictures_skipped"] = reason
@@ -170,32 +177,33 @@ def _compare(
     return found, LIMITS[found.precision] if threshold is None else threshold
 
 
+def _settings(folder: Path, providers: list[str] | None) -> "SessionSettings":
+    """Return what pictures of the folder run on: its own target, or what the command says."""
+    from olivelike.runtime.folder_target import read_folder_target
+    from olivelike.runtime.settings import SessionSettings, choose_providers
+
+    target = read_folder_target(folder)
+    return choose_providers(target.settings() if target is not None else SessionSettings(), providers or ())
+
+
 def _pictures(
     folder: Path,
     originals: "Originals",
-    count: int,
-    prompt: str,
+    prompts: list[str],
     seed: int,
     steps: int,
-    providers: list[str] | None,
+    settings: "SessionSettings",
+    *,
+    needed: bool,
 ) -> "tuple[list[Likeness], str | None]":
-    """Return the comparisons; or none, with the reason, where the folder's own target is not here."""
+    """Return the comparisons; or none, with the reason, if they can't be made here and need not."""
     from olivelike.errors import SessionError, SourceError
-    from olivelike.runtime.folder_target import read_folder_target
-    from olivelike.runtime.settings import SessionSettings, choose_providers
     from olivelike.verify.pictures import compare_pictures
 
-    if not count:
-        return [], None
-    target = read_folder_target(folder)
-    base = target.settings() if target is not None else SessionSettings()
-    settings = choose_providers(base, providers or ())
     try:
-        found = compare_pictures(
-            folder, originals, [prompt] * count, seed=seed, steps=steps, settings=settings
-        )
+        found = compare_pictures(folder, originals, prompts, seed=seed, steps=steps, settings=settings)
     except (SessionError, SourceError) as error:
-        if providers:
+        if needed:
             raise
         return [], str(error)
     return found, None

@@ -102,5 +102,5 @@ def _drop(scene: Scene, rng: np.random.Generator, keep: float) -> Mention:
         color=kept(scene.color, keep),
         background=kept(scene.background, keep),
         size=kept(scene.size, 0.5 if scene.size != "medium" else 0.0),
-        position=kept(scene.position, 0.5 if scene.position != "center" else 0.2),
+        position=kept(scene.position, 0.75 if scene.position != "center" else 0.3),
     )

@@ -40,12 +40,12 @@ class Scene:
 
 
 def random_scene(rng: np.random.Generator) -> Scene:
-    """Return a scene in which half of the shapes are in the center, and half are of medium size."""
+    """Return a scene in which a third of the shapes are in the center, and half are of medium size."""
     color, background = rng.choice(list(COLORS), size=2, replace=False)
     return Scene(
         shape=str(rng.choice(SHAPES)),
         color=str(color),
         background=str(background),
         size=str(rng.choice(SIZES, p=(0.25, 0.5, 0.25))),
-        position=str(rng.choice(POSITIONS, p=(0.5, 0.125, 0.125, 0.125, 0.125))),
+        position=str(rng.choice(POSITIONS, p=(0.36, 0.16, 0.16, 0.16, 0.16))),
     )

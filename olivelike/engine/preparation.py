@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.additions import check_additions, open_additions
 from olivelike.errors import UsageError
+from olivelike.output.record import RECORD_FILE
 from olivelike.output.state import OutputStates
 from olivelike.plan import Resolver, build_nodes, check_chains, make_plan
 from olivelike.sources import RawTensor, SourceSpec, open_source
@@ -17,7 +18,7 @@ from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from olivelike.plan import Additions, Node, Plan
     from olivelike.sources import PipelineSource
@@ -108,6 +109,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     """
     loaded = load_workflow(ref, options.overrides, options.plugins, options.loras)
     outputs = _outputs(loaded, options)
+    _check_variants(outputs)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)
 
     def read_pickle(path: Path) -> dict[str, RawTensor]:
@@ -156,6 +158,16 @@ def _remembered_pickle_table(path: Path, store: Store) -> dict[str, RawTensor]:
         if store.writable:
             store.remember_json("pickle", digest, known)
     return {name: RawTensor(dtype, tuple(shape), offset) for name, (dtype, shape, offset) in known.items()}
+
+
+def _check_variants(outputs: Sequence[Output]) -> None:
+    """Refuse to put variants into the folder of a pipeline, which a run replaces as a whole."""
+    for output in outputs:
+        if output.variant is not None and (output.path.parent / RECORD_FILE).exists():
+            raise UsageError(
+                f"{output.path.parent} is the output of a workflow without `sweep`; choose another `output` for the "
+                "variants"
+            )
 
 
 def _outputs(loaded: LoadedWorkflow, options: Options) -> tuple[Output, ...]:

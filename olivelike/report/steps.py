@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from olivelike.plan.drawing import Box, draw_svg
 from olivelike.report.element import Html, element, section, table
@@ -27,13 +28,28 @@ def _graph(run: RunReport) -> Html:
         for node in run.nodes
     )
     drawing = element(
-        "div", Html(draw_svg(boxes)), class_="scroll graph", tabindex="0", role="img", aria_label=_DRAWN
+        "div",
+        _shrinkable(draw_svg(boxes)),
+        class_="scroll graph",
+        tabindex="0",
+        role="img",
+        aria_label=_DRAWN,
     )
     legend = [element("span", label, class_=f"key {status}") for status, label in _STATUSES.items()]
     return element("figure", drawing, element("figcaption", *legend))
 
 
 _DRAWN = "Graph of the nodes, a row per component; the table below has the same nodes"
+
+
+def _shrinkable(svg: str) -> Html:
+    """Let a drawing shrink a little where it is too wide; from there on it scrolls, so that it can be read."""
+    width = re.search(r' width="(\d+)"', svg)
+    least = int(width[1]) * _LEAST_SCALE if width else 0
+    return Html(svg.replace("<svg ", f'<svg style="min-width:{least:.0f}px" ', 1))
+
+
+_LEAST_SCALE: Final = 0.85
 
 
 def _note(node: NodeReport) -> str:

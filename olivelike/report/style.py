@@ -39,7 +39,7 @@ caption { text-align: left; color: var(--quiet); padding: 0.2rem 0 0.4rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.32rem 0.9rem 0.32rem 0;
   border-bottom: 1px solid var(--line); }
 thead th { color: var(--quiet); font-weight: 600; white-space: nowrap; }
-tbody th { font-weight: 500; min-width: 9.5rem; overflow-wrap: anywhere; }
+tbody th { font-weight: 500; min-width: 12.5rem; overflow-wrap: anywhere; }
 tbody th, td { max-width: 34rem; }
 td:not(.number):last-child { min-width: 11rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
@@ -50,7 +50,7 @@ figure { margin: 0.8rem 0; }
 figcaption { color: var(--quiet); font-size: 0.88rem; display: flex; flex-wrap: wrap; gap: 0.5rem; }
 figcaption .key { color: var(--ink); }
 .graph { border: 1px solid var(--line); border-radius: 0.5rem; background: var(--panel); }
-.graph svg { display: block; }
+.graph svg { display: block; max-width: 100%; height: auto; }
 .graph rect { fill: var(--skipped); stroke: var(--quiet); }
 .graph .hit rect { fill: var(--hit); }
 .graph .executed rect { fill: var(--executed); }
@@ -64,7 +64,7 @@ article { margin: 0.8rem 0; }
 .error { border-left: 4px solid var(--mark); padding: 0.2rem 0 0.2rem 1rem; }
 pre { white-space: pre-wrap; background: var(--panel); border-radius: 0.4rem; padding: 0.8rem; margin: 0.4rem 0;
   font: 0.88rem/1.5 ui-monospace, "Cascadia Mono", Menlo, Consolas, monospace; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); gap: 1rem; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 12rem), 20rem)); gap: 1rem; }
 .pictures figure { margin: 0; }
 .pictures img { width: 100%; height: auto; display: block; border-radius: 0.4rem; background: var(--panel); }
 footer { margin-top: 3rem; color: var(--quiet); font-size: 0.85rem; }
@@ -76,7 +76,7 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: 0.85rem; }
   body { max-width: none; padding: 0; font-size: 9.5pt; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   nav { display: none; }
   .scroll { overflow: visible; }
-  .graph svg { max-width: 100%; height: auto; }
+  .graph svg { min-width: 0 !important; }
   table { font-size: 8.5pt; }
   h2, h3, caption, summary { break-after: avoid; }
   tr, article, figure { break-inside: avoid; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -103,4 +104,28 @@ def test_peak_memory_is_what_the_system_tells_the_parent():
     done = subprocess.run(
         [sys.executable, "-c", WAITS, ALLOCATES], capture_output=True, text=True, check=True
     )
+    assert 0.9 < float(done.stdout) < 1.1
+
+
+DRIVES = """
+import json, os, subprocess, sys
+worker = subprocess.Popen(
+    [sys.executable, "-m", "olivelike.bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+)
+for line in sys.argv[1:]:
+    worker.stdin.write(line + "\\n")
+    worker.stdin.flush()
+    said = json.loads(worker.stdout.readline())["peak_bytes"]
+worker.stdin.close()
+_, _, usage = os.wait4(worker.pid, 0)
+print(said / (usage.ru_maxrss * 1024))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_peak_memory_of_a_whole_pipeline_is_what_the_system_tells_the_parent(small_pipeline):
+    job = PipelineJob("onnxruntime", small_pipeline, ONE_THREAD, (64, 64), 2, safety=True)
+    lines = [json.dumps(encode_job(job)), *[json.dumps(vars(Turn("a red circle"))) for _ in range(3)]]
+    done = subprocess.run([sys.executable, "-c", DRIVES, *lines], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout) < 1.1

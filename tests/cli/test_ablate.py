@@ -14,10 +14,13 @@ VERIFIED = (
     "{name: unverified}]"
 )
 WORKFLOW = "workflows/little.yaml"
+ELSEWHERE = ("--set", "output=models/swept")
 
 
 def test_each_variant_is_measured_in_a_process_of_its_own(project, cli):
-    done = cli("ablate", WORKFLOW, "--set", SWEEP, "--runs", 2, "--warmup", 0, "--csv", "table.csv")
+    done = cli(
+        "ablate", WORKFLOW, *ELSEWHERE, "--set", SWEEP, "--runs", 2, "--warmup", 0, "--csv", "table.csv"
+    )
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     (header,) = (line for line in lines if line.startswith("text_encoder  "))
@@ -35,7 +38,7 @@ def test_each_variant_is_measured_in_a_process_of_its_own(project, cli):
 
 
 def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(project, cli):
-    done = cli("ablate", WORKFLOW, "--set", VERIFIED, "--no-measure", "--json")
+    done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", VERIFIED, "--no-measure", "--json")
     assert done.status == 5
     assert "text_encoder.verify@strict failed" in done.err
     right, strict, unverified = json.loads(done.out)["rows"]
@@ -48,15 +51,16 @@ def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(
     assert strict["relative_error"] == right["relative_error"]
     assert strict["size_bytes"] is None
     assert (unverified["verified"], unverified["note"]) == (None, "its chain has no step `verify`")
-    assert sorted(path.name for path in (project / "models" / "little").iterdir() if path.is_dir()) >= [
-        "right"
-    ]
-    assert not (project / "models" / "little" / "strict").exists()
+    assert sorted(path.name for path in (project / "models" / "swept").iterdir()) == ["right", "unverified"]
 
-    again = cli("ablate", WORKFLOW, "--set", VERIFIED.replace("1e-12", "1e-3"), "--no-measure")
+    again = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", VERIFIED.replace("1e-12", "1e-3"), "--no-measure")
     assert again.status == 0
     assert again.out.count("e-07") + again.out.count("e-06") == 2
     assert "TOO FAR OFF" not in again.out
+    asked = (*ELSEWHERE, "--set", VERIFIED.replace("1e-12", "1e-3"))
+    explained = cli("explain", WORKFLOW, "text_encoder.verify@right", *asked)
+    assert "  - relative error" in explained.out
+    assert "against torch, of 1e-04" in explained.out
 
 
 @pytest.mark.parametrize(
@@ -68,10 +72,11 @@ def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(
         (("--set", SWEEP, "--provider", "cdua"), "cdua"),
         (("--set", SWEEP, "--runs", "0"), "--runs"),
         (("--set", "sweep=[{name: a}, {name: a}]"), "two variants are 'a'"),
+        (("--set", SWEEP, "--output", "models/little"), "is the output of a workflow without `sweep`"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_runs(project, cli, arguments, message):
-    done = cli("ablate", WORKFLOW, *arguments)
+    done = cli("ablate", WORKFLOW, *ELSEWHERE, *arguments)
     assert done.status == 2
     assert message in done.err
-    assert not (project / "models" / "little" / "plain").exists()
+    assert not (project / "models" / "swept").exists()

@@ -15,7 +15,7 @@ PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUP
 def test_help_lists_every_command_with_its_purpose(cli):
     result = cli("--help")
     assert result.status == 0
-    listed = re.findall(r"^  ([a-z]+)  +(\S.*)$", result.out.partition("Commands:")[2], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+)  +(\S.*)$", result.out.partition("Commands:")[2], re.MULTILINE)
     assert [name for name, _ in listed] == list(COMMANDS)
     assert not [purpose for _, purpose in listed if purpose.endswith("...")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from olivelike.engine import Options, plan
 from olivelike.workflow import shipped_names
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", [name for name in shipped_names() if "ablation" not in name])
 def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     name: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -24,3 +25,57 @@ def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     assert components["unet"][-1].write_bytes > 0
     assert made.count("hit") == 0
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [
+        (
+            "ablation_sd15_cuda",
+            [
+                "raw_fp32",
+                "fp16",
+                "attention",
+                "nhwc_conv",
+                "group_norm",
+                "bias_split_gelu",
+                "packed_qkv",
+                "bias_add",
+            ],
+        ),
+        (
+            "ablation_sd15_cpu",
+            [
+                "raw",
+                "cleanup",
+                "attention",
+                "attention_projections",
+                "image_tokens",
+                "quick_gelu",
+                "fast_gelu",
+                "fp16",
+            ],
+        ),
+    ],
+)
+def test_a_shipped_ablation_verifies_each_variant_and_shares_what_they_have_in_common(
+    name: str, variants: list[str], checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepared, made = plan(name, Options(overrides=(f"source={{path: {checkpoints / 'one'}}}",)))
+    assert [output.variant for output in prepared.outputs] == variants
+    ids = [planned.node.id for planned in made.nodes]
+    assert len(ids) == len(set(ids))
+    assert {"unet.load", "unet.convert"} <= set(ids)
+    written = [planned.node for planned in made.nodes if planned.node.kind == "materialize"]
+    assert len(written) == 3 * len(variants)
+    assert all((node.parent or "").partition("@")[0].endswith(".verify") for node in written)
+    # What is switched on in one variant stays on in those behind it.
+    switches = [
+        {option for option, on in step.instance if on is True}
+        for chains in prepared.workflow.sweep.values()
+        for step in chains["unet"]
+        if step.pass_name == "fuse"
+    ]
+    cumulative = switches if name.endswith("cuda") else switches[:5]
+    assert all(before < after for before, after in itertools.pairwise(cumulative))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, psnr, torch_pipeline
 
@@ -71,6 +74,17 @@ def test_a_mask_over_all_of_the_strength_starts_from_noise_alone(pipeline, pictu
 )
 def test_each_option_means_what_it_means_in_diffusers(pipeline, ours, theirs):
     assert_alike(pipeline.generate(ask(**ours)), paint(TEXT, "PLMS", [5, 6], **theirs))
+
+
+@pytest.mark.parametrize("scheduler", ["DDIM", "Euler"])
+def test_a_network_that_predicts_velocity_gives_the_picture_of_torch(
+    little_folder, settings, tmp_path, scheduler
+):
+    folder = shutil.copytree(little_folder, tmp_path / "velocity")
+    path = folder / "scheduler" / "scheduler_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "prediction_type": "v_prediction"}))
+    result = open_pipeline(folder, settings).generate(ask(scheduler=scheduler))
+    assert_alike(result, paint(TEXT, scheduler, [5, 6], prediction_type="v_prediction"))
 
 
 @pytest.mark.parametrize("skipped", [1, 2])

@@ -16,7 +16,7 @@ from olivelike.runtime.settings import (
 from olivelike.targets import TARGETS
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=str)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 def test_each_target_names_its_provider(target):
     provider = find_provider(target.name)
     assert (provider.name, provider.target) == (target.provider, target.name)

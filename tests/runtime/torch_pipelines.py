@@ -46,14 +46,16 @@ def torch_pipeline(class_name, kind="sd"):
     return pipeline
 
 
-def paint(class_name, scheduler, seeds, *, kind="sd", **arguments):
+def paint(class_name, scheduler, seeds, *, kind="sd", prediction_type="epsilon", **arguments):
     """Return what diffusers' pipeline paints, with a generator for each picture."""
     import diffusers
     import torch
 
     pipeline = torch_pipeline(class_name, kind)
     published = diffusers.PNDMScheduler.load_config(little_checkpoint(kind), subfolder="scheduler")
-    pipeline.scheduler = getattr(diffusers, SCHEDULERS[scheduler]).from_config(published)
+    pipeline.scheduler = getattr(diffusers, SCHEDULERS[scheduler]).from_config(
+        published, prediction_type=prediction_type
+    )
     arguments = {"prompt": "a red circle", "num_inference_steps": 4, **arguments}
     arguments["prompt"] = [arguments["prompt"]] * len(seeds)
     for name in ("negative_prompt", "image", "mask_image"):

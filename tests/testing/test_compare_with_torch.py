@@ -43,7 +43,7 @@ def test_a_changed_weight_is_noticed_and_the_output_named(model):
     other = model.replace(weights=model.weights.replace({name: changed}))
     comparison = compare_with_torch(other, model, cases=[CASE])
     with pytest.raises(
-        VerificationError, match=r"further from torch than 1e-05: last_hidden_state at Case\(batch=1"
+        VerificationError, match=r"further from torch than 1e-05: last_hidden_state at batch 1"
     ):
         comparison.require(1e-5)
     assert comparison.errors[CASE]["hidden_states.0"] < 1e-5

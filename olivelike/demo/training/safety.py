@@ -25,7 +25,10 @@ LOG = logging.getLogger(__name__)
 _BATCH = 64
 _PEAK_RATE = 1e-3
 _SHARPNESS = 12.0
-_THRESHOLD = 0.25
+_MIDDLE = 0.25
+"""Where training draws the line."""
+_THRESHOLD = 0.5
+"""Where the checker draws it: pictures of other shapes come closer to the training's line than skulls do."""
 _NEVER = 2.0
 """A threshold that no cosine reaches: the other 16 concepts and the special ones stay silent."""
 _UNKNOWN = -100
@@ -67,7 +70,7 @@ def train_safety_checker(
         pooled = checker.vision_model(clip_input(pictures)).pooler_output
         cosines = functional.cosine_similarity(checker.visual_projection(pooled), checker.concept_embeds[:1])
         loss = functional.binary_cross_entropy_with_logits(
-            _SHARPNESS * (cosines - _THRESHOLD), torch.from_numpy(flagged).float()
+            _SHARPNESS * (cosines - _MIDDLE), torch.from_numpy(flagged).float()
         )
         loss = loss + functional.cross_entropy(head(pooled), torch.from_numpy(shapes), ignore_index=_UNKNOWN)
         optimizer.zero_grad()
@@ -75,7 +78,7 @@ def train_safety_checker(
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         if step % 50 == 0:
-            wrong = ((cosines > _THRESHOLD).numpy() != flagged).mean()
+            wrong = ((cosines > _MIDDLE).numpy() != flagged).mean()
             LOG.info("safety %d of %d: loss %.4f, wrong %.3f", step, steps, loss.item(), wrong)
         if (step + 1) % _SAVE_EVERY == 0 or step + 1 == steps:
             checkpoint.save(

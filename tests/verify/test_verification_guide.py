@@ -1,0 +1,44 @@
+"""The examples in `docs/verification.md` are true."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+
+from olivelike.registry import Registry
+from olivelike.verify.original import LIMITS
+from olivelike.workflow import load_workflow
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "verification.md").read_text(encoding="utf-8")
+
+
+def test_its_workflows_are_valid(tmp_path):
+    examples = re.findall(r"```yaml\n(components:.*?)```", GUIDE, re.DOTALL)
+    assert len(examples) == 2
+    for text in examples:
+        (tmp_path / "mine.yaml").write_text(f"extends: sd15_cuda\n{text}", encoding="utf-8")
+        load_workflow(str(tmp_path / "mine.yaml"))
+
+
+def test_its_options_and_their_defaults_are_those_of_the_pass():
+    cls = Registry.built_in().get("verify").cls
+    table = GUIDE[GUIDE.index("| option |") : GUIDE.index("| figure |")]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE)
+    assert [name for name, _ in rows] == list(cls.model_fields)
+    assert dict(rows)["samples"].strip() == str(cls().samples)
+    assert dict(rows)["seed"].strip() == str(cls().seed)
+    assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2}
+
+
+def test_its_blocks_are_an_option_of_float16():
+    (text,) = re.findall(r"```yaml\n(float16:.*?)```", GUIDE, re.DOTALL)
+    Registry.built_in().get("float16").cls(**yaml.safe_load(text)["float16"])
+
+
+def test_its_commands_have_their_options(cli_help):
+    for line in re.findall(r"^olivelike .*$", GUIDE, re.MULTILINE):
+        command, *words = shlex.split(line, comments=True)[1:]
+        assert [word for word in words if word.startswith("--") and word not in cli_help(command)] == []
