@@ -3,7 +3,7 @@
     python benchmarks/ort_unet.py CHECKPOINT OUTPUT
 
 The export is that of diffusers' convert_stable_diffusion_checkpoint_to_onnx.py, the rest is what onnxruntime's
-stable_diffusion/optimize_pipeline.py does to it. Run by `peers.py`.
+stable_diffusion/optimize_pipeline.py does to it. Run by `peers.py --peers`.
 """
 
 from __future__ import annotations

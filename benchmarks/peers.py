@@ -1,12 +1,12 @@
 """Making an ONNX pipeline: time, memory and size, ours against others, on the same SD 1.5 checkpoint in one run.
 
-    python benchmarks/peers.py --folder DIR                     # ours, and ONNX Runtime's optimizer
-    python benchmarks/peers.py --quick                          # tiny networks
-    python benchmarks/peers.py --folder DIR --olive .venv-peers/bin/python --optimum .venv-optimum/bin/python
+    python benchmarks/peers.py --quick                          # tiny networks, ours alone
+    python benchmarks/peers.py --folder DIR --peers .venv-peers/bin/python --optimum .venv-optimum/bin/python
 
-Olive and optimum each need an environment of their own (benchmarks/requirements-peers.txt and
-requirements-optimum.txt), given as its Python. Every figure is of a fresh process; resident memory is the highest sum
-over the whole process tree, sampled from outside. A peer that fails or is killed for memory has a row that says so.
+Olive with ONNX Runtime's optimizer, and optimum, each need an environment of their own
+(benchmarks/requirements-peers.txt and requirements-optimum.txt), given as its Python. Every figure is of a fresh
+process; resident memory is the highest sum over the whole process tree, sampled from outside. A peer that fails or is
+killed for memory has a row that says so.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="tiny networks")
     parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
-    parser.add_argument("--olive", metavar="PYTHON", help="Python of an environment with Olive")
+    parser.add_argument(
+        "--peers", metavar="PYTHON", help="Python of an environment with Olive and ONNX Runtime"
+    )
     parser.add_argument("--optimum", metavar="PYTHON", help="Python of an environment with optimum-onnx")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -79,9 +81,9 @@ def main() -> None:
             "olivelike: the UNet, fused, float16",
             ours(folder, source, "unet", ("unet",), "convert, fuse, float16"),
         )
-        show("ONNX Runtime's optimizer: the same", peer(folder, source, sys.executable, "ort_unet.py"))
-        if options.olive:
-            show("Olive: the same", peer(folder, source, options.olive, "olive_unet.py"))
+        if options.peers:
+            show("ONNX Runtime's optimizer: the same", peer(folder, source, options.peers, "ort_unet.py"))
+            show("Olive: the same", peer(folder, source, options.peers, "olive_unet.py"))
         if options.optimum:
             show("olivelike: four networks, float32", ours(folder, source, "whole", WHOLE, "convert"))
             show("optimum: the same", peer(folder, source, options.optimum, "optimum_export.py"))

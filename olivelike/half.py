@@ -278,7 +278,8 @@ def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str
             target[...] = source
         # Shifted out of the bits, the sign does not hide a zero; NumPy counts integers faster than halves.
         nonzero = np.count_nonzero(target.view(np.uint16) << 1)
-        lost["flushed"] += int(np.count_nonzero(source) - nonzero)
+        if nonzero < target.size:
+            lost["flushed"] += int(np.count_nonzero(source) - nonzero)
         if not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
             over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
             target[over] = np.copysign(np.float16(HALF_MAX), source[over])

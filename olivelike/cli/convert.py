@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.layout import LayoutName
 
 
 def convert(
@@ -38,6 +39,10 @@ def convert(
         Literal["epsilon", "v_prediction"] | None,
         typer.Option("--prediction", help="What the UNet of a single file predicts, where it does not tell."),
     ] = None,
+    layout: Annotated[
+        LayoutName | None,
+        typer.Option("--layout", help="Client that the folder is for; by default diffusers and `generate`."),
+    ] = None,
     save_workflow: Annotated[
         Path | None,
         typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
@@ -57,7 +62,15 @@ def convert(
     from olivelike.workflow.places import Place
 
     wish = engine.Wish(
-        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction
+        source,
+        target,
+        output,
+        tuple(loras or ()),
+        vae,
+        tuple(embeddings or ()),
+        precision,
+        prediction,
+        layout,
     )
     options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle)
     here = Path.cwd()

@@ -33,6 +33,7 @@ class Wish:
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
     prediction: str | None = None
+    layout: str | None = None
 
 
 def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:
@@ -73,6 +74,7 @@ def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:
         vae=(_relative(vae.path, folder) if vae.path is not None else wish.vae) if vae is not None else None,
         loras=[(place(lora.file), lora.weight) for lora in loras],
         embeddings=[place(file_ref(text, here)) for text in wish.embeddings],
+        layout=wish.layout,
     )
     return workflow_text(draft)
 

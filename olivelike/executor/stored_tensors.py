@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from olivelike.store import Store
 
-_WRITERS = 2
-_PENDING = 3
+_WRITERS = 4
+_PENDING = 6
 """Tensors that may wait for the disk; each is held in memory until it is there."""
 
 
@@ -30,7 +30,7 @@ class StoredTensors:
     def __init__(self, store: Store, files: Mapping[str, Path]) -> None:
         """Read from `files`, by digest, and from the store; write to the store."""
         self._store = store
-        self._files = files
+        self._files = TensorFiles(store, files)
         self._writers = ThreadPoolExecutor(_WRITERS)
         self._pending: deque[Future[str]] = deque()
         self.sizes: dict[str, int] = {}
@@ -53,7 +53,7 @@ class StoredTensors:
         """
         from olivelike.model.tensor_file import read_tensor
 
-        return read_tensor(tensor, self._files.get(tensor.file) or checked_object(self._store, tensor.file))
+        return read_tensor(tensor, self._files[tensor.file])
 
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a tensor; it may still be on its way to the disk at return.
@@ -79,12 +79,20 @@ class StoredTensors:
         return Tensor(dtype, array.shape, digest, 0)
 
 
-def checked_object(store: Store, digest: str) -> Path:
-    """Return the path of a stored tensor whose bytes were just found to be right.
+class TensorFiles(dict[str, "Path"]):
+    """Source files by digest, and stored tensors: those are read through when they are first asked for."""
 
-    Raises:
-        DamagedError: when they are not, or are gone.
-    """
-    if not store.check_object(digest):
-        raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")
-    return store.object_path(digest)
+    def __init__(self, store: Store, files: Mapping[str, Path]) -> None:
+        super().__init__(files)
+        self._store = store
+
+    def __missing__(self, digest: str) -> Path:
+        """Return the path of a stored tensor whose bytes were just found to be right.
+
+        Raises:
+            DamagedError: when they are not, or are gone.
+        """
+        if not self._store.check_object(digest):
+            raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")
+        path = self[digest] = self._store.object_path(digest)
+        return path

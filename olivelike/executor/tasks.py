@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import canonical_json
 from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.executor.job import Done, Job
-from olivelike.executor.stored_tensors import StoredTensors, checked_object
+from olivelike.executor.stored_tensors import StoredTensors, TensorFiles
 from olivelike.model import FACETS, Model, Weights
 
 if TYPE_CHECKING:
@@ -219,9 +219,7 @@ def _materialize(job: Job, store: Store, progress: Progress) -> Done:
     model = _model(job, store)
     if model.graph is None or model.weights is None:
         raise PassError(f"{job.component}: its chain makes no graph; put `convert` into it")
-    files = {digest: Path(path) for digest, path in job.files.items()}
-    for digest in model.weights.files - files.keys():
-        files[digest] = checked_object(store, digest)
+    files = TensorFiles(store, {digest: Path(path) for digest, path in job.files.items()})
     folder = Path(job.folder)
     with explained(folder):
         result = materialize(model.graph, model.weights, files, folder, progress, **job.options)

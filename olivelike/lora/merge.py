@@ -1,4 +1,4 @@
-"""Merging LoRAs into one network, tensor by tensor; it runs in a worker and imports torch, diffusers and peft.
+"""Merging LoRAs into one network, tensor by tensor; it runs in a worker.
 
 The law is W + Σ weightᵢ · changeᵢ(W) in float32. Each change is measured against the base W, so neither order
 nor company of the files matters; the sum is taken in an order that content decides.
@@ -87,19 +87,18 @@ def _merged(
     parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
 ) -> Iterator[tuple[str, Array]]:
     import numpy as np
-    import torch
 
     from olivelike.lora.delta import change_of
 
     for parameter in sorted(parts):
-        base = torch.from_numpy(np.require(read_base(parameter), np.float32, ["C", "W"]))
-        total: torch.Tensor | None = None
+        base = np.require(read_base(parameter), np.float32, ["C"])
+        total: Array | None = None
         for part in sorted(parts[parameter], key=_digest) if len(parts[parameter]) > 1 else parts[parameter]:
             change = change_of(part.module, _factors(part.lora.file, part.module), base)
-            change.mul_(part.lora.weight)
-            total = change if total is None else total.add_(change)
+            change *= np.float32(part.lora.weight)
+            total = change if total is None else np.add(total, change, out=total)
         assert total is not None
-        yield parameter, total.add_(base).numpy()
+        yield parameter, np.add(total, base, out=total)
 
 
 def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:

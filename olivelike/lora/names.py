@@ -1,8 +1,8 @@
-"""Which layer of a network each module of a LoRA file changes; imports torch and diffusers.
+"""Which layer of a network each module of a LoRA file changes.
 
-The names are diffusers' business: a stand-in pair of one-element factors goes through its converters for each
-module, one at a time. Its converters know plain LoRA alone, drop or refuse what else a file holds, and judge
-all keys by the first or by a sample; one stand-in pair at a time is free of that.
+Names other than the network's own are diffusers' business: a stand-in pair of one-element factors goes through its
+converters for each module, one at a time. Its converters know plain LoRA alone, drop or refuse what else a file holds,
+and judge all keys by the first or by a sample; one stand-in pair at a time is free of that.
 """
 
 from __future__ import annotations
@@ -44,25 +44,22 @@ def match_modules(
     Raises:
         SourceError: if a module has no layer in the network, or two have the same.
     """
-    from diffusers.utils import logging
-
     flat = _flat_names(base)
     matched: dict[str, LoraModule] = {}
     unmatched: list[str] = []
-    with quiet(logging):
-        for module in lora.modules.values():
-            if module.component != component:
-                continue
-            parameter = _find(module, config, base, flat)
-            if parameter is None:
-                unmatched.append(module.name)
-            elif parameter in matched:
-                raise SourceError(
-                    f"{lora.path}: {matched[parameter].name} and {module.name} both change {parameter} of "
-                    f"{component}; get another version of the file",
-                )
-            else:
-                matched[parameter] = module
+    for module in lora.modules.values():
+        if module.component != component:
+            continue
+        parameter = _find(module, config, base, flat)
+        if parameter is None:
+            unmatched.append(module.name)
+        elif parameter in matched:
+            raise SourceError(
+                f"{lora.path}: {matched[parameter].name} and {module.name} both change {parameter} of "
+                f"{component}; get another version of the file",
+            )
+        else:
+            matched[parameter] = module
     if unmatched:
         rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
         raise SourceError(
@@ -99,6 +96,7 @@ def library_name(module: LoraModule, layers_per_block: int | Iterable[int] | Non
     """Return the layer that diffusers' converters make of a module; `None` if they refuse it or make nothing."""
     import torch
     from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
+    from diffusers.utils import logging
     from diffusers.utils.state_dict_utils import (
         StateDictType,
         convert_state_dict_to_diffusers,
@@ -109,24 +107,25 @@ def library_name(module: LoraModule, layers_per_block: int | Iterable[int] | Non
     one = torch.zeros(1)
     is_text = module.component != "unet"
     down, up = _STAND_INS[module.spelling]
-    if module.spelling == "kohya":
-        pair = {f"{module.name}{down}": one, f"{module.name}{up}": one}
-        unet_config = SimpleNamespace(layers_per_block=layers_per_block) if layers_per_block else None
-        try:
-            pair, _ = StableDiffusionXLLoraLoaderMixin.lora_state_dict(pair, unet_config=unet_config)
-        except (ValueError, IndexError, KeyError, TypeError):
-            return None
-        pair = {key.removeprefix(f"{module.component}."): value for key, value in pair.items()}
-    else:
-        if is_text and module.spelling == "diffusers_mid":
-            down, up = _TEXT_STAND_INS
-        pair = {f"{module.path}{down}": one, f"{module.path}{up}": one}
-    if is_text:
-        # Named types: the library would infer them from keys that a single module need not have.
-        pair = convert_state_dict_to_diffusers(pair, original_type=StateDictType.DIFFUSERS_OLD)
-    else:
-        pair = convert_unet_state_dict_to_peft(pair)
-    pair = convert_state_dict_to_peft(pair, original_type=StateDictType.DIFFUSERS)
+    with quiet(logging):
+        if module.spelling == "kohya":
+            pair = {f"{module.name}{down}": one, f"{module.name}{up}": one}
+            unet_config = SimpleNamespace(layers_per_block=layers_per_block) if layers_per_block else None
+            try:
+                pair, _ = StableDiffusionXLLoraLoaderMixin.lora_state_dict(pair, unet_config=unet_config)
+            except (ValueError, IndexError, KeyError, TypeError):
+                return None
+            pair = {key.removeprefix(f"{module.component}."): value for key, value in pair.items()}
+        else:
+            if is_text and module.spelling == "diffusers_mid":
+                down, up = _TEXT_STAND_INS
+            pair = {f"{module.path}{down}": one, f"{module.path}{up}": one}
+        if is_text:
+            # Named types: the library would infer them from keys that a single module need not have.
+            pair = convert_state_dict_to_diffusers(pair, original_type=StateDictType.DIFFUSERS_OLD)
+        else:
+            pair = convert_unet_state_dict_to_peft(pair)
+        pair = convert_state_dict_to_peft(pair, original_type=StateDictType.DIFFUSERS)
     names = {key.removesuffix(".lora_A.weight") for key in pair if key.endswith(".lora_A.weight")}
     return names.pop() if names else None
 

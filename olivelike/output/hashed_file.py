@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _PENDING = 2
 """Pieces that may wait for the disk; each is held in memory until it is written."""
-_SYNC_BYTES = 256 << 20
-"""The disk begins to work after this many bytes, rather than all at the end."""
+_SYNC_BYTES = 64 << 20
+"""After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
 
 
 class HashedFile:
@@ -59,6 +59,11 @@ class HashedFile:
         if self._error is not None:
             raise self._error
 
+    def _flush(self) -> None:
+        os.fsync(self._file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
     def _work(self) -> None:
         unsynced = 0
         while (piece := self._pieces.get()) is not None:
@@ -70,7 +75,7 @@ class HashedFile:
                 while piece:
                     piece = piece[self._file.write(piece) :]
                 if unsynced > _SYNC_BYTES:
-                    os.fsync(self._file.fileno())
+                    self._flush()
                     unsynced = 0
             except OSError as error:
                 self._error = error

@@ -42,6 +42,8 @@ ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
 _EVALUATORS = 2
 """Threads that read and derive tensors while earlier ones are written."""
+_STRIP = 16
+"""Columns of a transposed matrix that are copied at a time."""
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
 
@@ -105,7 +107,7 @@ def materialize(
 
         def evaluate(name: str) -> Evaluated:
             evaluator = Evaluator(source.read, model.opset_imports, model.ir_version, labels[name])
-            return np.asarray(evaluator.evaluate(result.derivations[name]), order="C"), evaluator.lost
+            return _in_row_order(evaluator.evaluate(result.derivations[name])), evaluator.lost
 
         evaluated = _ahead(evaluate, result.derivations)
         for value, (name, (array, lost)) in zip(roots, evaluated, strict=True):
@@ -205,6 +207,16 @@ def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> 
     while name in taken:
         name += ".again"
     return name
+
+
+def _in_row_order(array: Array) -> Array:
+    """Return the array, or a copy of it, in row order; a transposed view is copied by strips that fit the cache."""
+    if array.flags.c_contiguous or array.ndim != 2:
+        return np.asarray(array, order="C")
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[1], _STRIP):
+        copy[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+    return copy
 
 
 def _write(name: str, array: Array, data: HashedFile, data_file: str) -> ir.TensorProtocol:

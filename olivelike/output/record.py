@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from olivelike.errors import SourceError
 from olivelike.layout import DEFAULT
 
 if TYPE_CHECKING:
@@ -69,8 +70,15 @@ class OutputRecord:
         return record
 
     def model_file(self, component: str) -> str:
-        """Return the path of a component's model file, relative to the folder."""
-        return next(path for path in self.component_files(component) if path.endswith(".onnx"))
+        """Return the path of a component's model file, relative to the folder.
+
+        Raises:
+            SourceError: if the record names none.
+        """
+        for path in self.component_files(component):
+            if path.endswith(".onnx"):
+                return path
+        raise SourceError(f"{RECORD_FILE} names no model file of {component}; run the workflow again")
 
     def component_files(self, component: str) -> dict[str, dict[str, Any]]:
         """Return the recorded files of one component's folder, by relative path."""

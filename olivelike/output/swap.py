@@ -44,7 +44,7 @@ def swap_loras(
 
     Returns:
         Per component, the changed initializers by name, in the dtype and shape that `model.onnx` has them. A session
-        takes them as `SessionOptions.add_initializer` or `add_external_initializers`.
+        takes them by `SessionOptions.add_external_initializers`, which copies nothing.
 
     Raises:
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was

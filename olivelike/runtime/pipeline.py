@@ -14,6 +14,7 @@ from olivelike.runtime.folder_target import check_folder_target, read_folder_tar
 from olivelike.runtime.latents import from_noise, from_picture, from_picture_with_hole
 from olivelike.runtime.masks import masked_channels
 from olivelike.runtime.memory import memory_errors
+from olivelike.runtime.model_file import check_dimensions
 from olivelike.runtime.network import Network
 from olivelike.runtime.noise import seed_of_attempt
 from olivelike.runtime.open_session import open_session
@@ -59,13 +60,16 @@ def open_pipeline(
     Raises:
         SourceError: if a part is missing or damaged.
         SessionError: if a network can't be opened here as asked, or was optimised for another provider.
+        UsageError: if a size is set for a dimension that no network has.
     """
     folder = open_folder(path)
     target = read_folder_target(path)
     if settings is None:
         settings = target.settings() if target is not None else SessionSettings()
+    models = folder.models(safety=safety)
+    check_dimensions(settings.dimensions, models.values())
     if target is not None:
-        check_folder_target(target.name, settings, folder.models(safety=safety))
+        check_folder_target(target.name, settings, models)
     return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
 
 

@@ -31,6 +31,7 @@ class Draft:
     loras: Sequence[tuple[str, float]] = ()
     """File and weight of each."""
     embeddings: Sequence[str] = ()
+    layout: str | None = None
 
 
 def workflow_text(draft: Draft) -> str:
@@ -55,6 +56,8 @@ def workflow_text(draft: Draft) -> str:
     for component, chain in draft.components.items():
         key = f"{component}:"
         lines.append(f"  {key:<{width + 1}} [{', '.join(chain)}]")
+    if draft.layout is not None:
+        lines.append(f"layout: {_flow(draft.layout)}")
     return "\n".join([*lines, f"output: {_flow(draft.output)}"]) + "\n"
 
 

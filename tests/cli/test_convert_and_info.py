@@ -51,11 +51,12 @@ def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
     make_lora(project / "other.safetensors", "peft", base={"unet": foreign}, components=("unet",))
     result = cli(
         "convert", "checkpoint", "-t", "directml", "-o", "models/new", "--lora", "other.safetensors:0.5",
-        "--save-workflow", "workflows/new.yaml",
+        "--save-workflow", "workflows/new.yaml", "--layout", "csharp",
     )  # fmt: skip
     assert result.status == 3  # The LoRA is for SDXL; the workflow is there all the same.
     saved = yaml.safe_load((project / "workflows" / "new.yaml").read_text())
     assert saved == yaml.safe_load(result.out.partition("\n\n")[0])
+    assert saved["layout"] == "csharp"
     assert saved["loras"] == [{"file": "./other.safetensors", "weight": 0.5}]
     assert saved["components"]["unet"] == ["merge_lora", "convert", "fuse", "float16"]
     assert saved["components"]["vae_encoder"] == ["convert", "fuse", "float16"]
@@ -63,3 +64,9 @@ def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
     again = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--save-workflow", "workflows/new.yaml")
     assert again.status == 2
     assert "is there already" in again.err
+
+
+def test_convert_refuses_an_unknown_layout(cli):
+    result = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--layout", "java")
+    assert result.status == 2
+    assert "csharp" in result.err

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from olivelike.errors import SourceError
 from olivelike.output.folder import component_config, index
+from olivelike.output.record import OutputRecord
 from olivelike.testing.models import tiny_checkpoint, tiny_model
 
 SOURCE = {
@@ -55,3 +57,8 @@ def test_a_config_holds_the_architecture_and_no_path(component):
         "_class_name", "_diffusers_version", "architectures", "transformers_version",
     }  # fmt: skip
     assert str(tiny_checkpoint()).encode() not in data
+
+
+def test_a_record_without_a_model_file_is_refused():
+    with pytest.raises(SourceError, match="names no model file of unet"):
+        OutputRecord("w", {}, {}, components={"unet": {}}).model_file("unet")

@@ -208,3 +208,10 @@ def test_a_folder_for_another_provider_is_refused_with_the_reason(broken):
 def test_an_unknown_provider_gets_a_suggestion():
     with pytest.raises(UsageError, match="did you mean cuda"):
         SessionSettings((parse_provider("cudda"),))
+
+
+def test_a_size_for_a_dimension_that_no_network_has(little_folder):
+    with pytest.raises(
+        UsageError, match="no network has a dynamic dimension 'unet_sample_hight'; did you mean"
+    ):
+        open_pipeline(little_folder, SessionSettings(dimensions={"unet_sample_hight": 16}))
