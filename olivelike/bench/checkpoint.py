@@ -84,9 +84,10 @@ def _places(folder: Path) -> Iterator[Path]:
 def _is_original(place: Path, folder: Path) -> bool:
     if place.is_file():
         return True
+    if not (place / _INDEX).is_file() or (place / _RECORD).exists():
+        return False
     built, wanted = (_read(path / "unet" / "config.json") for path in (place, folder))
-    alike = all(built.get(key) == wanted.get(key) for key in _BUILD)
-    return (place / _INDEX).is_file() and alike
+    return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
 
 
 def _read_source(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _PROMPT = "a photo of an astronaut riding a horse"
 _PICTURES = ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
+_SIDES = ("original", "optimised")
 
 
 def verify(
@@ -28,7 +29,7 @@ def verify(
         typer.Option(
             "--against",
             metavar="CHECKPOINT",
-            help="What it was made from: a folder, a file or a hub id; by default the hub id that the folder names.",
+            help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
     ] = None,
     vae: Annotated[
@@ -85,7 +86,11 @@ def verify(
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Write the pictures here, side by side.")
     ] = None,
+    keep: Annotated[
+        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
+    ] = False,
     allow_pickle: shared.AllowPickle = False,
+    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
     """Compare networks and pictures with torch's.
@@ -97,13 +102,15 @@ def verify(
     for name, value in (("--threshold", threshold), ("--min-psnr", min_psnr), ("--min-ssim", min_ssim)):
         if value is not None and not 0 < value < float("inf"):
             raise UsageError(f"{name} {value}: use a number above 0")
-    from olivelike.cli.stdout import write_json
+    from olivelike.cli.report import last_writer
+    from olivelike.cli.stdout import write_json, write_line
     from olivelike.cli.verify_source import merged_loras, spec_of
     from olivelike.errors import VerificationError
     from olivelike.verify.folder import networks_of, read_record
     from olivelike.verify.originals import Originals
 
     record = read_record(folder)
+    run = last_writer(folder, cache_dir) if keep else None
     chosen = _chosen(components, networks_of(record))
     settings = _settings(folder, providers)
     spec = spec_of(folder, record, against, vae)
@@ -141,10 +148,13 @@ def verify(
     if save is not None:
         _save(alike, save)
     result["passed"] = not failures
+    report = _report(run, result, alike) if run is not None else None
     if json:
-        write_json(result)
+        write_json({**result, **({"report": str(report)} if report else {})})
     else:
         _show_pictures(alike, reason)
+        if report:
+            write_line(f"report: {report}")
     if failures:
         raise VerificationError(f"{folder}: {'; '.join(failures)}", result)
 
@@ -233,13 +243,28 @@ def _show_pictures(alike: "list[Likeness]", reason: str | None) -> None:
         write_line(f"no pictures: {reason}")
 
 
+def _report(run: tuple[dict[str, Any], Path], result: dict[str, Any], alike: "list[Likeness]") -> Path:
+    """Put the figures and the pictures into the report of a run, and return its path."""
+    from olivelike.cli.report import add_to_report
+    from olivelike.report.beside import VERIFICATION_FILE
+
+    record, folder = run
+    _save(alike, folder)
+    shown = [{**one.to_json(), **{side: _file(one, side) for side in _SIDES}} for one in alike]
+    return add_to_report(record, folder, VERIFICATION_FILE, {**result, "pictures": shown})
+
+
 def _save(alike: "list[Likeness]", folder: Path) -> None:
     from olivelike.errors import UsageError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for one in alike:
-            one.optimised.save(folder / f"{one.seed}-optimised.png")
-            one.original.save(folder / f"{one.seed}-original.png")
+            for side in _SIDES:
+                getattr(one, side).save(folder / _file(one, side))
     except OSError as error:
-        raise UsageError(f"--save {folder}: can't be written: {error.strerror}") from error
+        raise UsageError(f"{folder}: the pictures can't be written: {error.strerror}") from error
+
+
+def _file(one: "Likeness", side: str) -> str:
+    return f"{one.seed}-{side}.png"

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.bench.checkpoint import recorded_checkpoint
+from olivelike.bench.engines import EngineAbsent
 from olivelike.digest import digest_file
 from olivelike.engine.additions import fetch
 from olivelike.engine.preparation import source_spec
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:
-    """Return the source to compare with: the one that is named, or the hub id that the folder knows.
+    """Return the source to compare with: the one that is named, or that the folder names if it is found.
 
     Raises:
-        UsageError: if the folder does not know it, or has another VAE that is not named.
+        UsageError: if it is not found, or the folder has another VAE that is not named.
     """
     said = record.source
     other = text_source(vae, Path.cwd()) if vae is not None else None
@@ -34,9 +36,13 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     if said.get("kind") == "hub" and "file" not in said:
         spec = SourceSpec(hub=said["repository"], revision=said.get("commit"))
         return spec if other is None else replace(spec, vae=source_spec(other, None))
-    raise UsageError(
-        f"{folder} was made from {_named(said)}, whose place it does not know; name it with --against"
-    )
+    try:
+        found = recorded_checkpoint(folder)
+    except EngineAbsent:
+        raise UsageError(
+            f"{folder} was made from {_named(said)}, whose place it does not know; name it with --against"
+        ) from None
+    return source_spec(text_source(found.place, Path.cwd()), other)
 
 
 def _named(origin: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import onnx
 import pytest
@@ -184,3 +185,30 @@ def test_a_checkpoint_of_another_size_does_not_fit(folder, cli):
 def test_a_missing_checkpoint_is_an_error_of_its_own(folder, cli, tmp_path):
     done = cli("verify", folder, "--against", tmp_path / "gone")
     assert done.status == 3
+
+
+def test_the_figures_are_added_to_the_report_of_the_run_that_wrote_the_folder(project, cli):
+    (record,) = Path("cache/runs").glob("*.json")
+    # The project was copied from where the run wrote.
+    done = cli("verify", json.loads(record.read_text())["output"], "--report")
+    assert done.status == 0, done.err  # The checkpoint lies near, so its place need not be told.
+    page = project / "cache" / "logs" / record.stem / "report.html"
+    assert done.out.splitlines()[-1] == f"report: {page}"
+    assert "The output against the original" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
+def test_the_report_has_the_pictures(folder, original, project, cli, monkeypatch):
+    (record,) = Path("cache/runs").glob("*.json")
+    place = project / "cache" / "logs" / record.stem
+    run = json.loads(record.read_text()), place
+    monkeypatch.setattr("olivelike.cli.report.last_writer", lambda *_: run)
+    done = cli("verify", folder, "--against", original, "--steps", "2", "--report")
+    assert done.status == 0, done.err
+    assert (place / "report.html").read_text(encoding="utf-8").count("data:image/png;base64,") == 2
+
+
+def test_a_folder_that_no_run_wrote_has_no_report(folder, original, project, cli):
+    done = cli("verify", folder, "--against", original, "--report")
+    assert done.status == 2
+    assert "no run that wrote" in done.err
