@@ -7,7 +7,6 @@ An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "d
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -110,46 +109,89 @@ class Evaluator:
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
 
 
-MOVING = frozenset(
-    {
-        "Cast",
-        "Transpose",
-        "Concat",
-        "Reshape",
-        "Squeeze",
-        "Unsqueeze",
-        "Flatten",
-        "Identity",
-        "Slice",
-        "Split",
-    }
-)
-"""Operators that move values and change none; `Cast` changes their precision alone."""
+def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Array]]:
+    """Take a derived weight apart: yield what each of its parameters became, and where in the weight that is.
 
+    Args:
+        expression: What the weight was derived by; above the expressions that have one parameter, only operators that
+            move values.
+        array: The weight's values, contiguous.
 
-def positions(expression: Expression, opsets: Mapping[str, int], ir_version: int) -> Array:
-    """Return where each value of a derived weight comes from, for an expression of `MOVING` operators alone.
+    Yields:
+        Expressions of one parameter each, in the order of `parameters`, and views of `array`.
 
-    Returns:
-        An int32 array of the weight's shape: positions in all parameters of the expression, flattened and put one after
-        another in the order of `parameters`.
+    Raises:
+        Irreversible: when an operator above them can't be undone.
     """
-    start = 0
+    if len(list(parameters(expression))) == 1:
+        yield expression, array
+        return
+    operands = expression.get("inputs", [])
+    if expression.get("op") != "Concat":
+        moved = _undo(expression, array)
+        if not np.shares_memory(moved, array):
+            raise Irreversible(expression["op"])
+        yield from parts(operands[0], moved)
+        return
+    axis = expression["attributes"]["axis"]
+    ends = np.cumsum([_shape(operand)[axis] for operand in operands])
+    for operand, piece in zip(operands, np.split(array, ends[:-1], axis), strict=True):
+        yield from parts(operand, piece)
 
-    def trace(part: Expression) -> Array:
-        nonlocal start
-        if "parameter" in part:
-            first, start = start, start + math.prod(part["shape"])
-            return np.arange(first, start, dtype=np.int32).reshape(part["shape"])
-        if "constant" in part:
-            return np.array(part["constant"], ir.DataType[part["dtype"]].numpy()).reshape(part["shape"])
-        operands = [None if operand is None else trace(operand) for operand in part["inputs"]]
-        if part["op"] == "Cast":
-            assert operands[0] is not None
-            return operands[0]
-        return _run(part, operands, opsets, ir_version, "positions")
 
-    return trace(expression)
+def undo(expression: Expression, array: Array) -> Array:
+    """Return the values of the parameter that an expression of one became `array` by, but for their precision.
+
+    Raises:
+        Irreversible: when an operator does more than move values.
+    """
+    while "parameter" not in expression:
+        array = _undo(expression, array)
+        expression = expression["inputs"][0]
+    return array
+
+
+class Irreversible(Exception):  # noqa: N818  (callers say it in their own words)
+    """An operator whose result does not tell what it was made of; its name is the message."""
+
+
+def _undo(expression: Expression, array: Array) -> Array:
+    """Return the first input of an operator that moves values, by its result; a view, where strides allow one."""
+    match expression.get("op"):
+        case "Cast" | "Identity":
+            return array
+        case "Transpose":
+            order = expression.get("attributes", {}).get("perm", range(array.ndim)[::-1])
+            return array.transpose(np.argsort(order))
+        case "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten":
+            return array.reshape(_shape(expression["inputs"][0]))
+    raise Irreversible(expression.get("op", "a constant"))
+
+
+def _shape(expression: Expression) -> tuple[int, ...]:
+    """Return the shape of what `parts` and `undo` can take apart."""
+    if "shape" in expression:
+        return tuple(expression["shape"])
+    operands = expression["inputs"]
+    shape = _shape(operands[0])
+    match expression["op"]:
+        case "Cast" | "Identity":
+            return shape
+        case "Transpose":
+            order = expression.get("attributes", {}).get("perm", range(len(shape))[::-1])
+            return tuple(shape[axis] for axis in order)
+        case "Reshape":
+            wanted = [
+                shape[axis] if size == 0 else size
+                for axis, size in enumerate(operands[1].get("constant", ()))
+            ]
+            if wanted:
+                return np.broadcast_to(np.False_, shape).reshape(wanted).shape
+        case "Concat":
+            axis = expression["attributes"]["axis"]
+            sizes = [_shape(operand)[axis] for operand in operands]
+            return (*shape[:axis], sum(sizes), *shape[axis:][1:])
+    raise Irreversible(expression["op"])
 
 
 def _run(

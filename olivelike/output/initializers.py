@@ -36,10 +36,10 @@ class Initializers:
         self.ir_version = model.ir_version
 
     def read(self, name: str) -> Array:
-        """Return an initializer's values in its own dtype and shape."""
+        """Return an initializer's values in its own dtype and shape, in memory of their own."""
         proto = self._protos[name]
         if not proto.external_data:
-            return np.asarray(onnx.numpy_helper.to_array(proto))
+            return np.array(onnx.numpy_helper.to_array(proto))
         entries = {entry.key: entry.value for entry in proto.external_data}
         dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
         path = self.folder / entries["location"]

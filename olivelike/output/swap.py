@@ -8,9 +8,9 @@ and the changed values go where they came from.
 from __future__ import annotations
 
 import json
-import math
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
@@ -18,13 +18,13 @@ from olivelike.output.initializers import Initializers
 from olivelike.output.record import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
 
     from olivelike.lora import LoraFile, WeightedLora
-    from olivelike.output.derivation import Expression
+    from olivelike.output.derivation import Evaluator, Expression
 
     Array = np.ndarray[Any, Any]
 
@@ -87,6 +87,7 @@ def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.lora import merge
+    from olivelike.output.derivation import Evaluator
 
     initializers = Initializers(model)
     places = _places(derivations)
@@ -95,14 +96,21 @@ def _swap(
     mine = [weighted for weighted in loras if component in weighted.file.components]
     changed: dict[str, Array] = {}
 
-    def read_base(name: str) -> Array:
-        return _read_back(places[name], initializers)
+    merged: dict[str, Array] = {}
+    evaluator = Evaluator(merged.__getitem__, initializers.opsets, initializers.ir_version)
 
-    for name, merged in merge(component, config, shapes, mine, read_base):
+    def current(place: _Place) -> Array:
+        name = place.initializer
+        return changed[name] if name in changed else initializers.read(name)
+
+    def read_base(name: str) -> Array:
+        place = places[name][0]
+        return place.read_back(current(place))
+
+    for name, merged[name] in merge(component, config, shapes, mine, read_base):
         for place in places[name]:
-            if place.initializer not in changed:
-                changed[place.initializer] = initializers.read(place.initializer).copy()
-            _put(changed[place.initializer], place, merged, initializers)
+            changed[place.initializer] = place.put(current(place), evaluator)
+        del merged[name]
     return changed
 
 
@@ -114,8 +122,41 @@ class _Place:
     expression: Expression
     shape: tuple[int, ...]
     """Of the parameter."""
-    start: int
-    """Number of values of the parameters before it in the expression."""
+    number: int
+    """How many parameters are before it in the expression."""
+
+    def read_back(self, array: Array) -> Array:
+        """Return the parameter's values, in float32, from those of the initializer."""
+        import numpy as np
+
+        from olivelike.output.derivation import undo
+
+        with self._refusing():
+            return undo(*self._part(array)).astype(np.float32)
+
+    def put(self, array: Array, evaluator: Evaluator) -> Array:
+        """Derive the parameter's part of the initializer's values anew, and return them all."""
+        with self._refusing():
+            expression, part = self._part(array)
+        part[...] = evaluator.evaluate(expression)
+        return array
+
+    def _part(self, array: Array) -> tuple[Expression, Array]:
+        from olivelike.output.derivation import parts
+
+        return next(islice(parts(self.expression, array), self.number, None))
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        from olivelike.output.derivation import Irreversible
+
+        try:
+            yield
+        except Irreversible as error:
+            raise SourceError(
+                f"initializer {self.initializer!r} was derived by {error}, which can't be undone; "
+                "merge the LoRA in a run"
+            ) from None
 
 
 def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
@@ -123,57 +164,6 @@ def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
 
     places: dict[str, list[_Place]] = {}
     for initializer, expression in derivations.items():
-        start = 0
-        for name, shape in parameters(expression):
-            places.setdefault(name, []).append(_Place(initializer, expression, shape, start))
-            start += math.prod(shape)
+        for number, (name, shape) in enumerate(parameters(expression)):
+            places.setdefault(name, []).append(_Place(initializer, expression, shape, number))
     return places
-
-
-def _read_back(places: Sequence[_Place], initializers: Initializers) -> Array:
-    """Return a parameter's values, as far as its initializers keep them."""
-    import numpy as np
-
-    flat = np.zeros(math.prod(places[0].shape), np.float32)
-    known = np.zeros(flat.shape, bool)
-    for place in places:
-        there, here = _indices(place, initializers)
-        flat[here] = initializers.read(place.initializer).reshape(-1)[there]
-        known[here] = True
-    if not known.all():
-        raise SourceError(
-            f"{initializers.folder}: initializer {places[0].initializer!r} keeps a part of its parameter "
-            "alone; merge the LoRA in a run"
-        )
-    return flat.reshape(places[0].shape)
-
-
-def _put(target: Array, place: _Place, merged: Array, initializers: Initializers) -> None:
-    """Put a parameter's new values into an initializer, in its precision."""
-    import numpy as np
-
-    from olivelike.half import to_half
-
-    values = to_half(merged)[0] if target.dtype == np.float16 else merged.astype(target.dtype)
-    there, here = _indices(place, initializers)
-    target.reshape(-1)[there] = values.reshape(-1)[here]
-
-
-@lru_cache(maxsize=4)
-def _indices(place: _Place, initializers: Initializers) -> tuple[Array | slice, Array]:
-    """Return where a parameter's values lie in the flattened initializer, and which of its values each is."""
-    import numpy as np
-
-    from olivelike.output.derivation import MOVING, operators, parameters, positions
-
-    if foreign := sorted(set(operators(place.expression)) - MOVING):
-        raise SourceError(
-            f"{initializers.folder}: initializer {place.initializer!r} was derived by {foreign[0]}, which can't be "
-            "undone; merge the LoRA in a run"
-        )
-    flat = positions(place.expression, initializers.opsets, initializers.ir_version).reshape(-1)
-    if len(list(parameters(place.expression))) == 1:
-        return slice(None), flat
-    end = place.start + math.prod(place.shape)
-    (there,) = np.nonzero((flat >= place.start) & (flat < end))
-    return there, flat[there] - place.start
