@@ -6,24 +6,30 @@
 
 Latents of 32 by 32; one picture, so the UNet's batch is 2. Each engine runs in a process of its own, and they take
 turns: in float32 target `cpu` against eager torch and torch.compile; in bfloat16 target `openvino` against torch's
-best, eager and compiled, also with channels last; and each output's pipeline against bare calls of its UNet, which is
-what the loop adds. A step is a UNet evaluation with guidance and scheduler; medians over batches. Prints tables.
+best, eager and compiled, also with channels last; and each output's steps against the calls of the UNet in them, which
+is what the loop adds. A step is a UNet evaluation with guidance and scheduler; medians over batches. Prints tables.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from spine import make_checkpoint, run
 
 from olivelike.bench.contest import contest
 from olivelike.bench.engines import session_settings
-from olivelike.bench.job import NetworkJob, PipelineJob, Turn
+from olivelike.bench.job import PipelineJob, Turn
+from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.network import Call
 from olivelike.runtime.providers import find_provider
 from olivelike.runtime.settings import ProviderChoice, SessionSettings
 
@@ -64,20 +70,28 @@ def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
     return PipelineJob(engine, output, sessions_for(target, precision), (side, side), steps, safety=False)
 
 
-def bare(job: PipelineJob) -> NetworkJob:
-    """Return the job of calls of the same UNet, with nothing around them."""
-    latent = job.size[0] // 8
-    sizes = {
-        "unet_sample_batch": 2,
-        "unet_hidden_batch": 2,
-        "unet_time_batch": 1,
-        "unet_sample_height": latent,
-        "unet_sample_width": latent,
-    }
-    return NetworkJob(job.folder / "unet" / "model.onnx", job.sessions, sizes)
+def overhead(job: PipelineJob) -> tuple[float, float]:
+    """Return the median seconds of a step and of its UNet call alone, timed in the same steps of one process."""
+    pipeline = open_pipeline(job.folder, job.sessions, safety=False)
+    calls: list[float] = []
+    ends: list[float] = []
+    run = Call.run
+
+    def timed(call: Call) -> None:
+        start = time.perf_counter()
+        run(call)
+        calls.append(time.perf_counter() - start)
+
+    request = Request(("a lighthouse on a cliff at dusk",), steps=10, size=job.size, seed=1)
+    pipeline.generate(replace(request, steps=2))
+    with patch.object(Call, "run", timed):
+        pipeline.generate(request, on_step=lambda _: ends.append(time.perf_counter()))
+    steps = [end - start for start, end in itertools.pairwise(ends)]
+    # Text encoder and VAE have a call each, before and after those of the steps.
+    return statistics.median(steps), statistics.median(calls[2 : 1 + len(ends)])
 
 
-def measure(title: str, jobs: dict[str, Job], rounds: int, show: bool = True) -> dict[str, Measured]:
+def measure(title: str, jobs: dict[str, Job], rounds: int) -> None:
     """Measure engines against each other, and print a table."""
 
     def tell(event: Event) -> None:
@@ -86,8 +100,6 @@ def measure(title: str, jobs: dict[str, Job], rounds: int, show: bool = True) ->
 
     turn = Turn("a lighthouse on a cliff at dusk", 1, 1)
     results = contest(jobs, [turn], [turn] * rounds, LIMIT, tell)
-    if not show:
-        return results
     print(f"\n{title}\n\n| engine | seconds per step | times as fast as the first | peak resident GB |")
     print("| --- | --- | --- | --- |")
     first: float | None = None
@@ -98,15 +110,11 @@ def measure(title: str, jobs: dict[str, Job], rounds: int, show: bool = True) ->
             continue
         first = first or step
         print(f"| {name} | {step:.3f} | {first / step:.2f} | {result.peak_bytes / 1e9:.2f} |", flush=True)
-    return results
 
 
 def step_seconds(result: Measured) -> float | None:
-    """Return the median seconds of a step, or of a bare call."""
-    steps = [
-        timing.loop / timing.steps if timing.loop and timing.steps else timing.seconds
-        for timing in result.timings
-    ]
+    """Return the median seconds of a step; `None` if there is no result."""
+    steps = [timing.loop / timing.steps for timing in result.timings if timing.loop and timing.steps]
     return statistics.median(steps) if result.status == "ok" else None
 
 
@@ -155,16 +163,11 @@ def main() -> None:
         measure("float32", single, options.rounds)
         measure("bfloat16", half, options.rounds)
         for target, job in jobs.items():
-            both = measure("", {"loop": job, "bare": bare(job)}, options.rounds, show=False)
-            loop, call = step_seconds(both["loop"]), step_seconds(both["bare"])
-            if loop is None or call is None:
-                print(
-                    f"\n{target}: the loop's overhead is unknown: {both['loop'].message or both['bare'].message}"
-                )
-                continue
+            step, call = overhead(job)
             print(
-                f"\n{target}: a step of the loop takes {loop:.4f} s, a bare call {call:.4f} s: "
-                f"overhead {(loop / call - 1) * 100:.1f} %"
+                f"\n{target}: a step of the loop takes {step:.4f} s, its UNet call {call:.4f} s: "
+                f"overhead {(step / call - 1) * 100:.2f} %",
+                flush=True,
             )
 
 
