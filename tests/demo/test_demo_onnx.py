@@ -1,0 +1,62 @@
+"""What the optimised demo model draws on the CPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import olivelike
+from olivelike.demo.evaluation import random_captions, score_pictures
+from olivelike.demo.reading import read_picture
+from olivelike.runtime import Request, open_pipeline
+
+pytestmark = pytest.mark.slow
+
+STEPS = 25
+WORKFLOW = Path(olivelike.__file__).parent.parent / "workflows" / "demo.yaml"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """The shipped workflow's output, opened without its safety checker."""
+    project = tmp_path_factory.mktemp("demo")
+    (project / "workflows").mkdir()
+    shutil.copy(WORKFLOW, project / "workflows" / "demo.yaml")
+    command = [sys.executable, "-m", "olivelike", "run", "workflows/demo.yaml"]
+    subprocess.run(command, check=True, cwd=project, env={**os.environ, "OLIVELIKE_CACHE_DIR": "cache"})
+    return open_pipeline(project / "models" / "demo", safety=False)
+
+
+def draw(pipeline, captions, **more):
+    request = Request(tuple(captions), steps=STEPS, scheduler="DDIM", guidance_scale=5.0, batch_size=20, seed=0)
+    result = pipeline.generate(replace(request, **more))
+    return np.stack([np.asarray(picture.image) for picture in result.pictures])
+
+
+def test_95_of_100_captions_are_drawn_right(pipeline):
+    captions = random_captions(200, seed=1001)
+    score = score_pictures(captions, draw(pipeline, captions))
+    assert score.share >= 0.95, score
+
+
+def test_guidance_makes_more_captions_right(pipeline):
+    captions = random_captions(100, seed=1002)
+    without, with_guidance = (
+        score_pictures(captions, draw(pipeline, captions, guidance_scale=scale)) for scale in (1.0, 5.0)
+    )
+    assert with_guidance.right > without.right
+
+
+def test_a_colour_in_the_negative_prompt_is_drawn_less(pipeline):
+    def red(negative_prompt):
+        pictures = draw(pipeline, ["a circle on a blue background"] * 100, negative_prompt=negative_prompt)
+        return sum(read_picture(picture).color == "red" for picture in pictures)
+
+    assert red("red") < red("") / 2
