@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike.errors import PassError
-from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
+from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, block_of, weight_values
 from olivelike.targets import TARGETS, float32_inputs
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class HalfPrecision:
             model: Converted in place by `convert`.
             keep_io: Leave graph inputs and outputs in float32.
             forced_operators: Operator types that stay in float32.
-            forced_blocks: Blocks that stay in float32, with wildcards.
+            forced_blocks: Blocks that stay in float32, with wildcards and all that lies inside; `=NAME` is what
+                `block_of` calls so alone.
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
             target: Decides which inputs of fused operators stay float32.
         """
@@ -101,7 +102,9 @@ class HalfPrecision:
                 )
         blocks = {node.metadata_props.get(BLOCK_KEY, "") for node in self._graph} - {""}
         for pattern in self._forced_blocks:
-            if not any(_inside(block, pattern) for block in blocks):
+            if not any(
+                _is_meant(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)
+            ):
                 raise PassError(
                     f"force_fp32_blocks: no block matches {pattern!r}{_nearest(pattern, blocks)}",
                 )
@@ -194,8 +197,7 @@ class HalfPrecision:
             return True
         if _is_packed_attention(node):
             return False  # It has no float32 kernel; inside, every kernel accumulates in float32.
-        block = node.metadata_props.get(BLOCK_KEY, "")
-        return any(_inside(block, pattern) for pattern in self._forced_blocks)
+        return any(_is_meant(node, pattern) for pattern in self._forced_blocks)
 
     def _wants_half(self, node: ir.Node) -> bool:
         """Nodes over float32 values alone stay in float32: casting pays at the first parameter or half value."""
@@ -293,8 +295,11 @@ def _is_packed_attention(node: ir.Node) -> bool:
     )
 
 
-def _inside(block: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(block, pattern) or fnmatch.fnmatchcase(block, f"{pattern}.*")
+def _is_meant(node: ir.Node, pattern: str) -> bool:
+    if pattern.startswith("="):
+        return block_of(node) == pattern[1:]
+    path = node.metadata_props.get(BLOCK_KEY, "")
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*")
 
 
 def _nearest(name: str, known: set[str]) -> str:

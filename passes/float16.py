@@ -43,7 +43,7 @@ class Float16(Pass):
 
     force_fp32_blocks: tuple[str, ...] = ()
     """Blocks that stay in float32: module paths with wildcards, such as `up_blocks.*.resnets.0`; what lies
-    inside a matching block is meant too."""
+    inside a matching block is meant too, but of `=up_blocks.1` only what no block inside it has."""
 
     known_overflows: bool = True
     """Keep in float32 what is known to overflow: attention of SD 2.x UNets, and SDXL's VAE decoder unless its

@@ -7,6 +7,7 @@ is ordinary nodes. So the file is valid ONNX at every step and runs when weights
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +22,9 @@ PARAMETER_KEY = "olivelike.parameter"
 
 BLOCK_KEY = "olivelike.block"
 """Metadata key of a node: dotted path of the module that it comes from, such as `down_blocks.0.resnets.1`."""
+
+_MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
+"""Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,16 @@ class Graph:
     def digest(self) -> str:
         """SHA-256 of the bytes."""
         return digest_bytes(self.data)
+
+
+def block_of(node: ir.Node) -> str | None:
+    """Return the block of an operator, such as `down_blocks.0.resnets.1`; `None` between blocks.
+
+    It is a member of the innermost list of modules, or what lies in no list, such as `conv_in`.
+    """
+    path = node.metadata_props.get(BLOCK_KEY, "")
+    member = _MEMBER.match(path)
+    return (member.group() if member else path) or None
 
 
 def parameter_inputs(graph: ir.Graph) -> dict[str, ir.Value]:

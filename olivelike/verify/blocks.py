@@ -1,13 +1,12 @@
-"""The blocks of a network, as a graph knows them, and how far the values in each reach."""
+"""How far the values in each block of a network reach."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from olivelike.model.graph import BLOCK_KEY
+from olivelike.model.graph import block_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,19 +14,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     Array = np.ndarray[Any, Any]
-
-_MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
-"""Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
-
-
-def block_of(node: ir.Node) -> str | None:
-    """Return the block of an operator, such as `down_blocks.0.resnets.1`; `None` between blocks.
-
-    What lies in no list of modules is a block of its own, such as `conv_in`.
-    """
-    path = node.metadata_props.get(BLOCK_KEY, "")
-    member = _MEMBER.match(path)
-    return (member.group() if member else path) or None
 
 
 class Reach:

@@ -13,7 +13,7 @@ from olivelike.verify.evaluation import Evaluation
 from olivelike.verify.original import Original, parameter_reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import onnx_ir as ir
 
@@ -56,7 +56,7 @@ class HalfSearch:
         """Find the fewest blocks that must stay in float32.
 
         Returns:
-            The blocks, and what the run record should hold.
+            The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
 
         Raises:
             VerificationError: when no choice of blocks is enough.
@@ -76,7 +76,8 @@ class HalfSearch:
         return blocks, {"kept_fp32_blocks": list(blocks), **self._try(blocks), **facts, "trials": trials}
 
     def _search(self) -> tuple[tuple[str, ...], dict[str, float]]:
-        reach = self._reach()
+        largest = self._reach()
+        reach = {_alone(block, largest): value for block, value in largest.items()}
         # Overflow is the usual reason, so the blocks that reach furthest are the likely ones.
         ranked = sorted(reach, key=lambda block: -reach[block])
         blocks = fewest(ranked, self._is_right)
@@ -138,6 +139,11 @@ class HalfSearch:
                 self._architecture, self._read, samples=self._samples, seed=self._seed
             )
         return self._original_outputs
+
+
+def _alone(block: str, blocks: Iterable[str]) -> str:
+    """Return the pattern for a block that does not mean those inside it."""
+    return f"={block}" if any(other.startswith(f"{block}.") for other in blocks) else block
 
 
 def _described(figures: dict[str, Any]) -> str:

@@ -28,8 +28,8 @@ class Case:
         return f"batch {self.batch}, {self.height}x{self.width}, sequence {self.sequence}"
 
 
-CASES = (Case(1, 16, 24), Case(3, 24, 8, 9))
-"""None is square, and none has the sizes that `convert` traces with."""
+CASES = (Case(1, 16, 40, 50), Case(3, 24, 8, 9))
+"""None is square, and none has height and width, or sequence, that `convert` traces with."""
 
 
 def random_inputs(inputs: Sequence[Input], case: Case, config: dict[str, Any], seed: int) -> dict[str, Array]:

@@ -51,6 +51,14 @@ def test_blocks_by_wildcard_stay_in_float32(model):
     assert [node.outputs[0].dtype.name for node in kept] == ["FLOAT"] * 3
 
 
+def test_a_block_can_be_named_without_those_inside_it(model):
+    whole = half(model, force_fp32_blocks=["encoder.layers.0"])
+    assert half(model, force_fp32_blocks=["=encoder.layers.0"]).graph == whole.graph
+    with pytest.raises(PassError, match="no block matches '=encoder'"):
+        half(model, force_fp32_blocks=["=encoder"])
+    assert half(model, force_fp32_blocks=["encoder"]).facts["nodes_fp32"] > 50
+
+
 def test_a_second_time_changes_nothing(model):
     once = half(model)
     assert half(once).graph == once.graph

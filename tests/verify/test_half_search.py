@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from olivelike.errors import VerificationError
+from olivelike.model.graph import block_of
 from olivelike.pass_api import Context, Memory
 from olivelike.registry import Registry
 from olivelike.targets import find_target
@@ -73,6 +74,29 @@ def test_the_blocks_can_be_written_into_the_workflow_in_place_of_the_search(loud
     found = run_pass(FLOAT16, loud, target="cuda", auto=True)
     blocks = found.facts["auto"]["kept_fp32_blocks"]
     assert run_pass(FLOAT16, loud, target="cuda", force_fp32_blocks=blocks).graph.digest == found.graph.digest
+
+
+def test_a_block_around_others_is_kept_without_them(little):
+    unet = little("unet")
+    scales = {
+        "down_blocks.0.resnets.0.conv2": 1e6,  # The skip connection from here is loud,
+        "down_blocks.0.downsamplers.0.conv": 1e-6,
+        "up_blocks.1.resnets.0.conv_shortcut": 1e-6,  # until here.
+    }
+    weights = {
+        f"{name}.weight": unet.tensors.write(unet.parameter(f"{name}.weight") * np.float32(scale))
+        for name, scale in scales.items()
+    }
+    loud = unet.replace(weights=unet.weights.replace(weights))
+    found = run_pass(FLOAT16, loud, target="cuda", auto=True, samples=1)
+    blocks = found.facts["auto"]["kept_fp32_blocks"]
+    # `up_blocks.1` itself has the operator that joins the skip connection to the rest.
+    assert set(blocks) == {
+        "down_blocks.0.resnets.0", "down_blocks.0.downsamplers.0", "=up_blocks.1", "up_blocks.1.resnets.0",
+    }  # fmt: skip
+    assert run_pass(FLOAT16, loud, target="cuda", force_fp32_blocks=blocks).graph.digest == found.graph.digest
+    quiet = [node for node in found.graph.to_ir().graph if block_of(node) == "up_blocks.1.resnets.1"]
+    assert {node.outputs[0].dtype.name for node in quiet if node.op_type == "Conv"} == {"FLOAT16"}
 
 
 def test_a_threshold_that_float16_misses_is_met_with_fewer_float16_blocks(decoder):

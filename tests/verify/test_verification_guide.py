@@ -6,9 +6,13 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
+from olivelike.export.interface import interface_of
 from olivelike.registry import Registry
+from olivelike.sources.families import FAMILIES
+from olivelike.verify.inputs import CASES
 from olivelike.verify.original import LIMITS
 from olivelike.workflow import load_workflow
 
@@ -31,6 +35,23 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
     assert dict(rows)["samples"].strip() == str(cls().samples)
     assert dict(rows)["seed"].strip() == str(cls().seed)
     assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
+    configs = {**FAMILIES[family].configs, "safety_checker": {"vision_config": {"image_size": 224}}}
+    vae = configs.pop("vae")
+    for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
+        for value in interface_of(component, config).inputs:
+            names = {
+                dim.rpartition("_")[2]: size
+                for dim, size in zip(value.dims, value.example, strict=True)
+                if dim
+            }
+            for case in CASES:
+                assert (case.height, case.width) != (names.get("height"), names.get("width"))
+                assert case.sequence != names.get("sequence")
+    assert all(case.height != case.width for case in CASES)
 
 
 def test_its_blocks_are_an_option_of_float16():
