@@ -97,14 +97,10 @@ def session_settings(
     target = read_folder_target(folder)
     base = target.settings() if target is not None else parse.SessionSettings()
     base = parse.choose_providers(base, providers or ())
-    first, *others = base.providers
-    more = parse.parse_pairs(provider_options or (), "--provider-option")
-    if more:
-        first = replace(first, options={**first.options, **more})
+    base = parse.set_options(base, parse.parse_pairs(provider_options or (), "--provider-option"))
     level = graph_optimization
     return replace(
         base,
-        providers=(first, *others),
         device=parse.parse_device(device) if device is not None else base.device,
         session_config=parse.parse_pairs(session_options or (), "--session-option"),
         run_config=parse.parse_pairs(run_options or (), "--run-option"),

@@ -32,12 +32,14 @@ def provider_list(
     """Return providers with their options as `InferenceSession` takes them, the CPU last.
 
     Args:
-        settings: Names and options; what is set there wins.
-        device_id: Number of the device for the providers that have several; `None` leaves it to the options.
+        settings: Names and options; what is set there wins, but for the device.
+        device_id: Number of the device for the providers that have several, where tensors are, too; `None` leaves it
+            to the options.
         stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own.
 
     Raises:
-        UsageError: for options of the CPU provider, which has none, or a CUDA graph on another provider.
+        UsageError: for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
+            `device_id` that says another device.
         SessionError: for a CUDA graph whose tensors torch can't keep on the GPU.
     """
     listed = []
@@ -51,6 +53,11 @@ def provider_list(
         options: dict[str, str] = {}
         if device_id is not None and name in _WITH_DEVICE_ID:
             options["device_id"] = str(device_id)
+            if (stated := choice.options.get("device_id", str(device_id))) != str(device_id):
+                raise UsageError(
+                    f"{choice.provider.short_name}: device_id={stated} is among its options, but the device is "
+                    f"{device_id}, where tensors are; name one"
+                )
         if stream is not None and name in _CUDA_GRAPH:
             options["user_compute_stream"] = str(stream)
         if settings.cuda_graph and name in _CUDA_GRAPH:

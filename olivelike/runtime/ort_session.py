@@ -210,9 +210,11 @@ def open_ort_session(
 
 
 def _asked_device(settings: SessionSettings) -> int | str | None:
-    """Return the device of the settings, or else of the provider's options."""
-    stated = settings.options.get("device_id", "")
-    return int(stated) if settings.device is None and stated.isdecimal() else settings.device
+    """Return the device of the settings, or else of the options of the first provider that states one."""
+    if settings.device is not None:
+        return settings.device
+    stated = (choice.options.get("device_id", "") for choice in settings.providers)
+    return next((int(number) for number in stated if number.isdecimal()), None)
 
 
 def bind_input(binding: Any, name: str, tensor: torch.Tensor, placement: Placement) -> None:

@@ -85,8 +85,17 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
         return base
     if choices[0].provider != base.provider:
         return replace(base, providers=tuple(choices), device=None)
-    first = replace(choices[0], options={**base.options, **choices[0].options})
-    return replace(base, providers=(first, *choices[1:]))
+    return set_options(replace(base, providers=(base.providers[0], *choices[1:])), choices[0].options)
+
+
+def set_options(base: SessionSettings, options: Mapping[str, str]) -> SessionSettings:
+    """Return settings with more options for the provider that is asked first; `device_id` replaces the device."""
+    first, *others = base.providers
+    return replace(
+        base,
+        providers=(replace(first, options={**first.options, **options}), *others),
+        device=None if "device_id" in options else base.device,
+    )
 
 
 def parse_provider(text: str) -> ProviderChoice:

@@ -15,7 +15,7 @@ from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.nvidia import Placement
 from olivelike.runtime.open_session import open_session
 from olivelike.runtime.ort_options import provider_list
-from olivelike.runtime.ort_session import OrtSession
+from olivelike.runtime.ort_session import OrtSession, _asked_device
 from olivelike.runtime.settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")
@@ -56,6 +56,25 @@ def test_device_stream_and_graph_reach_the_providers_that_know_them():
 def test_options_that_were_given_win():
     asked = settings("cuda:device_id=3,cudnn_conv_algo_search=HEURISTIC")
     assert provider_list(asked, None, None)[0][1] == {"device_id": "3", "cudnn_conv_algo_search": "HEURISTIC"}
+
+
+def test_an_option_for_another_device_than_that_of_the_tensors_is_refused():
+    assert provider_list(settings("tensorrt", "cuda:device_id=1"), 1, None)[1][1] == {"device_id": "1"}
+    with pytest.raises(UsageError, match="cuda: device_id=0 is among its options, but the device is 1"):
+        provider_list(settings("tensorrt", "cuda:device_id=0"), 1, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device"),
+    [
+        (settings("cuda", device="4090"), "4090"),
+        (settings("cuda:device_id=1"), 1),
+        (settings("tensorrt", "cuda:device_id=1"), 1),
+        (settings("tensorrt"), None),
+    ],
+)
+def test_tensors_are_on_the_device_that_any_of_the_providers_states(asked, device):
+    assert _asked_device(asked) == device
 
 
 def test_options_of_the_cpu_provider_are_refused_since_it_ignores_them():

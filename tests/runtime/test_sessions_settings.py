@@ -12,6 +12,7 @@ from olivelike.runtime.settings import (
     parse_optimization,
     parse_pairs,
     parse_provider,
+    set_options,
 )
 from olivelike.targets import TARGETS
 
@@ -131,6 +132,14 @@ def test_the_same_provider_keeps_device_and_options_that_are_not_set():
     found = choose_providers(folder_settings(), ["CUDAExecutionProvider:b=3", "cpu"])
     assert (found.options, found.device, found.intra_threads) == ({"a": "1", "b": "3"}, 1, 3)
     assert [choice.provider.short_name for choice in found.providers] == ["cuda", "cpu"]
+
+
+def test_a_device_among_the_options_replaces_that_of_the_folder():
+    for found in (
+        choose_providers(folder_settings(), ["cuda:device_id=0"]),
+        set_options(folder_settings(), {"device_id": "0"}),
+    ):
+        assert (found.options, found.device) == ({"a": "1", "b": "2", "device_id": "0"}, None)
 
 
 def test_another_provider_starts_without_device_and_options():
