@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.bench.report import BenchReport
     from olivelike.bench.row import Row, Value
+    from olivelike.bench.settings import Checked
 
 _ALIKE: Final = (
     "engine", "provider", "dtype", "height", "width", "steps", "batch_size", "disable_safety_checker", "cuda_graph",
 )  # fmt: skip
 """Rows that agree in these measured the same thing."""
+_PLANNED: Final = ("engine", "height", "width", "steps", "batch_size", "disable_safety_checker")
+"""Those that are known before anything is measured."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,22 @@ class Comparison:
         )
 
 
+def check_baseline(baseline: BenchReport, checked: Checked) -> None:
+    """Check that a baseline has something to compare with, before minutes are spent on measuring it.
+
+    Raises:
+        UsageError: if it has no row of what is to be measured.
+    """
+    settings, (width, height) = checked.settings, checked.size
+    planned = {
+        (engine, height, width, settings.steps, batch_size, not checked.checks_safety)
+        for engine in settings.engines
+        for batch_size in settings.batch_sizes
+    }
+    if not any(_median(row) and _key(row, _PLANNED) in planned for row in baseline.rows):
+        raise nothing_in_common()
+
+
 def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tuple[Comparison, ...]:
     """Compare median latencies of the rows that both have.
 
@@ -58,26 +79,25 @@ def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tup
         report: what was measured now.
         baseline: what was measured before.
         threshold: percent that a median may be higher by.
-
-    Raises:
-        UsageError: if they have nothing in common.
     """
-    before = {_key(row): row for row in baseline.rows}
-    found = [
+    before = {_key(row, _ALIKE): row for row in baseline.rows}
+    return tuple(
         Comparison(str(row["engine"]), _whole(row["batch_size"]), old, new, threshold)
         for row in report.rows
-        if (new := _median(row)) and (old := _median(before.get(_key(row), {})))
-    ]
-    if not found:
-        raise UsageError(
-            "the baseline has no row of the same engine, provider, precision, size, steps and batch size as one that "
-            "was measured now"
-        )
-    return tuple(found)
+        if (new := _median(row)) and (old := _median(before.get(_key(row, _ALIKE), {})))
+    )
 
 
-def _key(row: Row) -> tuple[Value, ...]:
-    return tuple(row.get(column) for column in _ALIKE)
+def nothing_in_common() -> UsageError:
+    """Return the error for a baseline that can't be compared with."""
+    return UsageError(
+        "--against: the baseline has no row of the same engine, provider, precision, size, steps, batch size and "
+        "safety checker as one that is measured now; name another, or measure what it has"
+    )
+
+
+def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
+    return tuple(row.get(column) for column in columns)
 
 
 def _median(row: Row) -> float | None:

@@ -17,6 +17,7 @@ from olivelike.bench.engines import (
 )
 from olivelike.bench.job import PipelineJob, Turn
 from olivelike.bench.machine import describe_machine
+from olivelike.bench.nvidia import gpu_of
 from olivelike.bench.report import BenchReport, Skipped
 from olivelike.bench.row import make_row
 from olivelike.bench.settings import check
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from olivelike.bench.contest import Event
-    from olivelike.bench.row import Row
+    from olivelike.bench.row import Row, Value
     from olivelike.bench.settings import BenchSettings, Checked
 
 _SEED: Final = 123
@@ -56,28 +57,37 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
     Raises:
         UsageError: for a value that can't be had.
         SourceError: if the folder is no pipeline.
+        SessionError: if a GPU is named that is not there.
     """
-    checked = check(settings)
+    checked, gpu = check(settings), gpu_of(settings.asked_sessions)
     jobs, skipped = _jobs(checked)
     rows: list[Row] = []
     for batch_size in dict.fromkeys(settings.batch_sizes):
         groups = [jobs] if settings.interleave else [{name: job} for name, job in jobs.items()]
         for group in groups:
-            measured_rows, absent = _measure(group, batch_size, checked, listen)
+            measured_rows, absent = _measure(group, batch_size, checked, gpu, listen)
             rows += measured_rows
             skipped += [skip for skip in absent if skip not in skipped]
     return BenchReport(tuple(rows), tuple(skipped))
 
 
 def _measure(
-    jobs: dict[str, PipelineJob], batch_size: int, checked: Checked, listen: Callable[[Event], None]
+    jobs: dict[str, PipelineJob],
+    batch_size: int,
+    checked: Checked,
+    gpu: int | None,
+    listen: Callable[[Event], None],
 ) -> tuple[list[Row], list[Skipped]]:
     settings = checked.settings
     prompts = list(islice(cycle(_PROMPTS), settings.num_prompts))
     turn = Turn(prompts[0], _SEED, batch_size)
     turns = [replace(turn, prompt=prompt) for prompt in prompts for _ in range(settings.batch_count)]
-    results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen)
-    machine = describe_machine(settings.folder, settings.asked_sessions)
+    machine: dict[str, Value] = {}
+
+    def look() -> None:
+        machine.update(describe_machine(settings.folder, settings.asked_sessions, gpu))
+
+    results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen, look)
     absent = {name: result for name, result in results.items() if result.status == "absent"}
     rows = [
         make_row(name, batch_size, checked, result, machine)

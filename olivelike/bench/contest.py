@@ -72,6 +72,7 @@ def contest(
     turns: Sequence[Turn],
     limit: float,
     listen: Callable[[Event], None] = lambda _: None,
+    look: Callable[[], None] = lambda: None,
 ) -> dict[str, Measured]:
     """Measure engines against each other.
 
@@ -81,6 +82,7 @@ def contest(
         turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
         limit: seconds that an engine may take to open, or for a run.
         listen: is told what happens.
+        look: is called right after the last run, before the processes end.
 
     Returns:
         What was measured, by name. An engine that fails is marked; the others go on.
@@ -102,6 +104,7 @@ def contest(
             first = number % max(len(contenders), 1)
             for contender in contenders[first:] + contenders[:first]:
                 contender.run(turn, measured=True)
+        look()
         return {contender.name: contender.measured for contender in contenders}
 
 

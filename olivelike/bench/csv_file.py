@@ -27,6 +27,10 @@ def check_csv(path: Path) -> None:
         UsageError: if it is no file of these columns, or can't be written.
     """
     require_writable(path)
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(
+            f"{path.parent}: may not be written, and a lock lies beside {path.name} during a write"
+        )
     _check_header(path)
 
 
@@ -68,11 +72,11 @@ def _check_header(path: Path) -> str | None:
     """Return a file's text if its columns are ours, `None` if it has none yet."""
     try:
         text = path.read_text(encoding="utf-8-sig") if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
+        found = next(csv.reader(io.StringIO(text)), None)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path}: can't be read as CSV: {error}") from error
-    if not text.strip():
+    if found is None:
         return None
-    found = next(csv.reader(io.StringIO(text)))
     if tuple(found) != COLUMNS:
         place = next(
             (n for n, pair in enumerate(zip(found, COLUMNS, strict=False)) if pair[0] != pair[1]), None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.bench.nvidia import open_driver
 from olivelike.environment import host, versions
-from olivelike.runtime.devices import NVIDIA
 
 if TYPE_CHECKING:
     from olivelike.bench.row import Value
@@ -20,8 +19,14 @@ _CPUINFO: Final = Path("/proc/cpuinfo")
 _ONNXRUNTIME: Final = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
 
 
-def describe_machine(folder: Path, sessions: SessionSettings) -> dict[str, Value]:
-    """Return system, processors, present clocks and versions by column; nothing that names the machine."""
+def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> dict[str, Value]:
+    """Return system, processors, present clocks and versions by column; nothing that names the machine.
+
+    Args:
+        folder: what is measured.
+        sessions: how it runs.
+        gpu: number of the NVIDIA GPU that it runs on, if it does.
+    """
     import psutil
 
     found, here = versions(), host()
@@ -41,9 +46,7 @@ def describe_machine(folder: Path, sessions: SessionSettings) -> dict[str, Value
     values |= {
         f"{name}_version": found.get(name) for name in ("olivelike", "torch", "diffusers", "transformers")
     }
-    driver = open_driver() if sessions.provider.name in NVIDIA else None
-    if driver is not None:
-        state = driver.state(sessions.device if isinstance(sessions.device, int) else 0)
+    if gpu is not None and (driver := open_driver()) is not None and (state := driver.state(gpu)) is not None:
         values |= {
             "gpu": state.name,
             "gpu_MHz": state.clock_mhz,

@@ -10,6 +10,7 @@ from olivelike.bench.contest import contest
 from olivelike.bench.engines import ONNXRUNTIME, session_settings
 from olivelike.bench.job import NetworkJob, Turn
 from olivelike.bench.row import percentile
+from olivelike.bench.settings import LONGEST
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.folder import MODEL_FILE
 from olivelike.runtime.providers import OPENVINO
@@ -109,7 +110,7 @@ def measure_folders(
         UsageError: for numbers that can't be had.
         SessionError: if there is no model file.
     """
-    if runs < 1 or warmup < 0 or not limit > 0:
+    if runs < 1 or warmup < 0 or not 0 < limit <= LONGEST:
         raise UsageError(f"{runs} runs after {warmup} of warm-up within {limit:g} s each can't be measured")
     asked = sessions or SessionSettings()
     engine = "openvino" if asked.provider.name == OPENVINO else ONNXRUNTIME

@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from olivelike.runtime.devices import NVIDIA, find_device
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+
+    from olivelike.runtime.settings import SessionSettings
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU, and how fast it runs at the moment."""
+    """A GPU, and how fast it runs at the moment; `None` for what the driver does not tell of it."""
 
-    name: str
-    driver: str
-    clock_mhz: int
+    name: str | None
+    driver: str | None
+    clock_mhz: int | None
     """Of the multiprocessors."""
-    memory_clock_mhz: int
+    memory_clock_mhz: int | None
 
 
 class NvidiaDriver:
@@ -48,16 +52,36 @@ class NvidiaDriver:
         ]
         return sum(found) if found else None
 
-    def state(self, device: int) -> GpuState:
-        """Return name, driver and present clocks of a GPU."""
-        nvml = self._nvml
-        handle = self._handles[device]
+    def state(self, device: int) -> GpuState | None:
+        """Return name, driver and present clocks of a GPU; `None` if the driver lists no such device."""
+        if device >= len(self._handles):
+            return None
+        nvml, handle = self._nvml, self._handles[device]
         return GpuState(
-            str(nvml.nvmlDeviceGetName(handle)),
-            str(nvml.nvmlSystemGetDriverVersion()),
-            int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            self._ask(nvml.nvmlDeviceGetName, handle),
+            self._ask(nvml.nvmlSystemGetDriverVersion),
+            self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
         )
+
+    def _ask(self, question: Callable[..., Any], *operands: Any) -> Any:
+        try:
+            return question(*operands)
+        except self._nvml.NVMLError:  # Not every GPU answers each question.
+            return None
+
+
+def gpu_of(sessions: SessionSettings) -> int | None:
+    """Return the number of the NVIDIA GPU that sessions run on; `None` if they run on something else.
+
+    Raises:
+        SessionError: if the GPU that they name is not there.
+    """
+    if sessions.provider.name not in NVIDIA:
+        return None
+    asked = find_device(sessions.device, sessions.provider)
+    option = str(sessions.providers[0].options.get("device_id", "0"))
+    return asked if asked is not None else int(option) if option.isdecimal() else None
 
 
 def open_driver() -> NvidiaDriver | None:

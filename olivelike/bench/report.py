@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike.bench.row import Value
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class BenchReport:
 
 
 def read_report(path: Path) -> BenchReport:
-    """Read a report that `to_json` wrote.
+    """Read the rows of a report that `to_json` wrote.
 
     Raises:
         UsageError: if there is none, or it is something else.
@@ -55,6 +56,10 @@ def read_report(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read as a baseline: {error}; {remedy}") from error
     rows = content.get("rows") if isinstance(content, dict) and content.get("kind") == _KIND else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+    if not isinstance(rows, list) or not all(map(_is_row, rows)):
         raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}")
-    return BenchReport(tuple(rows), tuple(Skipped(**skip) for skip in content.get("skipped", ())))
+    return BenchReport(tuple(rows))
+
+
+def _is_row(content: object) -> bool:
+    return isinstance(content, dict) and all(isinstance(value, Value) for value in content.values())

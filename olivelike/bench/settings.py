@@ -22,6 +22,8 @@ TorchDtype = Literal["float32", "float16", "bfloat16"]
 
 _MOST: Final = {"batch size": 256, "steps": 1000, "batch count": 10_000, "number of prompts": 10_000}
 """Beyond these a number is taken for a slip."""
+LONGEST: Final = 7 * 24 * 3600
+"""So is a limit of more seconds."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class BenchSettings:
     batch_count: int = 5
     """Measured batches of each prompt."""
     num_prompts: int = 1
-    """Different prompts."""
+    """Ten are different, then they repeat."""
     warmup_runs: int = 2
     """Batches before the measured ones, after which engines have compiled and allocated what they need."""
     safety: bool = True
@@ -95,8 +97,8 @@ def check(settings: BenchSettings) -> Checked:
     _count("number of prompts", settings.num_prompts)
     if settings.warmup_runs < 0:
         raise UsageError(f"warm-up runs: {settings.warmup_runs} is below 0")
-    if not settings.timeout > 0:
-        raise UsageError(f"timeout: {settings.timeout:g} s is no time; give a positive number")
+    if not 0 < settings.timeout <= LONGEST:
+        raise UsageError(f"timeout: {settings.timeout:g} s is not between 0 and {LONGEST}")
     folder = open_folder(settings.folder)
     asked = (settings.width or folder.default_size[0], settings.height or folder.default_size[1])
     size = settle(Request(("",), size=asked, steps=settings.steps), folder).size

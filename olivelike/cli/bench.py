@@ -43,7 +43,10 @@ def bench(
     batch_count: Annotated[
         int, typer.Option("--batch-count", metavar="N", help="Measured batches of each prompt.")
     ] = 5,
-    num_prompts: Annotated[int, typer.Option("--num-prompts", metavar="N", help="Different prompts.")] = 1,
+    num_prompts: Annotated[
+        int,
+        typer.Option("--num-prompts", metavar="N", help="Prompts; ten are different, then they repeat."),
+    ] = 1,
     warmup_runs: Annotated[
         int, typer.Option("--warmup-runs", metavar="N", help="Batches before the measured ones.")
     ] = 2,
@@ -118,12 +121,12 @@ def bench(
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3.
     """
-    from olivelike.bench.baseline import compare
+    from olivelike.bench.baseline import check_baseline, compare
     from olivelike.bench.bench import bench as run
     from olivelike.bench.csv_file import append_rows, check_csv, require_writable
     from olivelike.bench.engines import ENGINES
     from olivelike.bench.report import read_report
-    from olivelike.bench.settings import BenchSettings, parse_torch_dtype
+    from olivelike.bench.settings import BenchSettings, check, parse_torch_dtype
     from olivelike.cli.bench_display import show_event, table_lines
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
@@ -166,18 +169,20 @@ def bench(
         interleave,
         timeout,
     )
+    if baseline is not None:
+        check_baseline(baseline, check(settings))
     report = run(settings, show_event)
-    if csv is not None:
-        append_rows(csv, report.rows)
-    if json_file is not None:
-        write_text_file(json_file, f"{_dump(report)}\n")
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
     if json:
         write_json({**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]})
     else:
         for line in table_lines(report, comparisons):
             write_line(line)
-    _judge(report, comparisons)
+    if csv is not None:
+        append_rows(csv, report.rows)
+    if json_file is not None:
+        write_text_file(json_file, f"{_dump(report)}\n")
+    _judge(report, comparisons, compared=baseline is not None)
 
 
 def _dump(report: "BenchReport") -> str:
@@ -186,8 +191,9 @@ def _dump(report: "BenchReport") -> str:
     return json.dumps(report.to_json(), indent=1)
 
 
-def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]") -> None:
+def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
     """Raise what the exit status should tell."""
+    from olivelike.bench.baseline import nothing_in_common
     from olivelike.errors import MissingError, SessionError, VerificationError
 
     if slower := [str(comparison) for comparison in comparisons if comparison.slower]:
@@ -198,3 +204,5 @@ def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]") -> None
     if not report.rows:
         told = (f"{skip.engine}: {skip.reason}" for skip in report.skipped)
         raise MissingError(f"no engine could be measured: {'; '.join(told)}")
+    if compared and not comparisons:
+        raise nothing_in_common()

@@ -91,7 +91,8 @@ def test_without_any_engine_the_status_is_3(small_pipeline, capsys):
         (["--batch-count", "0"], "batch count: 0"),
         (["--num-prompts", "0"], "number of prompts: 0"),
         (["--warmup-runs", "-1"], "warm-up runs: -1 is below 0"),
-        (["--timeout", "0"], "timeout: 0 s"),
+        (["--timeout", "0"], "timeout: 0 s is not between 0 and 604800"),
+        (["--timeout", "inf"], "timeout: inf s is not between 0 and 604800"),
         (["--height", "65"], "the nearest is 64x64"),
         (["--engine", "torch-compiled"], "did you mean torch-compile?"),
         (["--provider", "cudaa"], "did you mean cuda?"),
@@ -109,6 +110,52 @@ def test_what_can_not_be_had_is_refused_before_anything_is_opened(
     monkeypatch.chdir(tmp_path)
     assert run_command_line(["bench", str(small_pipeline), *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def baseline_of(path, **changes):
+    """Write a baseline for `onnxruntime` on the small pipeline."""
+    row = {
+        "engine": "onnxruntime", "height": 64, "width": 64, "steps": STEPS, "batch_size": 1,
+        "disable_safety_checker": False, "median_latency": 1.0, **changes,
+    }  # fmt: skip
+    path.write_text(json.dumps({"kind": "bench/1", "rows": [row]}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"steps": STEPS + 1}, {"batch_size": 2}, {"engine": "torch"}, {"height": 128}, {"median_latency": None}],
+)
+def test_a_baseline_with_nothing_in_common_is_refused_before_anything_is_opened(
+    changes, small_pipeline, capsys, tmp_path
+):
+    against = baseline_of(tmp_path / "baseline.json", **changes)
+    asked = ["--engine", "onnxruntime", "--steps", str(STEPS), "--against", str(against)]
+    assert run_command_line(["bench", str(small_pipeline), *asked]) == 2
+    told = capsys.readouterr()
+    assert "the baseline has no row of the same engine" in told.err
+    assert "open after" not in told.err
+
+
+def test_an_engine_that_fails_is_shown_and_told_before_what_a_baseline_lacks(
+    small_pipeline, capsys, tmp_path
+):
+    against = baseline_of(tmp_path / "baseline.json")
+    asked = ["--engine", "onnxruntime", "--steps", str(STEPS), "--against", str(against), "--timeout", "0.05"]
+    assert run_command_line(["bench", str(small_pipeline), *asked, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [row["status"] for row in found["rows"]] == ["timed out"]
+    assert found["comparisons"] == []
+
+
+def test_the_table_comes_before_a_file_that_can_not_be_written(small_pipeline, capsys, tmp_path, monkeypatch):
+    saved = tmp_path / "gone" / "report.json"
+    monkeypatch.setattr("olivelike.bench.csv_file.require_writable", lambda _: None)
+    asked = ["--engine", "xformers", "--json-file", str(saved)]
+    assert run_command_line(["bench", str(small_pipeline), *asked]) == 2
+    told = capsys.readouterr()
+    assert "left out: xformers" in told.out
+    assert "can't be written" in told.err
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path, capsys):

@@ -53,6 +53,25 @@ def test_one_that_hangs_is_killed_after_its_limit(square):
     assert not psutil.pid_exists(pids[0])
 
 
+def test_the_machine_is_looked_at_after_the_last_run_while_processes_are_there(square):
+    pids, runs = [], []
+
+    def listen(event):
+        pids.append(event.pid)
+        runs.append(event.name)
+
+    contest(
+        {"one": NetworkJob(square, ONE_THREAD, {"n": 4})},
+        [],
+        [Turn()] * 2,
+        300.0,
+        listen,
+        lambda: runs.append(psutil.pid_exists(pids[0])),
+    )
+    assert runs[-3:] == ["measured", "measured", True]
+    assert not psutil.pid_exists(pids[0])
+
+
 def test_an_interruption_leaves_no_process_behind(square):
     pids = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import subprocess
 import sys
 
@@ -60,10 +61,33 @@ def test_a_file_with_other_columns_is_refused_and_left_as_it_is(tmp_path, header
     assert path.read_text() == header
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x00\x81" * 10, b"x" * 200_000], ids=["bytes", "one long field"]
+)
+def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     path = tmp_path / "rows.csv"
-    path.write_bytes(b"\xff\xfe\x00\x81" * 10)
+    path.write_bytes(content)
     with pytest.raises(UsageError, match="can't be read as CSV"):
+        check_csv(path)
+
+
+def test_an_empty_file_takes_rows_and_one_of_blank_lines_does_not(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("\n\n")
+    with pytest.raises(UsageError, match="has other columns"):
+        append_rows(path, [row()])
+    assert path.read_text() == "\n\n"
+    path.write_text("")
+    append_rows(path, [row()])
+    append_rows(path, [row()])
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_file_in_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "rows.csv"
+    append_rows(path, [row()])
+    monkeypatch.setattr("os.access", lambda place, _: place != tmp_path)
+    with pytest.raises(UsageError, match="may not be written, and a lock lies beside rows.csv"):
         check_csv(path)
 
 
@@ -104,13 +128,29 @@ def test_medians_are_compared_where_the_same_was_measured():
     assert str(found[1]) == "torch, batch size 4: 3 s, now 3.3 s (+10.0 %, slower than allowed: up to 5 %)"
 
 
-def test_a_baseline_with_nothing_in_common_is_refused():
+def test_rows_of_other_things_or_without_a_median_are_not_compared():
     before = BenchReport((row(height=512, median_latency=1.0), row(median_latency=None)))
-    with pytest.raises(UsageError, match="the baseline has no row of the same engine"):
-        compare(BenchReport((row(median_latency=1.0),)), before, 5.0)
+    assert compare(BenchReport((row(median_latency=1.0),)), before, 5.0) == ()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"kind": "output/1"}', '{"kind": "bench/1", "rows": 3}'])
+@pytest.mark.parametrize("skipped", [None, [{"x": 1}], 3])
+def test_of_a_baseline_the_rows_count_alone(tmp_path, skipped):
+    path = tmp_path / "baseline.json"
+    path.write_text(json.dumps({"kind": "bench/1", "rows": [row()], "skipped": skipped}))
+    assert read_report(path) == BenchReport((row(),))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"kind": "output/1"}',
+        '{"kind": "bench/1", "rows": 3}',
+        '{"kind": "bench/1", "rows": [3]}',
+        '{"kind": "bench/1", "rows": [{"engine": []}]}',
+    ],
+)
 def test_a_baseline_that_is_none_is_refused(tmp_path, content):
     path = tmp_path / "baseline.json"
     path.write_text(content)

@@ -69,3 +69,5 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         measure_folders({"a": tmp_path})
     with pytest.raises(UsageError, match="0 runs"):
         measure_folders({"a": tmp_path}, runs=0)
+    with pytest.raises(UsageError, match="within inf s"):
+        measure_folders({"a": tmp_path}, limit=float("inf"))
