@@ -113,6 +113,10 @@ class _TimedSession:
     def tensor_device(self) -> str:
         return self._session.tensor_device
 
+    @property
+    def moves_inputs(self) -> bool:
+        return self._session.moves_inputs
+
     def bind(
         self,
         inputs: Mapping[str, torch.Tensor],

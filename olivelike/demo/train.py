@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import CLIPTokenizer
 
-from olivelike.demo.training.configs import demo_configs
+from olivelike.demo.training.configs import DEMO_SCHEDULER, demo_configs
 from olivelike.demo.training.denoiser import make_denoiser, train_denoiser
 from olivelike.demo.training.examples import generate_examples
 from olivelike.demo.training.latents import encode_scenes
@@ -22,7 +22,6 @@ from olivelike.demo.training.safety import train_safety_checker
 from olivelike.demo.training.tokenizer import write_demo_tokenizer
 from olivelike.demo.training.vae import train_vae
 from olivelike.demo.training.writing import write_network, write_settings
-from olivelike.testing.checkpoint_configs import SCHEDULER
 
 LOG = logging.getLogger("olivelike.demo.train")
 
@@ -49,7 +48,7 @@ def main() -> None:
     parser.add_argument("--encoder-steps", type=int, default=7600)
     parser.add_argument("--vae-steps", type=int, default=12_400)
     parser.add_argument("--pictures", type=int, default=20_000, help="drawn pictures of the second stage")
-    parser.add_argument("--denoiser-steps", type=int, default=9500)
+    parser.add_argument("--denoiser-steps", type=int, default=6600)
     parser.add_argument("--generated", type=int, default=1000, help="generated pictures of the third stage")
     parser.add_argument("--safety-steps", type=int, default=4000)
     chosen = vars(parser.parse_args())
@@ -75,7 +74,7 @@ def train(out: Path, plan: Plan) -> None:
     write_network(folder / "vae", configs["vae"], vae.state_dict())
 
     networks = train_denoiser(
-        make_denoiser(configs, plan.seed), tokenizer, latents, SCHEDULER, out,
+        make_denoiser(configs, plan.seed), tokenizer, latents, DEMO_SCHEDULER, out,
         steps=plan.denoiser_steps, seed=plan.seed,
     )  # fmt: skip
     write_network(folder / "unet", configs["unet"], networks.unet.state_dict())

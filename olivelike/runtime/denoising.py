@@ -82,7 +82,7 @@ def denoise(
     (output,) = call.outputs.values()
     # Both halves of the guided batch are the same latents: one write each, no tensor in between.
     parts = [part[:, :channels] for part in sample.split(pictures)]
-    extras = _step_arguments(drawing)
+    extras = _step_arguments(drawing, latents)
     for number, moment in enumerate(start.timesteps):
         if loop.cancel is not None and loop.cancel.is_set():
             raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
@@ -137,10 +137,10 @@ def _prepare(unet: Network, start: Start, conditions: Conditions) -> Call:
     return unet.hold(call, tuple(constant))
 
 
-def _step_arguments(drawing: Drawing) -> dict[str, Any]:
+def _step_arguments(drawing: Drawing, latents: torch.Tensor) -> dict[str, Any]:
     facts = step_facts(drawing.scheduler)
     if facts.seeds:
-        seed_noise(drawing.scheduler, drawing.seeds)
+        seed_noise(drawing.scheduler, drawing.seeds, latents)
     arguments: dict[str, Any] = {}
     if facts.generator:
         # One generator as such: not every scheduler takes a list.

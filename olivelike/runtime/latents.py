@@ -42,25 +42,26 @@ def from_noise(drawing: Drawing, channels: int) -> Start:
     return Start(drawn * scheduler.init_noise_sigma, scheduler.timesteps)
 
 
-def from_picture(drawing: Drawing, encoder: Network) -> Start:
-    """Start from the request's picture, with as much noise as its strength says."""
+def from_picture(drawing: Drawing, encoder: Network, channels: int) -> Start:
+    """Start from the request's picture in so many channels, with as much noise as its strength says."""
     request = drawing.request
     assert request.init_image is not None
     assert request.size is not None
     timesteps = _last_timesteps(drawing)
     pixels = to_pixels(request.init_image, request.size, drawing.folder)
-    encoded = encode_picture(pixels, encoder, drawing.folder, drawing.sources)
+    encoded = encode_picture(pixels, encoder, channels, drawing.folder, drawing.sources)
     drawn = noise.draw(tuple(encoded.shape[1:]), drawing.sources)
     latents = _add_noise(drawing, encoded.to(drawing.device), drawn.to(drawing.device), timesteps)
     return Start(latents, timesteps)
 
 
-def from_picture_with_hole(drawing: Drawing, encoder: Network, unet_channels: int) -> Start:
+def from_picture_with_hole(drawing: Drawing, encoder: Network, channels: int, unet_channels: int) -> Start:
     """Start from the request's picture, of which only what the mask shows white is painted.
 
     Args:
         drawing: the batch.
         encoder: `vae_encoder`.
+        channels: of latents.
         unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
     """
     request = drawing.request
@@ -70,12 +71,13 @@ def from_picture_with_hole(drawing: Drawing, encoder: Network, unet_channels: in
     timesteps = _last_timesteps(drawing)
     pixels = to_pixels(request.init_image, request.size, drawing.folder)
     mask = to_mask(request.mask, request.size, drawing.folder)
-    channels = _channels(encoder)
     knows_masks = unet_channels == masked_channels(channels)
     from_scratch = request.strength == 1.0
     encoded = None
     if not (knows_masks and from_scratch):
-        encoded = encode_picture(pixels, encoder, drawing.folder, drawing.sources).to(drawing.device)
+        encoded = encode_picture(pixels, encoder, channels, drawing.folder, drawing.sources).to(
+            drawing.device
+        )
     shape = (channels, *drawing.latent_size)
     drawn = noise.draw(shape, drawing.sources).to(drawing.device)
     if from_scratch:
@@ -91,14 +93,8 @@ def from_picture_with_hole(drawing: Drawing, encoder: Network, unet_channels: in
         return Start(
             latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(drawing.device), timesteps)
         )
-    masked = encode_picture(pixels * (mask < 0.5), encoder, drawing.folder, drawing.sources)
+    masked = encode_picture(pixels * (mask < 0.5), encoder, channels, drawing.folder, drawing.sources)
     return Start(latents, timesteps, channels=_join(small_mask, masked).to(drawing.device))
-
-
-def _channels(encoder: Network) -> int:
-    channels = encoder.output("latent_sample").dims[1]
-    assert isinstance(channels, int)
-    return channels
 
 
 def _last_timesteps(drawing: Drawing) -> torch.Tensor:

@@ -80,7 +80,7 @@ class Network:
 
         Where tensors are on the CPU and the network is not, they go to the device here, and not in each run.
         """
-        if self.device != "cpu":
+        if self.device != "cpu" or not self.session.moves_inputs:
             return call
         return Call(call.inputs, call.outputs, self.session.bind(call.inputs, call.outputs, constant))
 

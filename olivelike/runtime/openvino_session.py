@@ -69,6 +69,11 @@ class OpenVinoSession:
         """`cpu`: OpenVINO moves what its device needs."""
         return "cpu"
 
+    @property
+    def moves_inputs(self) -> bool:
+        """False: OpenVINO moves them by itself, constant or not."""
+        return False
+
     def bind(
         self,
         inputs: Mapping[str, torch.Tensor],

@@ -69,6 +69,11 @@ class OrtSession:
         """`cpu`, or `cuda:0` and the like."""
         return self._placement.tensor_device
 
+    @property
+    def moves_inputs(self) -> bool:
+        """Whether the provider needs an input in another memory than that of tensors."""
+        return bool(self._elsewhere)
+
     def bind(
         self,
         inputs: Mapping[str, torch.Tensor],

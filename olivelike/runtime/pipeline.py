@@ -136,7 +136,8 @@ class Pipeline:
         settled = self.settle(request)
         batches = list(self.batches(settled, on_step=on_step, cancel=cancel))
         pictures = tuple(picture for batch in batches for picture in batch.pictures)
-        require_safe(pictures, settled.retry_unsafe)
+        flagged = [picture.first_seed for picture in pictures if picture.flagged]
+        require_safe(len(pictures), flagged, settled.retry_unsafe)
         scheduler = type(make_scheduler(settled.scheduler, self.folder.scheduler)).__name__
         return Result(settled, scheduler, pictures, time.monotonic() - began)
 
@@ -198,8 +199,10 @@ class Pipeline:
         if drawing.request.init_image is None:
             return from_noise(drawing, self._latent_channels)
         if drawing.request.mask is None:
-            return from_picture(drawing, self._picture_encoder())
-        return from_picture_with_hole(drawing, self._picture_encoder(), self._unet_channels)
+            return from_picture(drawing, self._picture_encoder(), self._latent_channels)
+        return from_picture_with_hole(
+            drawing, self._picture_encoder(), self._latent_channels, self._unet_channels
+        )
 
     def _picture_encoder(self) -> Network:
         if self._encoder is None:

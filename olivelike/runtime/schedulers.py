@@ -147,16 +147,29 @@ def step_facts(scheduler: Scheduler) -> StepFacts:
     """Return what a loop has to know of a scheduler beyond its interface."""
     taken = inspect.signature(scheduler.step).parameters
     return StepFacts(
-        "generator" in taken, "eta" in taken, scheduler.order, hasattr(scheduler, "noise_sampler_seed")
+        "generator" in taken, "eta" in taken, scheduler.order, hasattr(scheduler, "noise_sampler")
     )
 
 
-def seed_noise(scheduler: Scheduler, seeds: Sequence[int]) -> None:
-    """Give a scheduler with `StepFacts.seeds` the seed of each picture of the batch, before its first step."""
-    if hasattr(scheduler, "noise_sampler_seed"):
-        # torchsde tells at every run that it rounds the last time to its interval.
-        warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
-        scheduler.noise_sampler_seed = list(seeds)
+def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor) -> None:
+    """Let a scheduler with `StepFacts.seeds` draw the noise of each picture on the CPU, whatever it computes on.
+
+    Args:
+        scheduler: its timesteps are set, and no step is done.
+        seeds: one for each picture of the batch.
+        latents: of shape (pictures, channels, height, width).
+    """
+    if not hasattr(scheduler, "noise_sampler"):
+        return
+    from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
+
+    # torchsde tells at every run that it rounds the last time to its interval.
+    warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
+    sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
+    tree = BrownianTreeNoiseSampler(
+        latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
+    )
+    scheduler.noise_sampler = lambda *times: tree(*times).to(latents.device)
 
 
 def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:

@@ -56,6 +56,10 @@ class Session(Protocol):
     def tensor_device(self) -> str:
         """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
 
+    @property
+    def moves_inputs(self) -> bool:
+        """Whether each run takes inputs to another memory, unless they are bound as constant."""
+
     def bind(
         self,
         inputs: Mapping[str, torch.Tensor],

@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 
 def encode_picture(
-    pixels: torch.Tensor, encoder: Network, folder: PipelineFolder, sources: Sequence[torch.Generator]
+    pixels: torch.Tensor,
+    encoder: Network,
+    channels: int,
+    folder: PipelineFolder,
+    sources: Sequence[torch.Generator],
 ) -> torch.Tensor:
     """Encode a picture, and draw a sample of its latents for each generator.
 
     Args:
         pixels: of shape (1, 3, height, width), in [-1, 1].
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
+        channels: of latents.
         folder: gives the scale of latents.
         sources: a generator for each picture of the batch.
 
@@ -34,11 +39,10 @@ def encode_picture(
     from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 
     sampled = "latent_parameters" in encoder.session.outputs
-    output = "latent_parameters" if sampled else "latent_sample"
-    channels = encoder.output(output).dims[1]
-    assert isinstance(channels, int)
+    # A distribution has a mean and a variance for each channel.
+    output, planes = ("latent_parameters", 2 * channels) if sampled else ("latent_sample", channels)
     height, width = (side // folder.vae_factor for side in pixels.shape[-2:])
-    call = encoder.prepare({"sample": tuple(pixels.shape)}, {output: (1, channels, height, width)})
+    call = encoder.prepare({"sample": tuple(pixels.shape)}, {output: (1, planes, height, width)})
     call.inputs["sample"].copy_(pixels)
     call.run()
     found = call.outputs[output].float().cpu().expand(len(sources), -1, -1, -1)

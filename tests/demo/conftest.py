@@ -10,9 +10,8 @@ from olivelike.demo import demo_folder
 @pytest.fixture(scope="session")
 def pipeline(one_torch_thread):
     """Return diffusers' own pipeline with the shipped weights in float32."""
-    from diffusers import DDIMScheduler, StableDiffusionPipeline
+    from diffusers import StableDiffusionPipeline
 
     pipeline = StableDiffusionPipeline.from_pretrained(demo_folder(), local_files_only=True)
-    pipeline.scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 
+import onnx
 import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, psnr, torch_pipeline
 
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.drawing import begin_drawing
 from olivelike.runtime.latents import from_noise, from_picture
+from olivelike.runtime.providers import find_provider
+from olivelike.runtime.settings import ProviderChoice, SessionSettings
 from olivelike.testing.little_pipeline import little_pipeline
 
 torch = pytest.importorskip("torch")
@@ -122,10 +125,39 @@ def test_the_sample_of_an_encoded_picture_is_drawn_before_the_noise(pipeline, pi
     request = pipeline.settle(ask(init_image=picture, strength=0.5))
     drawing = begin_drawing(request, pipeline.folder, [5, 6], "cpu")
     with torch.no_grad():
-        from_picture(drawing, pipeline._picture_encoder())
+        from_picture(drawing, pipeline._picture_encoder(), 4)
     generator = torch.Generator().manual_seed(6)
     torch.randn((2, 1, 4, 16, 16), generator=generator)
     assert torch.equal(drawing.sources[1].get_state(), generator.get_state())
+
+
+def test_openvino_gives_the_pictures_of_torch(little_folder, picture, mask):
+    pytest.importorskip("openvino")
+    choice = ProviderChoice(find_provider("openvino"), {"INFERENCE_PRECISION_HINT": "f32"})
+    pipeline = open_pipeline(little_folder, SessionSettings((choice,), intra_threads=1))
+    result = pipeline.generate(ask(scheduler="Euler a", negative_prompt="dark"))
+    assert_alike(result, paint(TEXT, "Euler a", [5, 6], negative_prompt="dark"))
+    result = pipeline.generate(ask(scheduler="DDIM", init_image=picture, strength=0.6))
+    assert_alike(result, paint(PICTURE, "DDIM", [5, 6], image=picture, strength=0.6))
+    result = pipeline.generate(ask(scheduler="DDIM", init_image=picture, mask=mask, strength=0.6))
+    more = {"image": picture, "mask_image": mask, "strength": 0.6, "height": 32, "width": 32}
+    assert_alike(result, paint(INPAINT, "DDIM", [5, 6], **more))
+
+
+def test_an_encoder_without_a_sample_serves_inpainting(little_folder, settings, picture, mask, tmp_path):
+    folder = shutil.copytree(little_folder, tmp_path / "distribution")
+    path = folder / "vae_encoder" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    kept = [value for value in model.graph.output if value.name == "latent_parameters"]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    kept[0].type.tensor_type.shape.dim[1].dim_param = "planes"
+    onnx.save(model, path)
+    result = open_pipeline(folder, settings).generate(
+        ask(scheduler="DDIM", init_image=picture, mask=mask, strength=0.6)
+    )
+    more = {"image": picture, "mask_image": mask, "strength": 0.6, "height": 32, "width": 32}
+    assert_alike(result, paint(INPAINT, "DDIM", [5, 6], **more))
 
 
 def test_half_precision_is_close_to_torch_in_float32(settings):

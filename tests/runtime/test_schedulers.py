@@ -56,7 +56,7 @@ def denoise(scheduler, steps=24, half=False, batch=1):
     target = torch.randn((batch, 4, 4, 4), generator=generator)
     scheduler.set_timesteps(steps)
     facts = step_facts(scheduler)
-    seed_noise(scheduler, range(batch))
+    seed_noise(scheduler, range(batch), target)
     noise = torch.randn(target.shape, generator=generator)
     latents = noise * scheduler.init_noise_sigma
     betas = torch.linspace(0.00085**0.5, 0.012**0.5, 1000, dtype=torch.float64) ** 2
@@ -222,14 +222,29 @@ def test_noise_from_seeds_is_that_of_each_picture_alone(filled):
     def run(seeds):
         scheduler = make_scheduler("DPM++ SDE", filled)
         scheduler.set_timesteps(3)
-        seed_noise(scheduler, seeds)
         latents = torch.ones((len(seeds), 4, 2, 2)) * scheduler.init_noise_sigma
+        seed_noise(scheduler, seeds, latents)
         for timestep in scheduler.timesteps:
             latents = scheduler.step(latents * 0.01, timestep, latents).prev_sample
         return latents
 
     assert torch.equal(run([5, 7])[1], run([7])[0])
     assert not torch.equal(run([5])[0], run([7])[0])
+
+
+@pytest.mark.skipif(find_spec("torchsde") is None, reason="torchsde is not installed")
+def test_noise_from_seeds_is_that_of_diffusers_on_the_cpu(filled):
+    import torch
+
+    latents = torch.ones((2, 4, 2, 2))
+    ours, theirs = (make_scheduler("DPM++ SDE", filled) for _ in range(2))
+    for scheduler in (ours, theirs):
+        scheduler.set_timesteps(3)
+    seed_noise(ours, [5, 7], latents)
+    theirs.noise_sampler_seed = [5, 7]
+    for timestep in ours.timesteps[:2]:
+        stepped = [one.step(latents * 0.01, timestep, latents).prev_sample for one in (ours, theirs)]
+        assert torch.equal(*stepped)
 
 
 def test_a_missing_package_is_named(filled, monkeypatch):

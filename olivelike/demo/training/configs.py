@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from olivelike.testing.checkpoint_configs import component_configs, feature_extractor_config
+from olivelike.testing.checkpoint_configs import (
+    INDEX,
+    SCHEDULER,
+    component_configs,
+    feature_extractor_config,
+)
 
 # Groups keep an even number of channels wherever they normalise: fused group norms take no other.
 _UNET = {
@@ -18,6 +23,13 @@ _VAE = {"block_out_channels": [8, 16, 32, 32], "norm_num_groups": 4, "sample_siz
 _CLIP = {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "num_hidden_layers": 3}
 _VISION = {**_CLIP, "image_size": 64, "patch_size": 8}
 _PROJECTION = 32
+
+# SD 1.5's noise schedule, but not its scheduler: PNDM needs 50 steps of these networks, DDIM 20.
+DEMO_SCHEDULER: dict[str, Any] = {
+    "_class_name": "DDIMScheduler",
+    **{key: value for key, value in SCHEDULER.items() if key not in {"_class_name", "skip_prk_steps"}},
+}
+DEMO_INDEX: dict[str, Any] = {**INDEX, "scheduler": ["diffusers", "DDIMScheduler"]}
 
 # Configs of versions below 0.9 are taken for old ones that forgot their sample size.
 _DIFFUSERS = "0.36.0"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from olivelike.demo.training.configs import demo_feature_extractor
-from olivelike.testing.checkpoint_configs import INDEX, SCHEDULER
+from olivelike.demo.training.configs import DEMO_INDEX, DEMO_SCHEDULER, demo_feature_extractor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,9 +48,9 @@ def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, to
 
 def write_settings(folder: Path) -> None:
     """Write `model_index.json`, the scheduler's config and the feature extractor's."""
-    _write_json(folder / "model_index.json", INDEX)
+    _write_json(folder / "model_index.json", DEMO_INDEX)
     for name, values in (
-        ("scheduler/scheduler_config.json", SCHEDULER),
+        ("scheduler/scheduler_config.json", DEMO_SCHEDULER),
         ("feature_extractor/preprocessor_config.json", demo_feature_extractor()),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
