@@ -165,6 +165,8 @@ def generate(
 
     The same seed gives the picture that diffusers gives with torch. What made a picture is in its file.
     """
+    from dataclasses import replace
+
     from olivelike.cli.generate_display import Lines
     from olivelike.cli.generate_images import open_image, parse_size
     from olivelike.cli.generate_json import JsonLines
@@ -175,45 +177,45 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter, read_picture_record
     from olivelike.runtime.settling import settle
 
-    settings = session.session_settings(
-        folder,
-        providers,
-        provider_options,
-        device,
-        session_options,
-        run_options,
-        dimensions,
-        graph_optimization,
-        threads,
-        custom_operators,
-        cuda_graph,
-        profile,
-    )
-    image, used_image = open_image(init_image) if init_image is not None else (None, None)
-    painted, used_mask = open_image(mask) if mask is not None else (None, None)
-    said: dict[str, Any] = {
-        "prompts": tuple(prompts) if prompts else None,
-        "negative_prompt": negative_prompt,
-        "num_images": num_images,
-        "batch_size": batch_size,
-        "steps": steps,
-        "guidance_scale": guidance_scale,
-        "guidance_rescale": guidance_rescale,
-        "scheduler": scheduler,
-        "eta": eta,
-        "seed": seed,
-        "size": parse_size(size) if size is not None else None,
-        "init_image": image,
-        "mask": painted,
-        "strength": strength,
-        "clip_skip": clip_skip,
-        "prompt_weights": False if plain_prompts else None,
-        "retry_unsafe": retry_unsafe,
-        "decode_singly": decode_singly,
-    }
-    given = {name: value for name, value in said.items() if value is not None}
-    request = Request(**{"prompts": (), **given})
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
+        settings = session.session_settings(
+            folder,
+            providers,
+            provider_options,
+            device,
+            session_options,
+            run_options,
+            dimensions,
+            graph_optimization,
+            threads,
+            custom_operators,
+            cuda_graph,
+            profile,
+        )
+        image, used_image = open_image(init_image) if init_image is not None else (None, None)
+        painted, used_mask = open_image(mask) if mask is not None else (None, None)
+        said: dict[str, Any] = {
+            "prompts": tuple(prompts) if prompts else None,
+            "negative_prompt": negative_prompt,
+            "num_images": num_images,
+            "batch_size": batch_size,
+            "steps": steps,
+            "guidance_scale": guidance_scale,
+            "guidance_rescale": guidance_rescale,
+            "scheduler": scheduler,
+            "eta": eta,
+            "seed": seed,
+            "size": parse_size(size) if size is not None else None,
+            "init_image": image,
+            "mask": painted,
+            "strength": strength,
+            "clip_skip": clip_skip,
+            "prompt_weights": False if plain_prompts else None,
+            "retry_unsafe": retry_unsafe,
+            "decode_singly": decode_singly,
+        }
+        given = {name: value for name, value in said.items() if value is not None}
+        request = Request(**{"prompts": (), **given})
         before = read_picture_record(made_before) if made_before is not None else None
         added = read_live_loras(loras or (), folder, allow_pickle)
         if before is not None:
@@ -221,10 +223,14 @@ def generate(
             for note in notes:
                 display.note(note)
         writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
-        request = settle(request, open_folder(folder))  # Before minutes go into opening networks.
+        # What can't be done is told before minutes go into opening networks.
+        pipeline_folder = open_folder(folder)
+        request = settle(request, pipeline_folder)
+        record = picture_record(request, pipeline_folder, (used_image, used_mask), added.files)
+        writer.require_writable(record)
         display.opening(folder)
         pipeline = open_pipeline(folder, settings, safety=safety, initializers=added.initializers)
-        record = picture_record(request, pipeline, (used_image, used_mask), added.files)
+        record = replace(record, provider=pipeline.unet.session.provider)
         display.started(pipeline, request, safety)
         _make(pipeline, request, record, writer, display, sheet)
 
@@ -243,16 +249,23 @@ def _make(
     from olivelike.errors import Interrupted
     from olivelike.runtime import Picture, require_safe
 
-    made: list[Picture] = []
+    written = 0
+    flagged: list[int] = []
+    shown: list[Picture] = []  # On the sheet; without one, pictures are held for their batch alone.
     try:
         for batch in pipeline.batches(request, on_step=display.step):
             for picture in batch.pictures:
                 with uninterrupted():
                     display.picture(picture, writer.save(picture.image, of_picture(record, picture)))
-                    made.append(picture)
+                    written += 1
+                if picture.flagged:
+                    flagged.append(picture.first_seed)
+                if sheet:
+                    shown.append(picture)
             display.batch(batch)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {len(made)} of {len(request.jobs)} pictures are written") from None
+        raise Interrupted(f"interrupted; {written} of {len(request.jobs)} pictures are written") from None
     if sheet:
-        display.sheet(writer.save_sheet([picture.image for picture in made], of_picture(record, made[0])))
-    require_safe(made, request.retry_unsafe)
+        images = [picture.image for picture in shown]
+        display.sheet(writer.save_sheet(images, of_picture(record, shown[0])))
+    require_safe(written, flagged, request.retry_unsafe)

@@ -14,35 +14,37 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from olivelike.runtime.folder import PipelineFolder
     from olivelike.runtime.pictures import UsedFile
-    from olivelike.runtime.pipeline import Pipeline
     from olivelike.runtime.request import Request
     from olivelike.runtime.result import Picture
 
 
 def picture_record(
     request: Request,
-    pipeline: Pipeline,
+    folder: PipelineFolder,
     used: tuple[UsedFile | None, UsedFile | None],
     loras: Sequence[UsedFile],
 ) -> PictureRecord:
-    """Return what all pictures of a request have in common; `of_picture` adds the rest.
+    """Return what all pictures of a request have in common, as far as it is known before networks are open.
+
+    `of_picture` adds what is each picture's own.
 
     Args:
         request: settled.
-        pipeline: that makes the pictures.
+        folder: that makes the pictures.
         used: initial picture and mask.
         loras: on top of the folder.
     """
     from olivelike.runtime.schedulers import make_scheduler, sampler_name
 
     assert request.size is not None
-    folder = pipeline.folder
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     sampler, schedule = sampler_name(scheduler)
     provenance = _provenance(folder.path)
     return PictureRecord(
-        prompt="",
+        prompt=request.prompts[0],
+        seed=request.seed,
         negative_prompt=request.negative_prompt,
         steps=request.steps,
         scheduler=request.scheduler or type(scheduler).__name__,
@@ -61,7 +63,6 @@ def picture_record(
         model=folder.path.resolve().name,
         model_hash=str(provenance["sha256"])[:10] if "sha256" in provenance else None,
         loras=tuple(loras),
-        provider=pipeline.unet.session.provider,
         version=f"olivelike {version('olivelike')}",
     )
 

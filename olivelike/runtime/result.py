@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SafetyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from PIL.Image import Image
 
@@ -61,17 +61,20 @@ class Result:
     seconds: float
 
 
-def require_safe(pictures: Iterable[Picture], retries: int) -> None:
+def require_safe(pictures: int, flagged: Sequence[int], retries: int) -> None:
     """Refuse pictures that are still flagged after the retries that were allowed; none allowed, none refused.
+
+    Args:
+        pictures: how many there are.
+        flagged: first seeds of those that are flagged.
+        retries: that were allowed.
 
     Raises:
         SafetyError: if there are any.
     """
-    pictures = list(pictures)
-    flagged = [picture for picture in pictures if picture.flagged]
     if retries and flagged:
         raise SafetyError(
-            f"the safety checker flagged {len(flagged)} of {len(pictures)} pictures in all {retries + 1} attempts "
-            f"(first seeds: {', '.join(str(picture.first_seed) for picture in flagged)}); "
+            f"the safety checker flagged {len(flagged)} of {pictures} pictures in all {retries + 1} attempts "
+            f"(first seeds: {', '.join(map(str, flagged))}); "
             "change the prompt, or allow more attempts"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -62,6 +63,8 @@ def _check_counts(request: Request) -> None:
 def _check_ranges(request: Request) -> None:
     if request.seed is not None and not 0 <= request.seed < SEEDS:
         raise UsageError(f"seed {request.seed} is not between 0 and {SEEDS - 1}")
+    if not math.isfinite(request.guidance_scale):
+        raise UsageError(f"guidance_scale {request.guidance_scale} is no finite number")
     strength = request.strength
     if strength is not None and not 0 < strength <= 1:
         raise UsageError(f"strength {strength:g} is not above 0 and at most 1")

@@ -306,6 +306,19 @@ def test_what_can_t_be_written_is_said(tmp_path, image):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_whether_a_place_can_be_written_is_tried_without_a_trace(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "a.png", tmp_path / "file" / "b" / "a.png"):
+        with pytest.raises(UsageError, match="file is a file; name another folder"):
+            PictureWriter(place).require_writable(PLAIN)
+    for place in (tmp_path, tmp_path / "new" / "{prompt}" / "a.png"):
+        PictureWriter(place).require_writable(PLAIN)
+    if Path("/proc/self").is_dir():
+        with pytest.raises(UsageError, match="/proc can't be written to: "):
+            PictureWriter("/proc/new/a.png").require_writable(PLAIN)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_disk_without_links_keeps_names_apart_too(tmp_path, monkeypatch):
     def refuse(self, target):
         raise PermissionError(1, "Operation not permitted")

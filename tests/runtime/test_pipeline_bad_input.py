@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import pytest
@@ -41,6 +42,10 @@ def broken(little_folder, tmp_path):
         ({"seed": 2**32}, "seed 4294967296 is not between"),
         ({"eta": 1.5}, "eta 1.5 is not between 0 and 1"),
         ({"guidance_rescale": -0.1}, "guidance_rescale -0.1 is not between 0 and 1"),
+        ({"guidance_rescale": math.nan}, "guidance_rescale nan is not between 0 and 1"),
+        ({"guidance_scale": math.nan}, "guidance_scale nan is no finite number"),
+        ({"guidance_scale": -math.inf}, "guidance_scale -inf is no finite number"),
+        ({"init_image": Image.new("RGB", (32, 32)), "strength": math.nan}, "strength nan is not above 0"),
         ({"size": (30, 32)}, "size 30x32: .* multiples of 4 pixels; the nearest is 32x32"),
         ({"size": (0, 32)}, "size 0x32: .* the nearest is 4x32"),
         ({"size": (-8, 32)}, "size -8x32"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
@@ -41,6 +42,22 @@ class PictureWriter:
         self._overwrite = overwrite
         self._index: dict[Path, int] = {}
         self._written: set[Path] = set()
+
+    def require_writable(self, record: PictureRecord) -> None:
+        """Try the place of a picture with a file that vanishes; folders that are missing are not made yet.
+
+        Raises:
+            UsageError: if nothing can be written there.
+        """
+        folder = self._folder_of(self._values(record))
+        there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
+        try:
+            with TemporaryFile(dir=there):
+                pass
+        except NotADirectoryError:
+            raise UsageError(f"{there} is a file; name another folder for the pictures") from None
+        except OSError as error:
+            raise UsageError(f"{there} can't be written to: {error.strerror or error}") from error
 
     def save(self, image: Image.Image, record: PictureRecord) -> Path:
         """Write a picture with its record; return its file.
