@@ -108,13 +108,23 @@ def verify(
     from olivelike.errors import VerificationError
     from olivelike.verify.folder import networks_of, read_record
     from olivelike.verify.originals import Originals
+    from olivelike.verify.pictures import compare_pictures
 
     record = read_record(folder)
     run = last_writer(folder, cache_dir) if keep else None
     chosen = _chosen(components, networks_of(record))
     settings = _settings(folder, providers)
     spec = spec_of(folder, record, against, vae)
-    count = pictures if pictures is not None else 0 if components else 1
+    limited = min_psnr is not None or min_ssim is not None
+    needed = bool(pictures or providers or limited)
+    reason = None if needed or pictures == 0 or components else _lack(folder)
+    count = pictures if pictures is not None else 0 if components or reason else 1
+    if limited and not count:
+        raise UsageError("--min-psnr and --min-ssim: no picture is compared; say how many with --pictures")
+    if count:
+        reason = _absence(settings, needed=needed)
+    if save is not None:
+        _require_writable(save)
     wanted = [name for name in networks_of(record) if name in chosen or (count and name in _PICTURES)]
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     result: dict[str, Any] = {
@@ -132,11 +142,9 @@ def verify(
         if not json:
             _show_component(name, result["components"][name])
     alike: list[Likeness] = []
-    reason = None
-    if count:
-        alike, reason = _pictures(
-            folder, originals, [prompt] * count, seed, steps, settings, needed=bool(providers)
-        )
+    if count and reason is None:
+        prompts = [prompt] * count
+        alike = compare_pictures(folder, originals, prompts, seed=seed, steps=steps, settings=settings)
     result["pictures"] = [one.to_json() for one in alike]
     if reason:
         result["pictures_skipped"] = reason
@@ -145,16 +153,16 @@ def verify(
         for one in alike
         if (min_psnr is not None and one.psnr < min_psnr) or (min_ssim is not None and one.ssim < min_ssim)
     ]
+    result["passed"] = not failures
+    if not json:
+        _show_pictures(alike, reason)
     if save is not None:
         _save(alike, save)
-    result["passed"] = not failures
     report = _report(run, result, alike) if run is not None else None
     if json:
         write_json({**result, **({"report": str(report)} if report else {})})
-    else:
-        _show_pictures(alike, reason)
-        if report:
-            write_line(f"report: {report}")
+    elif report:
+        write_line(f"report: {report}")
     if failures:
         raise VerificationError(f"{folder}: {'; '.join(failures)}", result)
 
@@ -196,27 +204,31 @@ def _settings(folder: Path, providers: list[str] | None) -> "SessionSettings":
     return choose_providers(target.settings() if target is not None else SessionSettings(), providers or ())
 
 
-def _pictures(
-    folder: Path,
-    originals: "Originals",
-    prompts: list[str],
-    seed: int,
-    steps: int,
-    settings: "SessionSettings",
-    *,
-    needed: bool,
-) -> "tuple[list[Likeness], str | None]":
-    """Return the comparisons; or none, with the reason, if they can't be made here and need not."""
-    from olivelike.errors import SessionError, SourceError
-    from olivelike.verify.pictures import compare_pictures
+def _lack(folder: Path) -> str | None:
+    """Return which network the folder lacks for pictures, if it is made for something else."""
+    from olivelike.runtime.folder import MODEL_FILE
+
+    for names in (("text_encoder", "text_encoder_2"), ("unet",), ("vae_decoder",)):
+        if not any((folder / name / MODEL_FILE).is_file() for name in names):
+            return f"the folder has no {names[0]}/{MODEL_FILE}"
+    return None
+
+
+def _absence(settings: "SessionSettings", *, needed: bool) -> str | None:
+    """Return why pictures can't be made here, if a provider is absent; that is an error if they are needed."""
+    from olivelike.errors import SessionError
+    from olivelike.runtime.nvidia import require_nvidia
+    from olivelike.runtime.providers import require_provider
 
     try:
-        found = compare_pictures(folder, originals, prompts, seed=seed, steps=steps, settings=settings)
-    except (SessionError, SourceError) as error:
+        for choice in settings.providers:
+            require_provider(choice.provider)
+        require_nvidia(settings.provider)
+    except SessionError as error:
         if needed:
             raise
-        return [], str(error)
-    return found, None
+        return str(error)
+    return None
 
 
 def _show_component(name: str, figures: dict[str, Any]) -> None:
@@ -252,6 +264,17 @@ def _report(run: tuple[dict[str, Any], Path], result: dict[str, Any], alike: "li
     _save(alike, folder)
     shown = [{**one.to_json(), **{side: _file(one, side) for side in _SIDES}} for one in alike]
     return add_to_report(record, folder, VERIFICATION_FILE, {**result, "pictures": shown})
+
+
+def _require_writable(folder: Path) -> None:
+    """Check, before minutes are spent, that pictures can be written to a folder, or that it can be made."""
+    import os
+
+    from olivelike.errors import UsageError
+
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UsageError(f"--save: {there} is no folder, or may not be written")
 
 
 def _save(alike: "list[Likeness]", folder: Path) -> None:

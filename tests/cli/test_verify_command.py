@@ -107,11 +107,27 @@ def test_a_folder_for_a_target_that_is_not_here_has_its_networks_compared_and_no
 ):
     text = (copy / RECORD_FILE).read_text().replace('"name": "cpu"', '"name": "directml"')
     (copy / RECORD_FILE).write_text(text)
-    one = ("--component", "vae_encoder", "--samples", 1, "--pictures", 1)
-    done = cli("verify", copy, "--against", original, *one)
+    done = cli("verify", copy, "--against", original, "--samples", 1)
     assert done.status == 0
-    assert "no pictures: " in done.out
-    assert cli("verify", copy, "--against", original, *one, "--provider", "directml").status == 3
+    assert "no pictures: directml: DmlExecutionProvider is not installed" in done.out
+    for asked in (("--pictures", 1), ("--min-psnr", 90), ("--min-ssim", 0.5), ("--provider", "directml")):
+        done = cli("verify", copy, "--against", original, *asked)
+        assert (done.status, done.out) == (3, "")
+        assert "DmlExecutionProvider is not installed" in done.err
+
+
+def test_pictures_that_a_damaged_folder_can_not_make_are_no_reason_to_pass(copy, original, cli):
+    (copy / "scheduler" / "scheduler_config.json").unlink()
+    done = cli("verify", copy, "--against", original, "--samples", 1)
+    assert done.status == 3
+    assert "scheduler_config.json: no such file" in done.err
+
+
+def test_a_folder_that_is_no_whole_pipeline_has_its_networks_compared(project, cli):
+    done = cli("verify", "models/little", "--against", "checkpoint", "--samples", 1)
+    assert done.status == 0, done.err
+    assert "no pictures: the folder has no unet/model.onnx" in done.out
+    assert cli("verify", "models/little", "--against", "checkpoint", "--pictures", 1).status == 3
 
 
 @pytest.mark.parametrize(
@@ -124,12 +140,19 @@ def test_a_folder_for_a_target_that_is_not_here_has_its_networks_compared_and_no
         (("--samples", "0"), "--samples"),
         (("--lora", "gone.safetensors"), "gone.safetensors"),
         (("--provider", "cdua"), "cdua"),
+        (
+            ("--component", "vae_encoder", "--min-psnr", "90"),
+            "no picture is compared; say how many with --pictures",
+        ),
+        (("--pictures", "0", "--min-ssim", "0.9"), "no picture is compared; say how many with --pictures"),
+        (("--save", "/dev/null/pictures"), "--save: /dev/null is no folder, or may not be written"),
     ],
 )
 def test_what_makes_no_sense_is_refused(folder, original, cli, arguments, message):
     done = cli("verify", folder, "--against", original, *arguments)
     assert done.status in {2, 3}
     assert message in done.err
+    assert done.out == ""
 
 
 def test_the_original_must_be_named_where_the_folder_does_not_know_its_place(folder, cli):
