@@ -194,6 +194,7 @@ def generate(
         )
         image, used_image = open_image(init_image) if init_image is not None else (None, None)
         painted, used_mask = open_image(mask) if mask is not None else (None, None)
+        used = used_image, used_mask
         said: dict[str, Any] = {
             "prompts": tuple(prompts) if prompts else None,
             "negative_prompt": negative_prompt,
@@ -219,14 +220,14 @@ def generate(
         before = read_picture_record(made_before) if made_before is not None else None
         added = read_live_loras(loras or (), folder, allow_pickle)
         if before is not None:
-            request, notes = fill_from_record(request, frozenset(given), before, folder, added.files)
+            request, notes = fill_from_record(request, frozenset(given), before, folder, used, added.files)
             for note in notes:
                 display.note(note)
         writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
         # What can't be done is told before minutes go into opening networks.
         pipeline_folder = open_folder(folder)
         request = settle(request, pipeline_folder)
-        record = picture_record(request, pipeline_folder, (used_image, used_mask), added.files)
+        record = picture_record(request, pipeline_folder, used, added.files)
         writer.require_writable(record)
         display.opening(folder)
         pipeline = open_pipeline(folder, settings, safety=safety, initializers=added.initializers)

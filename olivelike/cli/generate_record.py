@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures import PictureRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from olivelike.runtime.folder import PipelineFolder
     from olivelike.runtime.pictures import UsedFile
     from olivelike.runtime.request import Request
     from olivelike.runtime.result import Picture
+
+_HASH_DIGITS: Final = 10
+"""Of a checkpoint's SHA-256, as A1111 prints it."""
 
 
 def picture_record(
@@ -61,7 +64,7 @@ def picture_record(
         clip_skip=request.clip_skip,
         prompt_weights=request.prompt_weights,
         model=folder.path.resolve().name,
-        model_hash=str(provenance["sha256"])[:10] if "sha256" in provenance else None,
+        model_hash=str(provenance["sha256"])[:_HASH_DIGITS] if "sha256" in provenance else None,
         loras=tuple(loras),
         version=f"olivelike {version('olivelike')}",
     )
@@ -73,7 +76,12 @@ def of_picture(record: PictureRecord, picture: Picture) -> PictureRecord:
 
 
 def fill_from_record(
-    request: Request, given: frozenset[str], record: PictureRecord, folder: Path, loras: Sequence[UsedFile]
+    request: Request,
+    given: frozenset[str],
+    record: PictureRecord,
+    folder: Path,
+    used: tuple[UsedFile | None, UsedFile | None],
+    loras: Sequence[UsedFile],
 ) -> tuple[Request, list[str]]:
     """Take from a picture's record what the command line does not say.
 
@@ -82,6 +90,7 @@ def fill_from_record(
         given: names of the request's fields that it says.
         record: of the picture to make again.
         folder: the pipeline.
+        used: initial picture and mask that the command line names.
         loras: named on the command line.
 
     Returns:
@@ -90,15 +99,7 @@ def fill_from_record(
     Raises:
         UsageError: if the picture was made of files that are not given.
     """
-    for field, option, used in (
-        ("init_image", "--init-image", record.init_image),
-        ("mask", "--mask", record.mask),
-    ):
-        if used is not None and field not in given:
-            raise UsageError(
-                f"the picture was made from {used.name}, which is not in it; give it with {option}"
-            )
-    _check_loras(record, folder, loras)
+    notes = [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
     size = (record.width, record.height) if record.width and record.height else None
     # Strength without an initial picture, as A1111 writes it for its upscaling, would be refused.
     strength = record.strength if request.init_image is not None else None
@@ -117,25 +118,56 @@ def fill_from_record(
         "prompt_weights": record.prompt_weights,
     }
     taken = {name: value for name, value in values.items() if name not in given and value is not None}
-    return replace(request, **taken), _notes(record, folder)
+    return replace(request, **taken), notes
 
 
-def _check_loras(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> None:
-    here = {lora.hash for lora in loras}
-    missing = [lora for lora in record.loras if lora.hash not in here]
-    if missing and not loras:
-        named = ", ".join(f"{lora.name}:{1 if lora.weight is None else lora.weight:g}" for lora in missing)
+def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
+    for option, before, now in zip(
+        ("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True
+    ):
+        if before is not None and now is None:
+            raise UsageError(
+                f"the picture was made from {before.name}, which is not in it; give it with {option}"
+            )
+        if before is not None and now is not None and before.hash != now.hash:
+            yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
+    if record.strength is not None and record.init_image is None and used[0] is None:
+        yield (
+            f"the picture has strength {record.strength:g}, as one that was made from a picture or enlarged, but does "
+            "not say from which; it is made from the prompt alone (--init-image starts from a picture)"
+        )
+
+
+def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> Iterator[str]:
+    if record.loras and not loras:
+        named = ", ".join(
+            f"{lora.name}:{1 if lora.weight is None else lora.weight:g}" for lora in record.loras
+        )
         raise UsageError(
             f"the picture was made with LoRAs that {folder} is used without: {named}; give them with --lora, "
             "or others in their place"
         )
+    here = {lora.hash: lora for lora in loras}
+    for lora in record.loras:
+        now = here.pop(lora.hash, None)
+        if now is None:
+            yield f"the picture was made with the LoRA {lora.name}, which is not among those of --lora"
+        elif lora.weight not in (None, now.weight):
+            yield f"the picture was made with the LoRA {lora.name}:{lora.weight:g}, now its weight is {now.weight:g}"
+    for lora in here.values():
+        yield f"the picture was made without the LoRA {lora.name}"
 
 
-def _notes(record: PictureRecord, folder: Path) -> list[str]:
+def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
     name = folder.resolve().name
     if record.model is not None and record.model != name:
-        return [f"the picture was made with {record.model}, this is {name}"]
-    return []
+        yield f"the picture was made with {record.model}, this is {name}"
+    # A1111's older hashes, of 8 digits, are of a part of the file.
+    made, here = record.model_hash or "", str(_provenance(folder).get("sha256", ""))
+    if here and len(made) >= _HASH_DIGITS and not here.startswith(made):
+        yield (
+            f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:_HASH_DIGITS]}"
+        )
 
 
 def _provenance(folder: Path) -> dict[str, Any]:

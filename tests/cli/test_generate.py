@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -14,7 +15,9 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from olivelike.runtime.pictures import PictureWriter, read_picture_record
+from olivelike.cli.generate_record import fill_from_record
+from olivelike.runtime import Request
+from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
 from olivelike.testing.lora_files import make_lora
 
@@ -126,12 +129,48 @@ def test_a_picture_of_a_picture_wants_its_files_again(generate, empty_folder):
     result = generate("--from", "first.png", "-o", "second.png", steps=())
     assert result.status == 2
     assert "was made from init.png, which is not in it; give it with --init-image" in result.err
-    assert generate("--from", "first.png", *files, "-o", "second.png", steps=()).status == 0
+    result = generate("--from", "first.png", *files, "-o", "second.png", steps=())
+    assert (result.status, result.err) == (0, "")
     assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
     record = read_picture_record(empty_folder / "first.png")
     assert record.strength == 0.7
     assert record.init_image.name == "init.png"
     assert len(record.init_image.hash) == 64
+
+
+def test_what_a_picture_was_not_made_of_is_noted(little, empty_folder):
+    init, mask, a, b = (UsedFile(name, name * 64) for name in "12ab")
+    before = PictureRecord("a", init_image=init, mask=mask, loras=(replace(a, weight=0.5),), strength=0.7)
+
+    def notes(record, used, loras):
+        return fill_from_record(Request(()), frozenset(), record, little, used, loras)[1]
+
+    assert notes(before, (init, mask), before.loras) == []
+    assert notes(before, (mask, init), (replace(a, weight=1.0),)) == [
+        "the picture was made from 1; 2 (--init-image) has other content",
+        "the picture was made from 2; 1 (--mask) has other content",
+        "the picture was made with the LoRA a:0.5, now its weight is 1",
+    ]
+    assert notes(before, (init, mask), (replace(b, weight=1.0),)) == [
+        "the picture was made with the LoRA a, which is not among those of --lora",
+        "the picture was made without the LoRA b",
+    ]
+    (note,) = notes(PictureRecord("a", strength=0.7), (None, None), ())
+    assert "has strength 0.7, as one that was made from a picture" in note
+    assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
+
+
+def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
+    (tmp_path / "olivelike.json").write_text(json.dumps({"source": {"sha256": "0123456789abcdef"}}))
+
+    def notes(made):
+        record = PictureRecord("a", model_hash=made)
+        return fill_from_record(Request(()), frozenset(), record, tmp_path, (None, None), ())[1]
+
+    assert notes("0123456789") == notes("81761151") == notes(None) == []
+    (note,) = notes("fedcba9876")
+    assert note.startswith("the picture was made with a checkpoint of hash fedcba9876, ")
+    assert note.endswith("with one of 0123456789")
 
 
 def test_flagged_pictures_are_black_and_said_to_be(generate, flagging, empty_folder):
