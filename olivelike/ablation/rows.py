@@ -9,6 +9,8 @@ from olivelike.bench import measure_folders
 from olivelike.errors import DamagedError, SessionError, UsageError
 from olivelike.layout import TOKENIZERS
 from olivelike.registry.nearest import did_you_mean
+from olivelike.runtime.folder import MODEL_FILE
+from olivelike.runtime.model_file import check_dimensions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -58,14 +60,14 @@ class Row:
 def verified_rows(
     prepared: Prepared,
     components: Collection[str] = (),
-    failed: Mapping[str, Mapping[str, Any]] | None = None,
+    results: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
     Args:
         prepared: The workflow after its run.
         components: Networks to show; by default `unet`, or the first one that is in every variant.
-        failed: Facts of nodes that failed in that run, by id.
+        results: How its nodes ended, by id, if one of them failed.
 
     Raises:
         UsageError: if the workflow has no sweep, or no variant has a component.
@@ -76,15 +78,22 @@ def verified_rows(
             f"{prepared.workflow.path}: has no `sweep`; add one, or run a workflow that has, such as ablation_sd15_cpu"
         )
     shown = _shown(prepared, components)
-    facts = {**_stored_facts(prepared), **(failed or {})}
+    failed = {name: result for name, result in (results or {}).items() if result["status"] == "failed"}
+    facts = {**_stored_facts(prepared), **{name: result["facts"] for name, result in failed.items()}}
     nodes = {node.id: node for node in prepared.nodes}
+    stopped = _stopped(prepared, nodes, failed)
     rows = []
     for node in prepared.nodes:
         if node.kind != "materialize" or node.component not in shown or node.output is None:
             continue
         assert node.output.variant is not None
-        row = Row(node.output.variant, node.component, size_bytes=_size(node.output.path / node.component))
-        rows.append(_with_figures(row, node, nodes, facts))
+        row = Row(node.output.variant, node.component)
+        row = _with_figures(row, node, nodes, facts)
+        if row.variant in stopped:  # Its folder, if there is one, is of an earlier run.
+            row = replace(row, note=stopped[row.variant])
+        else:
+            row = replace(row, size_bytes=_size(node.output.path / node.component))
+        rows.append(row)
     order = {
         (variant, component): (shown.index(component), index)
         for index, variant in enumerate(variants)
@@ -113,10 +122,13 @@ def measured_rows(
         warmup: Runs before them.
 
     Raises:
-        UsageError: for numbers that can't be had.
+        UsageError: for numbers that can't be had, or a dimension that no network has.
     """
     outputs = {output.variant: output.path for output in prepared.outputs}
     found = list(rows)
+    models = [outputs[row.variant] / row.component / MODEL_FILE for row in rows if row.size_bytes is not None]
+    if models:
+        check_dimensions(sizes, models)
     for component in dict.fromkeys(row.component for row in rows):
         mine = [row for row in rows if row.component == component and row.size_bytes is not None]
         for group in _groups(mine):
@@ -139,6 +151,22 @@ def measured_rows(
                     provider=result.provider,
                 )
     return found
+
+
+def _stopped(prepared: Prepared, nodes: Mapping[str, Node], failed: Collection[str]) -> dict[str | None, str]:
+    """Return why variants were not published, by name."""
+    found: dict[str | None, dict[str, None]] = {}
+    for node in prepared.nodes:
+        if node.kind not in {"materialize", "assets"}:
+            continue
+        variants = [node.output.variant] if node.output else [output.variant for output in prepared.outputs]
+        at: Node | None = node
+        while at is not None and at.id not in failed:
+            at = nodes.get(at.parent or "")
+        if at is not None:
+            for variant in variants:
+                found.setdefault(variant, {})[at.id] = None
+    return {variant: f"{variant} is not published: {', '.join(ids)} failed" for variant, ids in found.items()}
 
 
 def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:

@@ -12,9 +12,12 @@ import typer
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from olivelike.ablation.rows import Row
     from olivelike.engine import Options
-    from olivelike.errors import VerificationError
+    from olivelike.errors import OlivelikeError
+    from olivelike.executor.events import Event
 
 
 def ablate(
@@ -61,16 +64,19 @@ def ablate(
 ) -> None:
     """Make the variants of a `sweep`, and print what each costs.
 
-    What variants have in common runs once, and what is stored does not run again. The exit status is 5 if the step
-    `verify` of a variant stopped it.
+    What variants have in common runs once, and what is stored does not run again. A variant that a step stops costs
+    the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
     from olivelike import engine
     from olivelike.ablation.rows import measured_rows, verified_rows
+    from olivelike.bench.csv_file import require_writable
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.runtime.folder_target import FolderTarget
     from olivelike.runtime.settings import choose_providers, parse_dimensions
 
     sizes = parse_dimensions(dimensions or ())
+    if csv_file is not None:
+        require_writable(csv_file)
     chosen = dataclasses.replace(
         shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras),
         keep_going=True,
@@ -84,44 +90,53 @@ def ablate(
     sessions = choose_providers(
         FolderTarget(target.name, target.device_id, options).settings(), providers or ()
     )
-    error = _run(workflow, chosen, quiet=json)
+    run_id, error = _run(workflow, chosen, quiet=json)
     prepared = engine.prepare(workflow, chosen, writes=False)
-    failed = _failed(prepared.history) if error is not None else {}
-    rows = verified_rows(prepared, components or (), failed)
+    results = _results(prepared.history, run_id) if error is not None else {}
+    if error is not None and not any(result["status"] == "failed" for result in results.values()):
+        raise error
+    rows = verified_rows(prepared, components or (), results)
     if measure:
         rows = measured_rows(rows, prepared, sessions, sizes=sizes, runs=runs, warmup=warmup)
-    if csv_file is not None:
-        write_text_file(csv_file, _csv(rows))
     if json:
         write_json({"workflow": prepared.workflow.workflow.name, "rows": [row.to_json() for row in rows]})
     else:
         for line in _lines(rows):
             write_line(line)
+    if csv_file is not None:
+        write_text_file(csv_file, _csv(rows))
     if error is not None:
         raise error
 
 
-def _run(workflow: str, options: "Options", *, quiet: bool) -> "VerificationError | None":
-    """Run the workflow; return the error if the only failures are those of `verify`."""
+def _run(workflow: str, options: "Options", *, quiet: bool) -> "tuple[str, OlivelikeError | None]":
+    """Run the workflow; return the run's id, and what it failed with."""
     from olivelike import engine
     from olivelike.cli.run_display import RunDisplay
-    from olivelike.errors import VerificationError
+    from olivelike.errors import MissingError, PassError, VerificationError
 
-    try:
-        if quiet:
-            engine.run(workflow, options, lambda _: None)
-            return None
-        with RunDisplay(live=sys.stdout.isatty()) as display:
-            display.summarise(engine.run(workflow, options, display))
-    except VerificationError as error:
-        return error
-    return None
+    run_id = ""
+    with RunDisplay(live=sys.stdout.isatty()) as display:
+
+        def listen(event: "Event") -> None:
+            nonlocal run_id
+            run_id = event.data.get("run_id", run_id)
+            if not quiet:
+                display(event)
+
+        try:
+            result = engine.run(workflow, options, listen)
+        except (MissingError, PassError, VerificationError) as error:
+            return run_id, error
+        if not quiet:
+            display.summarise(result)
+    return run_id, None
 
 
-def _failed(history: Any) -> dict[str, dict[str, Any]]:
-    """Return the facts of the nodes that failed in the last run, by id."""
-    last: dict[str, Any] = next(iter(history), {})
-    return {node["id"]: node["facts"] for node in last.get("nodes", ()) if node["status"] == "failed"}
+def _results(history: "Iterable[Mapping[str, Any]]", run_id: str) -> "dict[str, Mapping[str, Any]]":
+    """Return how the nodes of a run ended, by id, as its record has it."""
+    record = next((record for record in history if record["run_id"] == run_id), {})
+    return {node["id"]: node for node in record.get("nodes", ())}
 
 
 def _csv(rows: "list[Row]") -> str:
@@ -138,7 +153,7 @@ def _lines(rows: "list[Row]") -> list[str]:
     lines: list[str] = []
     for component in dict.fromkeys(row.component for row in rows):
         mine = [row for row in rows if row.component == component]
-        first = next((row.median_latency for row in mine if row.median_latency is not None), None)
+        first = mine[0].median_latency
         cells = [
             (
                 row.variant,

@@ -22,7 +22,11 @@ def profile(
     batch_size: Annotated[
         int,
         typer.Option(
-            "--batch-size", metavar="N", min=1, help="Pictures at once; the UNet takes twice as many."
+            "--batch-size",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Pictures at once; the UNet takes twice as many.",
         ),
     ] = 1,
     height: Annotated[
@@ -33,7 +37,7 @@ def profile(
     ] = None,
     width: Annotated[int | None, typer.Option("--width", metavar="PIXELS", min=64, help="Likewise.")] = None,
     runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, help="Measured runs of each network.")
+        int, typer.Option("--runs", metavar="N", min=1, max=10_000, help="Measured runs of each network.")
     ] = 3,
     top: Annotated[
         int,
@@ -62,6 +66,7 @@ def profile(
     from olivelike.profiling import profile_folder
     from olivelike.report.beside import PROFILE_FILE
 
+    writer = last_writer(model, cache_dir) if keep else None
     settings = session.session_settings(
         model,
         providers,
@@ -77,15 +82,15 @@ def profile(
         None,
     )
     found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
-    path = add_to_report(*last_writer(model, cache_dir), PROFILE_FILE, found.to_json()) if keep else None
+    if not json:
+        write_line(f"{found.path}, {found.runtime}, {found.runs} runs")
+        for network in found.networks:
+            for line in _lines(network, top):
+                write_line(line)
+    path = add_to_report(*writer, PROFILE_FILE, found.to_json()) if writer is not None else None
     if json:
         write_json({**found.to_json(), **({"report": str(path)} if path else {})})
-        return
-    write_line(f"{found.path}, {found.runtime}, {found.runs} runs")
-    for network in found.networks:
-        for line in _lines(network, top):
-            write_line(line)
-    if path:
+    elif path:
         write_line(f"report: {path}")
 
 

@@ -32,10 +32,13 @@ def report(
 
     It is one HTML file that needs no network: steps, operators, sizes, verification, environment.
     """
+    from olivelike.bench.csv_file import require_writable
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.report import write_report
 
+    if output is not None:
+        require_writable(output)
     store = open_store(cache_dir)
     record = find_run(store, run)
     folder = store.run_folder(record["run_id"])

@@ -265,10 +265,11 @@ class _Run:
 
 
 def _failure(failed: Sequence[NodeResult]) -> OlivelikeError:
-    """Return the error of a run with failed nodes: its kind is that of the first."""
+    """Return the error of a run with failed nodes: of the gravest kind, what is missing before what went wrong."""
     kinds: dict[str, type[OlivelikeError]] = {
-        "pass": PassError, "source": SourceError, "store": StoreError, "plugin": PluginError,
+        "store": StoreError, "source": SourceError, "plugin": PluginError, "pass": PassError,
         "verification": VerificationError,
     }  # fmt: skip
     lines = [f"{result.id} failed: {result.error}\n  log: {result.log}" for result in failed]
-    return kinds[failed[0].facts["error_kind"]]("\n".join(lines))
+    found = {result.facts["error_kind"] for result in failed}
+    return next(error for kind, error in kinds.items() if kind in found)("\n".join(lines))

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.profiling.events import summarise
 from olivelike.profiling.inputs import random_inputs, read_config, sizes_of, takes_text
 from olivelike.profiling.result import FolderProfile, NetworkProfile
+from olivelike.runtime.model_file import check_dimensions
 from olivelike.runtime.providers import OPENVINO
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from olivelike.profiling.inputs import Sizes
     from olivelike.runtime.settings import SessionSettings
+
+
+_OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
 
 
 def profile_folder(
@@ -46,7 +50,7 @@ def profile_folder(
     Raises:
         SourceError: if there is no network.
         SessionError: if one can't be opened or run.
-        UsageError: for OpenVINO, which is no provider of ONNX Runtime here.
+        UsageError: for OpenVINO, which is no provider of ONNX Runtime here, or a dimension that no network has.
     """
     import onnxruntime
 
@@ -55,6 +59,7 @@ def profile_folder(
             "profiles are ONNX Runtime's, and the provider openvino runs without it; name another with --provider"
         )
     models = _models(path)
+    check_dimensions(settings.dimensions, models)
     sizes = sizes_of(path if path.is_dir() else path.parent.parent, batch_size, height, width)
     profiles = (_profile(model, settings, sizes, runs) for model in models)
     return FolderProfile(
@@ -86,7 +91,10 @@ def _profile(model: Path, settings: SessionSettings, sizes: Sizes, runs: int) ->
         with _session(model, replace(settings, profile=Path(folder) / "profile")) as session:
             if takes_text(session.get_inputs()):
                 return None
-            feeds = random_inputs(name, session.get_inputs(), sizes, read_config(model.parent))
+            try:
+                feeds = random_inputs(name, session.get_inputs(), sizes, read_config(model.parent))
+            except (MemoryError, ValueError) as error:  # ValueError: more than an array can have.
+                raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
             shapes = {key: "x".join(map(str, value.shape)) for key, value in feeds.items()}
             try:
                 for _ in range(1 + runs):
@@ -94,8 +102,7 @@ def _profile(model: Path, settings: SessionSettings, sizes: Sizes, runs: int) ->
             except onnxruntime_errors() as error:
                 listed = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
                 raise SessionError(
-                    f"{model}: {settings.provider.short_name} failed with {listed}: {reason(error)}; give other "
-                    "sizes with --height, --width, --batch-size or --dimension"
+                    f"{model}: {settings.provider.short_name} failed with {listed}: {reason(error)}; {_OTHER_SIZES}"
                 ) from error
         (file,) = Path(folder).iterdir()
         milliseconds, operators = summarise(json.loads(file.read_bytes()))

@@ -13,6 +13,11 @@ VERIFIED = (
     "{name: strict, components: {text_encoder: [convert, verify: {samples: 1, max_relative_error: 1e-12}]}}, "
     "{name: unverified}]"
 )
+FAILING = (
+    "sweep=[{name: strict, components: {text_encoder: [convert, verify: {samples: 1, max_relative_error: 1e-12}]}}, "
+    "{name: refused, components: {text_encoder: [convert, verify: {samples: 1}, refuse]}}, "
+    "{name: right, components: {text_encoder: [convert, verify: {samples: 1}]}}]"
+)
 WORKFLOW = "workflows/little.yaml"
 ELSEWHERE = ("--set", "output=models/swept")
 
@@ -63,6 +68,35 @@ def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(
     assert "against torch, of 1e-04" in explained.out
 
 
+def test_variants_that_are_stopped_show_why_and_nothing_of_an_earlier_run(project, cli):
+    before = FAILING.replace("1e-12", "1e-3").replace(", refuse", "")
+    assert cli("ablate", WORKFLOW, *ELSEWHERE, "--set", before, "--no-measure").status == 0
+    asked = ("--runs", 1, "--warmup", 0, "--csv", "table.csv")
+    done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", FAILING, *asked)
+    assert (
+        done.status == 4
+    )  # A pass that fails is graver than a result that is too far off, whichever comes first.
+    assert "text_encoder.verify@strict failed" in done.err
+    assert "text_encoder.refuse@refused failed" in done.err
+    assert "note: strict is not published: text_encoder.verify@strict failed" in done.out
+    assert "note: refused is not published: text_encoder.refuse@refused failed" in done.out
+    with (project / "table.csv").open() as file:
+        strict, refused, right = csv.DictReader(file)
+    assert strict["relative_error"] == refused["relative_error"] == right["relative_error"] != ""
+    for row in (strict, refused):
+        assert row["size_bytes"] == row["median_latency"] == row["memory_bytes"] == ""
+    assert int(right["size_bytes"]) > 10_000
+    # Speed is relative to the first variant, which has none.
+    (line,) = (line for line in done.out.splitlines() if line.startswith("right ") and " ms " in line)
+    assert "x" not in line
+
+
+def test_a_misspelt_dimension_is_refused_with_the_nearest(project, cli):
+    done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", SWEEP, "--dimension", "text_sequenc=9")
+    assert done.status == 2
+    assert "no network has a dynamic dimension 'text_sequenc'; did you mean 'text_sequence'?" in done.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -71,6 +105,7 @@ def test_each_variant_is_verified_and_one_that_fails_is_shown_and_not_published(
         (("--set", SWEEP, "--dimension", "x"), "--dimension: 'x' is no key=value pair"),
         (("--set", SWEEP, "--provider", "cdua"), "cdua"),
         (("--set", SWEEP, "--runs", "0"), "--runs"),
+        (("--set", SWEEP, "--csv", "gone/table.csv"), "gone/table.csv: is a folder, or lies in none"),
         (("--set", "sweep=[{name: a}, {name: a}]"), "two variants are 'a'"),
         (("--set", SWEEP, "--output", "models/little"), "is the output of a workflow without `sweep`"),
     ],

@@ -55,7 +55,8 @@ def test_a_profile_is_added_to_the_report_of_the_run_that_wrote_the_folder(proje
     assert "Nodes by execution provider" in path.read_text(encoding="utf-8")
 
 
-def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli):
+def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli, monkeypatch):
+    monkeypatch.setattr("olivelike.profiling.profile_folder", None)  # It is told before anything is measured.
     result = cli("profile", FOLDER, "--threads", "1", "--runs", "1", "--report")
     assert result.status == 2
     assert f"no run that wrote {FOLDER}" in result.err
@@ -69,6 +70,9 @@ def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli):
         ((FOLDER, "--provider", "openvino"), 2, "without it"),
         ((FOLDER, "--provider", "cpuu"), 2, "cpu"),
         ((FOLDER, "--runs", "0"), 2, "--runs"),
+        ((FOLDER, "--batch-size", "1000000000"), 2, "--batch-size"),
+        ((FOLDER, "--dimension", "text_batch=1000000000000"), 3, "no memory for its inputs"),
+        ((FOLDER, "--dimension", "text_sequenc=77"), 2, "did you mean 'text_sequence'?"),
         (
             (FOLDER, "--dimension", "text_sequence=90"),
             3,

@@ -94,10 +94,11 @@ def test_a_report_goes_to_a_file_and_opens_in_the_browser(project, cli, monkeypa
     assert (project / "mine.html").read_bytes() == report_path().read_bytes()
 
 
-def test_a_file_that_can_not_be_written_is_named(project, cli):
-    result = cli("report", "--output", "absent/mine.html")
+@pytest.mark.parametrize("place", ["absent/mine.html", ".", "models"])
+def test_a_file_that_can_not_be_written_is_named(project, cli, place):
+    result = cli("report", "--output", place)
     assert result.status == 2
-    assert "absent/mine.html: the report can't be written" in result.err
+    assert f"{place}: is a folder, or lies in none; name a file" in result.err
 
 
 def test_a_folder_without_store_or_a_store_without_runs_is_said_so(empty_folder, cli):
