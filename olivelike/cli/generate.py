@@ -157,6 +157,7 @@ def generate(
     dimensions: session.Dimensions = None,
     graph_optimization: session.GraphOptimization = None,
     threads: session.Threads = None,
+    inter_threads: session.InterThreads = None,
     custom_operators: session.CustomOperators = None,
     cuda_graph: session.CudaGraph = False,
     profile: session.Profile = None,
@@ -191,6 +192,7 @@ def generate(
             custom_operators,
             cuda_graph,
             profile,
+            inter_threads,
         )
         image, used_image = open_image(init_image) if init_image is not None else (None, None)
         painted, used_mask = open_image(mask) if mask is not None else (None, None)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli import session_options as session
 
 
 def inspect(
@@ -18,6 +19,11 @@ def inspect(
         str | None,
         typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
     ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Open it with this data file in place of its own."),
+    ] = None,
+    custom_operators: session.CustomOperators = None,
     json: shared.Json = False,
 ) -> None:
     """Say what an ONNX file holds, without reading weights.
@@ -25,7 +31,7 @@ def inspect(
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
     from olivelike.cli.stdout import write_json, write_line
-    from olivelike.errors import SessionError
+    from olivelike.errors import SessionError, UsageError
     from olivelike.inspection import inspect_model
     from olivelike.runtime.load_failure import version_problems
     from olivelike.runtime.offer import installed_offers
@@ -33,7 +39,14 @@ def inspect(
     from olivelike.targets import find_target
 
     asked = [find_target(name) for name in targets] if targets else None
-    settings = SessionSettings((parse_provider(opened),)) if opened else None
+    if (weights or custom_operators) and not opened:
+        raise UsageError("--weights and --custom-operators say how --open opens the file; give that, too")
+    operators = tuple(custom_operators or ())
+    settings = (
+        SessionSettings((parse_provider(opened),), custom_operators=operators, weights=weights)
+        if opened
+        else None
+    )
     inspection = inspect_model(model, asked)
     offers = {offer: list(version_problems(inspection, offer)) for offer in installed_offers()}
     failure = None

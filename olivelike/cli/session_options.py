@@ -57,6 +57,9 @@ GraphOptimization = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", help="Threads within an operator.", min=1)
 ]
+InterThreads = Annotated[
+    int | None, typer.Option("--inter-threads", metavar="N", help="Operators that run at once.", min=1)
+]
 CustomOperators = Annotated[
     list[str] | None,
     typer.Option("--custom-operators", metavar="FILE", help="Library with operators; may be repeated."),
@@ -83,6 +86,7 @@ def session_settings(
     custom_operators: list[str] | None,
     cuda_graph: bool,
     profile: Path | None,
+    inter_threads: int | None = None,
 ) -> "SessionSettings":
     """Return the settings for a folder: those of its target, as far as the command line says nothing else.
 
@@ -102,11 +106,15 @@ def session_settings(
     return replace(
         base,
         device=parse.parse_device(device) if device is not None else base.device,
-        session_config=parse.parse_pairs(session_options or (), "--session-option"),
-        run_config=parse.parse_pairs(run_options or (), "--run-option"),
+        session_config={
+            **base.session_config,
+            **parse.parse_pairs(session_options or (), "--session-option"),
+        },
+        run_config={**base.run_config, **parse.parse_pairs(run_options or (), "--run-option")},
         dimensions=parse.parse_dimensions(dimensions or ()),
         optimization=parse.parse_optimization(level) if level is not None else base.optimization,
         intra_threads=threads or 0,
+        inter_threads=inter_threads or 0,
         custom_operators=tuple(custom_operators or ()),
         cuda_graph=cuda_graph,
         profile=profile,

@@ -72,7 +72,7 @@ def check_layout(output: Output, *, only: bool) -> None:
 
 
 def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
-    """Tell whether the files beside the networks are as they should be.
+    """Tell whether the files beside the networks are as they should be, and the record's target with them.
 
     Args:
         prepared: The workflow.
@@ -80,7 +80,7 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
         output: The output folder.
     """
     record = OutputRecord.read(output.path)
-    if record is None:
+    if record is None or record.target != prepared.workflow.workflow.target.choice():
         return False
     wanted = _assets(prepared, assets, record.components, output)
     if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
@@ -146,12 +146,13 @@ def publish_output(
             continue
         write_file(staging / path, data)
         written[path] = facts["sha256"]
-    if not written and before is not None and before.files.keys() == files.keys():
-        return False
     workflow = prepared.workflow.workflow
+    target = workflow.target.choice()
+    if not written and before is not None and before.files.keys() == files.keys() and before.target == target:
+        return False
     record = OutputRecord(
         workflow.name,
-        workflow.target.choice(),
+        target,
         published_origin(prepared.source.origin),
         components,
         files,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError
 from olivelike.runtime.kernels import operators_without_kernel
-from olivelike.runtime.providers import TENSORRT, find_provider
-from olivelike.runtime.settings import ProviderChoice, SessionSettings
+from olivelike.runtime.providers import find_provider
+from olivelike.runtime.settings import ProviderChoice, SessionSettings, with_fallback
 from olivelike.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -27,13 +27,17 @@ class FolderTarget:
     device: int = 0
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of its provider."""
+    session_options: Mapping[str, str] = field(default_factory=dict)
+    run_options: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self) -> SessionSettings:
         """Return the settings that the target asks for; what TensorRT leaves goes to CUDA."""
-        choices = [ProviderChoice(find_provider(self.name), self.options)]
-        if choices[0].provider.name == TENSORRT:
-            choices.append(ProviderChoice(find_provider("cuda")))
-        return SessionSettings(tuple(choices), device=self.device or None)
+        return SessionSettings(
+            with_fallback([ProviderChoice(find_provider(self.name), self.options)]),
+            device=self.device or None,
+            session_config=self.session_options,
+            run_config=self.run_options,
+        )
 
 
 def read_folder_target(folder: Path) -> FolderTarget | None:
@@ -45,12 +49,24 @@ def read_folder_target(folder: Path) -> FolderTarget | None:
     target = content.get("target") if isinstance(content, dict) else None
     if not isinstance(target, dict) or target.get("name") not in TARGETS:
         return None
-    device, options = target.get("device_id"), target.get("options")
+    device = target.get("device_id")
     return FolderTarget(
         target["name"],
         device if isinstance(device, int) else 0,
-        {str(key): str(value) for key, value in options.items()} if isinstance(options, dict) else {},
+        _texts(target.get("options")),
+        _entries(target.get("session_options")),
+        _entries(target.get("run_options")),
     )
+
+
+def _texts(options: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in options.items()} if isinstance(options, dict) else {}
+
+
+def _entries(options: Any) -> dict[str, str]:
+    """Return configuration entries, where ONNX Runtime has 1 and 0 for true and false."""
+    entries = options if isinstance(options, dict) else {}
+    return _texts({key: int(value) if isinstance(value, bool) else value for key, value in entries.items()})
 
 
 def check_folder_target(target: str, settings: SessionSettings, models: Mapping[str, Path]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from olivelike.errors import UsageError
-from olivelike.runtime.providers import CPU, Provider, find_provider
+from olivelike.runtime.providers import CPU, CUDA, TENSORRT, Provider, find_provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -67,8 +67,8 @@ class SessionSettings:
 def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSettings:
     """Return settings for the providers of a command line, in place of those of a folder's target.
 
-    Options and device of the base stay where its first provider is the one that is asked for first; what a text sets
-    wins.
+    Options, device and configuration entries of the base stay where its first provider is the one that is asked for
+    first; what a text sets wins.
 
     Args:
         base: What the folder's target asks for.
@@ -77,15 +77,21 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
     Raises:
         UsageError: for an unknown name, a name given twice, or what is no pair.
     """
-    choices = [parse_provider(text) for text in texts]
+    choices = with_fallback([parse_provider(text) for text in texts])
     names = [choice.provider.name for choice in choices]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"--provider: {twice[0]} is given twice")
     if not choices:
         return base
     if choices[0].provider != base.provider:
-        return replace(base, providers=tuple(choices), device=None)
+        return replace(base, providers=choices, device=None, session_config={}, run_config={})
     return set_options(replace(base, providers=(base.providers[0], *choices[1:])), choices[0].options)
+
+
+def with_fallback(choices: Sequence[ProviderChoice]) -> tuple[ProviderChoice, ...]:
+    """Return providers with CUDA for what TensorRT leaves, where TensorRT is the only one."""
+    alone = [choice.provider.name for choice in choices] == [TENSORRT]
+    return (*choices, ProviderChoice(find_provider(CUDA))) if alone else tuple(choices)
 
 
 def set_options(base: SessionSettings, options: Mapping[str, str]) -> SessionSettings:

@@ -63,6 +63,10 @@ class Target:
     device_id: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     """Provider options, passed to the session as they are."""
+    session_options: Mapping[str, Any] = field(default_factory=dict)
+    """ONNX Runtime's session configuration entries."""
+    run_options: Mapping[str, Any] = field(default_factory=dict)
+    """ONNX Runtime's run configuration entries."""
 
     def kernel(self, op_type: str) -> Kernel | None:
         """Return the kernel that fusion may aim at, or `None`: there is none, or it is better avoided."""
@@ -81,14 +85,16 @@ class Target:
             "precision": self.precision,
             "device_id": self.device_id,
             "options": dict(self.options),
+            "session_options": dict(self.session_options),
+            "run_options": dict(self.run_options),
         }
 
     def lowering(self) -> dict[str, Any]:
-        """Return what passes may see of the choice, as JSON: what is in their keys, and no device or option."""
+        """Return what passes may see of the choice, as JSON: what is in their keys, and nothing of sessions."""
         return {"name": self.name, "precision": self.precision}
 
     def facts(self) -> dict[str, Any]:
-        """Return what may change a pass's result, as JSON: everything but device and session options."""
+        """Return what may change a pass's result, as JSON: everything but device and options of sessions."""
         return {
             "name": self.name,
             "provider": self.provider,

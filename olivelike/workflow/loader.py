@@ -126,6 +126,8 @@ def _workflow(
             device_id=target.device_id if file.target.device_id is None else file.target.device_id,
             precision=file.target.precision or target.precision,
             options={**target.options, **file.target.options},
+            session_options=file.target.session_options,
+            run_options=file.target.run_options,
         ),
         components=_as_values(steps),
         outputs=tuple(

@@ -204,6 +204,12 @@ class TargetSection(_Section):
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Options of the execution provider, passed on as they are."
     )
+    session_options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="ONNX Runtime's session configuration entries, by their keys."
+    )
+    run_options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="ONNX Runtime's run configuration entries, by their keys."
+    )
 
 
 class OutputSection(_Section):

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from olivelike.cli.generate_record import fill_from_record
+from olivelike.cli.session_options import session_settings
 from olivelike.runtime import Request
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
@@ -284,6 +285,17 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
     assert result.status == status
     assert message in result.err
     assert not (empty_folder / "pictures").exists()
+
+
+def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
+    target = {"name": "cpu", "session_options": {"a": "1", "b": True}, "run_options": {"r": 0}}
+    (tmp_path / "olivelike.json").write_text(json.dumps({"target": target}))
+    found = session_settings(
+        tmp_path, None, None, None, ["b=0"], ["s=1"], None, None, 3, None, False, None, inter_threads=2
+    )
+    assert found.session_config == {"a": "1", "b": "0"}
+    assert found.run_config == {"r": "0", "s": "1"}
+    assert (found.intra_threads, found.inter_threads) == (3, 2)
 
 
 def test_a_folder_that_is_none_is_named(cli, empty_folder):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.runtime.folder_target import read_folder_target
+
 from .conftest import Project
 
 ALL_NODES = 9
@@ -74,6 +76,23 @@ def test_rewriting_defaults_and_order_reruns_nothing(project: Project) -> None:
         encoding="utf-8",
     )
     assert project.run().executed == 0
+
+
+def test_another_device_or_option_of_sessions_reaches_the_folder_and_reruns_nothing(project: Project) -> None:
+    before = project.files()
+    project.edit(
+        "target: cuda", "target: {provider: cuda, session_options: {session.use_env_allocators: true}}"
+    )
+    assert project.run().executed == 0
+    target = read_folder_target(project.output)
+    assert target is not None
+    assert target.settings().session_config == {"session.use_env_allocators": "1"}
+    assert project.files() == before
+    assert project.leftovers() == []
+    assert project.run("target.device_id=1").executed == 0
+    target = read_folder_target(project.output)
+    assert target is not None
+    assert target.device == 1
 
 
 def test_a_deleted_output_is_rebuilt_by_streaming_alone(project: Project) -> None:

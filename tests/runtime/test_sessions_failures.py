@@ -158,6 +158,13 @@ def test_the_record_of_a_folder_gives_provider_device_and_options(tmp_path):
     assert found.options == {"cudnn_conv_use_max_workspace": "1"}
 
 
+def test_the_record_of_a_folder_gives_configuration_entries_as_onnxruntime_reads_them(tmp_path):
+    entries = {"session_options": {"session.set_denormal_as_zero": True}, "run_options": {"gpu_graph_id": -1}}
+    found = record(tmp_path, name="cpu", device_id=0, options={}, **entries).settings()
+    assert found.session_config == {"session.set_denormal_as_zero": "1"}
+    assert found.run_config == {"gpu_graph_id": "-1"}
+
+
 def test_the_first_device_of_a_record_leaves_the_choice_open(tmp_path):
     assert record(tmp_path, name="openvino", device_id=0, options={}).settings().device is None
 

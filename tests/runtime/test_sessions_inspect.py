@@ -42,6 +42,19 @@ def test_a_file_is_opened_if_asked(inspect, tmp_path, provider):
     assert f"opens on {name} in " in output.out
 
 
+def test_a_file_is_opened_with_weights_and_operators_from_elsewhere(inspect, tmp_path):
+    path, elsewhere = write_linear(tmp_path / "linear"), tmp_path / "elsewhere"
+    (path.parent / "weights.pb").rename(elsewhere)
+    status, output = inspect(path, "--open", "cpu", "--weights", elsewhere)
+    assert status == 0, output.err
+    status, output = inspect(path, "--open", "cpu", "--custom-operators", "absent.so")
+    assert status == 3
+    assert "absent.so: there is no such library of operators" in output.err
+    status, output = inspect(path, "--weights", elsewhere)
+    assert status == 2
+    assert "say how --open opens the file" in output.err
+
+
 def test_a_file_that_does_not_open_is_reported_and_then_refused(inspect, tmp_path):
     status, output = inspect(write_network(tmp_path / "net", CONTRIB), "--open", "cpu")
     assert status == 3

@@ -121,7 +121,13 @@ def test_an_unknown_optimisation_level_is_refused():
 
 
 def folder_settings():
-    return SessionSettings((parse_provider("cuda:a=1,b=2"),), device=1, intra_threads=3)
+    return SessionSettings(
+        (parse_provider("cuda:a=1,b=2"),),
+        device=1,
+        intra_threads=3,
+        session_config={"k": "1"},
+        run_config={"r": "0"},
+    )
 
 
 def test_without_a_choice_the_folder_decides():
@@ -131,6 +137,7 @@ def test_without_a_choice_the_folder_decides():
 def test_the_same_provider_keeps_device_and_options_that_are_not_set():
     found = choose_providers(folder_settings(), ["CUDAExecutionProvider:b=3", "cpu"])
     assert (found.options, found.device, found.intra_threads) == ({"a": "1", "b": "3"}, 1, 3)
+    assert (found.session_config, found.run_config) == ({"k": "1"}, {"r": "0"})
     assert [choice.provider.short_name for choice in found.providers] == ["cuda", "cpu"]
 
 
@@ -145,6 +152,16 @@ def test_a_device_among_the_options_replaces_that_of_the_folder():
 def test_another_provider_starts_without_device_and_options():
     found = choose_providers(folder_settings(), ["cpu"])
     assert (found.options, found.device, found.intra_threads) == ({}, None, 3)
+    assert (found.session_config, found.run_config) == ({}, {})
+
+
+@pytest.mark.parametrize("base", [folder_settings(), SessionSettings((parse_provider("tensorrt"),))])
+def test_what_tensorrt_leaves_goes_to_cuda_unless_another_is_named(base):
+    def names(*texts):
+        return [choice.provider.short_name for choice in choose_providers(base, texts).providers]
+
+    assert names("tensorrt:trt_fp16_enable=1") == ["tensorrt", "cuda"]
+    assert names("tensorrt", "cpu") == ["tensorrt", "cpu"]
 
 
 def test_a_provider_is_not_given_twice():

@@ -39,6 +39,7 @@ def test_every_shipped_workflow_fits(validator, name):
     ("path", "value"),
     [
         ("target", {"provider": "rocm", "device_id": 1, "precision": "fp16", "options": {"x": 1}}),
+        ("target", {"provider": "cpu", "session_options": {"x": "1"}, "run_options": {"y": True}}),
         ("source", {"hub": "a/b", "revision": "main"}),
         ("components.unet", [{"float16": None}, {"convert": {}}]),
         ("plugins", ["x.py"]),

@@ -109,6 +109,19 @@ def test_target_choices_are_laid_on_the_targets_own(write):
     assert target.options["fast"] is True
 
 
+def test_options_of_sessions_and_runs_are_kept_for_the_folder(write):
+    options = "{provider: cpu, session_options: {session.set_denormal_as_zero: true}, run_options: {gpu_graph_id: -1}}"
+    target = load_workflow(write(WORKFLOW.replace("target: cpu", f"target: {options}"))).workflow.target
+    assert target.choice() | {"precision": None} == {
+        "name": "cpu",
+        "precision": None,
+        "device_id": 0,
+        "options": {},
+        "session_options": {"session.set_denormal_as_zero": True},
+        "run_options": {"gpu_graph_id": -1},
+    }
+
+
 def test_several_outputs_may_stop_at_a_pass(write, project):
     text = WORKFLOW.replace("output: models/mine", "outputs: [{path: a}, {path: b, until: convert}]")
     outputs = load_workflow(write(text)).workflow.outputs
