@@ -81,6 +81,18 @@ SCHEDULES: Mapping[str, Options] = {
 }
 """A1111's schedule type → settings; for the classes that have them."""
 
+DEFAULT_SCHEDULES: Mapping[str, str] = {
+    **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
+    **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
+}
+"""What A1111, since 1.9, takes for the schedule type `Automatic`; where nothing is said here, the plain one."""
+
+PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
+"""A1111's schedule types that space noise levels as a class of diffusers does by itself."""
+
+_OTHER_SCHEDULES = ("Polyexponential", "Align Your Steps", "KL Optimal")
+"""A1111's schedule types that no class of diffusers has."""
+
 
 @dataclass(frozen=True)
 class SchedulerChoice:
@@ -99,17 +111,35 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
 
     Args:
         name: a class of diffusers with or without `Scheduler`, or a sampler of A1111, which may end in a schedule type:
-            `DPM++ 2M Karras`.
-        schedule: A1111's schedule type, where it is written apart; `Automatic` and `None` are the sampler's own.
+            `DPM++ 2M Karras`. A sampler alone has the plain schedule, whatever A1111's default is.
+        schedule: A1111's schedule type, where it is written apart.
 
     Raises:
         UsageError: if there is no such name; the message has the nearest ones.
     """
-    asked = name if schedule is None or _plain(schedule) == "automatic" else f"{name} {schedule}"
-    found = _CHOICES.get(_plain(asked))
+    asked = name if schedule is None else f"{name} {schedule}"
+    found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
+        for other in _OTHER_SCHEDULES:
+            if _plain(asked).endswith(_plain(other)):
+                raise UsageError(
+                    f"scheduler {asked!r}: diffusers has no schedule {other}; take one of {', '.join(SCHEDULES)}, or "
+                    "Uniform"
+                )
         raise UsageError(f"there is no scheduler {asked!r}; {_nearest(asked)}")
     return found
+
+
+def written_schedule(sampler: str, schedule: str | None) -> str | None:
+    """Return the schedule type that a text of A1111 means; `None` for the plain one.
+
+    Args:
+        sampler: as the text has it.
+        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111.
+    """
+    if schedule is None or _plain(schedule) == "automatic":
+        return DEFAULT_SCHEDULES.get(sampler)
+    return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
 
 
 def scheduler_names() -> tuple[str, ...]:
@@ -175,4 +205,5 @@ def _nearest(name: str) -> str:
     return f"samplers: {', '.join(SAMPLERS)}; or a class of diffusers, such as {CLASSES[0]}"
 
 
+_PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}

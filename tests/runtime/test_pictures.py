@@ -111,6 +111,29 @@ def test_texts_that_lack_something_are_understood_as_far_as_they_go(text, prompt
     assert (found.prompt, found.negative_prompt) == (prompt, negative)
 
 
+@pytest.mark.parametrize(
+    ("settings", "scheduler"),
+    [
+        ("Sampler: DPM++ 2M, Version: v1.9.4", "DPM++ 2M Karras"),
+        ("Sampler: DPM++ 2M, Seed: 1", "DPM++ 2M Karras"),
+        ("Sampler: DPM++ 2M, Version: v1.8.0", "DPM++ 2M"),
+        ("Sampler: DPM++ 2M Karras, Version: v1.6.0", "DPM++ 2M Karras"),
+        ("Sampler: DPM++ 2M SDE, Schedule type: Automatic", "DPM++ 2M SDE Exponential"),
+        ("Sampler: DPM++ 2M SDE, Schedule type: Uniform", "DPM++ 2M SDE"),
+    ],
+)
+def test_the_scheduler_of_a_text_is_what_a1111_takes(settings, scheduler):
+    assert parse_a1111(f"a\nSteps: 20, CFG scale: 7, {settings}").scheduler == scheduler
+
+
+def test_the_plain_schedule_is_written_since_a1111_would_take_another():
+    plain = replace(PLAIN, scheduler="DPM++ 2M", sampler="DPM++ 2M")
+    assert "Sampler: DPM++ 2M, Schedule type: Uniform, " in a1111_text(plain)
+    found = parse_a1111(a1111_text(plain))
+    assert (found.scheduler, found.schedule) == ("DPM++ 2M", None)
+    assert "Schedule type" not in a1111_text(replace(PLAIN, sampler=None))
+
+
 def test_values_that_are_no_numbers_stay_text():
     found = parse_a1111("a\nSteps: many, Seed: 5, Size: wide, CFG scale: 7")
     assert (found.steps, found.seed, found.width) == (None, 5, None)

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
-from olivelike.runtime.scheduler_names import CLASSES, SAMPLERS, SCHEDULES, sampler_of
+from olivelike.runtime.scheduler_names import (
+    CLASSES,
+    DEFAULT_SCHEDULES,
+    SAMPLERS,
+    SCHEDULES,
+    sampler_of,
+    written_schedule,
+)
 from olivelike.runtime.schedulers import (
     find_scheduler,
     make_scheduler,
@@ -172,7 +179,35 @@ def test_every_name_leads_back_to_itself():
         sampler, schedule = sampler_of(choice.class_name, dict(choice.options))
         if name in SAMPLERS or name.endswith(tuple(SCHEDULES)):
             assert find_scheduler(sampler, schedule) == choice, name
-        assert find_scheduler(sampler, "Automatic") == find_scheduler(sampler)
+        if name in SAMPLERS:
+            assert find_scheduler(name, "Uniform") == find_scheduler(f"{name} simple") == find_scheduler(name)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "schedule", "meant"),
+    [
+        ("DPM++ 2M", None, "Karras"),
+        ("DPM2 a", "Automatic", "Karras"),
+        ("DPM++ 3M SDE", "Automatic", "Exponential"),
+        ("DPM++ 2M", "Uniform", None),
+        ("DPM++ 2M", "normal", None),
+        ("DPM++ 2M", "SGM Uniform", "SGM Uniform"),
+        ("DPM++ 2M Karras", None, None),
+        ("Euler a", "Automatic", None),
+    ],
+)
+def test_a_text_of_a1111_means_the_schedule_that_a1111_takes(sampler, schedule, meant):
+    assert written_schedule(sampler, schedule) == meant
+
+
+def test_every_default_of_a1111_is_a_name():
+    for sampler, schedule in DEFAULT_SCHEDULES.items():
+        assert find_scheduler(sampler, schedule) != find_scheduler(sampler)
+
+
+def test_a_schedule_that_diffusers_lacks_is_refused_by_name():
+    with pytest.raises(UsageError, match="diffusers has no schedule Polyexponential; take one of Karras"):
+        find_scheduler("DPM++ 2M", "polyexponential")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.runtime.pictures.record import PictureRecord, UsedFile
+from olivelike.runtime.scheduler_names import written_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,10 @@ _NEGATIVE = "Negative prompt:"
 _SETTING = re.compile(r'\s*(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _LEAST = 3
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
+_PLAIN_SCHEDULE = "Uniform"
+"""Always written: without a schedule type, A1111 has another one for many samplers."""
+_BEFORE_DEFAULTS = re.compile(r"v1\.[0-8]\.")
+"""Versions of A1111 in which a sampler without a schedule type had the plain one."""
 _RNG = "CPU"
 """Makes A1111 draw its noise as torch's generator on the CPU does."""
 
@@ -60,7 +65,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
     pairs: tuple[tuple[str, Any], ...] = (
         ("Steps", record.steps),
         ("Sampler", record.sampler),
-        ("Schedule type", record.schedule),
+        ("Schedule type", (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None),
         ("CFG scale", record.guidance_scale),
         ("CFG Rescale", record.guidance_rescale or None),
         ("Seed", record.seed),
@@ -108,10 +113,11 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
     if rest.get("Emphasis") == "None":
         found["prompt_weights"] = False
         del rest["Emphasis"]
-    if found.get("schedule") == "Automatic":
-        found["schedule"] = None
     if sampler := found.get("sampler"):
         schedule = found.get("schedule")
+        if schedule is not None or not _BEFORE_DEFAULTS.match(found.get("version") or ""):
+            schedule = written_schedule(sampler, schedule)
+        found["schedule"] = schedule
         found["scheduler"] = f"{sampler} {schedule}" if schedule else sampler
     return replace(record, other=rest, **found)
 
