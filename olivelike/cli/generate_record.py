@@ -39,10 +39,12 @@ def picture_record(
         used: initial picture and mask.
         loras: on top of the folder.
     """
+    from olivelike.runtime.scheduler_names import CLASSES
     from olivelike.runtime.schedulers import make_scheduler, sampler_name
 
     assert request.size is not None
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
+    own = type(scheduler).__name__
     sampler, schedule = sampler_name(scheduler)
     provenance = _provenance(folder.path)
     return PictureRecord(
@@ -50,7 +52,7 @@ def picture_record(
         seed=request.seed,
         negative_prompt=request.negative_prompt,
         steps=request.steps,
-        scheduler=request.scheduler or type(scheduler).__name__,
+        scheduler=request.scheduler or (own if own in CLASSES else None),
         sampler=sampler,
         schedule=schedule,
         guidance_scale=request.guidance_scale,

@@ -35,7 +35,7 @@ def picture_lines(picture: PictureFile) -> Iterator[str]:
         "prompt": record.prompt,
         "negative": record.negative_prompt,
         "steps": record.steps,
-        "scheduler": record.scheduler,
+        "scheduler": record.scheduler or record.sampler,
         "guidance": record.guidance_scale,
         "seed": record.seed,
         "made at": f"{record.width}x{record.height}" if record.width else None,

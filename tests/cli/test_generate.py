@@ -161,6 +161,20 @@ def test_what_a_picture_was_not_made_of_is_noted(little, empty_folder):
     assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
 
 
+def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(
+    generate, little, tmp_path, empty_folder
+):
+    folder = shutil.copytree(little, tmp_path / "edm")
+    config = {"_class_name": "EDMDPMSolverMultistepScheduler"}
+    (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
+    assert generate("a", "--seed", 1, "-o", "first.png", folder=folder).status == 0
+    record = read_picture_record(empty_folder / "first.png")
+    assert (record.scheduler, record.sampler) == (None, "EDMDPMSolverMultistep")
+    again = generate("--from", "first.png", "-o", "second.png", folder=folder, steps=())
+    assert (again.status, again.err) == (0, "")
+    assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
+
+
 def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
     (tmp_path / "olivelike.json").write_text(json.dumps({"source": {"sha256": "0123456789abcdef"}}))
 

@@ -118,6 +118,15 @@ def test_a_part_that_is_missing_is_named(broken, settings, part, message):
         open_pipeline(broken, settings)
 
 
+def test_a_scheduler_for_networks_of_another_kind_is_refused(broken, settings):
+    config = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
+    (broken / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
+    pipeline = open_pipeline(broken, settings)
+    with pytest.raises(SourceError, match="FlowMatchEulerDiscreteScheduler is for networks of another kind"):
+        pipeline.settle(ask())
+    pipeline.settle(ask(scheduler="Euler"))
+
+
 def test_a_missing_tokenizer_is_named(broken, settings):
     shutil.rmtree(broken / "tokenizer")
     with pytest.raises(SourceError, match="tokenizer"):

@@ -30,9 +30,9 @@ class PictureRecord:
     negative_prompt: str | None = None
     steps: int | None = None
     scheduler: str | None = None
-    """A name that `find_scheduler` takes."""
+    """A name that `find_scheduler` takes; `None` for a folder's own one that has none there."""
     sampler: str | None = None
-    """A1111's name of it, without the schedule type."""
+    """A1111's name of it, without the schedule type; of a class without one, the class."""
     schedule: str | None = None
     """A1111's schedule type; `None` for the plain one."""
     guidance_scale: float | None = None
