@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 
 import pytest
 from bench_samples import STEPS
 
 from olivelike.bench.row import COLUMNS
 from olivelike.cli.app import run_command_line
+from olivelike.demo import demo_folder
 
 SEEDS_COLUMNS = [
     "engine", "version", "provider", "disable_safety_checker", "height", "width", "steps", "batch_size",
@@ -156,6 +158,33 @@ def test_the_table_comes_before_a_file_that_can_not_be_written(small_pipeline, c
     told = capsys.readouterr()
     assert "left out: xformers" in told.out
     assert "can't be written" in told.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_the_demo_model_has_a_filled_row_for_each_engine_and_batch_size(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLIVELIKE_CACHE_DIR", "cache")
+    assert run_command_line(["run", "demo"]) == 0
+    capsys.readouterr()
+    asked = ["--checkpoint", str(demo_folder()), "--no-interleave", "--steps", "2", "--batch-count", "1"]
+    for engine in ("onnxruntime", "torch", "torch-compile"):
+        asked += ["--engine", engine]
+    assert (
+        run_command_line(["bench", "models/demo", *asked, "--batch-size", "1", "--batch-size", "2", "--json"])
+        == 0
+    )
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["batch_size"], row["engine"], row["provider"]) for row in rows] == [
+        (batch_size, *engine)
+        for batch_size in (1, 2)
+        for engine in (
+            ("onnxruntime", "CPUExecutionProvider"), ("torch", "default"), ("torch-compile", "compile"),
+        )
+    ]  # fmt: skip
+    for row in rows:
+        assert row["status"] == "ok"
+        assert {name for name in SEEDS_COLUMNS if row[name] is None} == set()
 
 
 def test_a_folder_that_is_no_pipeline_is_refused(tmp_path, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 
 import pytest
 
@@ -95,6 +96,24 @@ def test_a_misspelt_dimension_is_refused_with_the_nearest(project, cli):
     done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", SWEEP, "--dimension", "text_sequenc=9")
     assert done.status == 2
     assert "no network has a dynamic dimension 'text_sequenc'; did you mean 'text_sequence'?" in done.err
+
+
+@pytest.mark.slow
+def test_the_shipped_ablation_verifies_every_variant_and_runs_what_they_share_once(empty_folder, cli):
+    done = cli("ablate", "ablation_sd15_cpu", "--set", "source=demo", "--no-measure", "--json")
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["rows"]
+    assert len(rows) >= 7
+    assert len({row["variant"] for row in rows}) == len(rows)
+    assert all(row["verified"] and row["relative_error"] < 2e-2 for row in rows)
+    (record,) = (empty_folder / "cache" / "runs").glob("*.json")
+    nodes = json.loads(record.read_text())["nodes"]
+    names = Counter((node["component"], node["name"]) for node in nodes)
+    for component in ("text_encoder", "unet", "vae_decoder"):
+        assert names[component, "load"] == names[component, "convert"] == 1
+        assert names[component, "materialize"] == len(rows)
+    made = [node["key"] for node in nodes if node["status"] == "executed" and node["name"] != "materialize"]
+    assert len(made) == len(set(made))
 
 
 @pytest.mark.parametrize(
