@@ -71,7 +71,7 @@ def ablate(
     from olivelike.ablation.rows import measured_rows, verified_rows
     from olivelike.bench.csv_file import require_writable
     from olivelike.cli.stdout import write_json, write_line, write_text_file
-    from olivelike.runtime.folder_target import FolderTarget
+    from olivelike.runtime.folder_target import folder_target
     from olivelike.runtime.settings import choose_providers, parse_dimensions
 
     sizes = parse_dimensions(dimensions or ())
@@ -85,11 +85,9 @@ def ablate(
     verified_rows(
         prepared, components or ()
     )  # What is wrong with the question is told before the answer is made.
-    target = prepared.workflow.workflow.target
-    options = {name: str(value) for name, value in target.options.items()}
-    sessions = choose_providers(
-        FolderTarget(target.name, target.device_id, options).settings(), providers or ()
-    )
+    target = folder_target(prepared.workflow.workflow.target.choice())
+    assert target is not None
+    sessions = choose_providers(target.settings(), providers or ())
     run_id, error = _run(workflow, chosen, quiet=json)
     prepared = engine.prepare(workflow, chosen, writes=False)
     results = _results(prepared.history, run_id) if error is not None else {}

@@ -46,7 +46,11 @@ def read_folder_target(folder: Path) -> FolderTarget | None:
         content: Any = json.loads((folder / _RECORD).read_bytes())
     except (OSError, ValueError):
         return None
-    target = content.get("target") if isinstance(content, dict) else None
+    return folder_target(content.get("target")) if isinstance(content, dict) else None
+
+
+def folder_target(target: Any) -> FolderTarget | None:
+    """Return a target from its JSON values; `None` if they are not those of one."""
     if not isinstance(target, dict) or target.get("name") not in TARGETS:
         return None
     device = target.get("device_id")
