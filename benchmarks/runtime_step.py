@@ -47,7 +47,8 @@ def optimise(folder: Path, source: Path, target: str) -> Path:
     project = folder / f"step-{source.name}"
     path = project / "workflows" / f"{target}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    chains = "\n".join(f"  {name}: [convert, fuse]" for name in COMPONENTS)
+    half = ", bfloat16" if target == "openvino" else ""
+    chains = "\n".join(f"  {name}: [convert, fuse{half}]" for name in COMPONENTS)
     path.write_text(
         f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n",
         encoding="utf-8",
@@ -56,9 +57,9 @@ def optimise(folder: Path, source: Path, target: str) -> Path:
     return project / "models" / target
 
 
-def sessions_for(target: str, options: dict[str, str] | None = None) -> SessionSettings:
+def sessions_for(target: str) -> SessionSettings:
     """Return the settings of bench's engine for a target."""
-    choice = ProviderChoice(find_provider(target), options or {})
+    choice = ProviderChoice(find_provider(target))
     engine = "openvino" if target == "openvino" else "onnxruntime"
     return session_settings(engine, SessionSettings((choice,)))
 
@@ -66,8 +67,7 @@ def sessions_for(target: str, options: dict[str, str] | None = None) -> SessionS
 def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
     """Return the job of an output in the runtime."""
     engine = "openvino" if target == "openvino" else "onnxruntime"
-    precision = {"INFERENCE_PRECISION_HINT": "bf16"} if target == "openvino" else {}
-    return PipelineJob(engine, output, sessions_for(target, precision), (side, side), steps, safety=False)
+    return PipelineJob(engine, output, sessions_for(target), (side, side), steps, safety=False)
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:

@@ -1,6 +1,6 @@
-"""Half precision for weightless graphs.
+"""Half precision for weightless graphs: float16, or bfloat16.
 
-Each node runs in float16 if its operator has a float16 form, unless it is forced to float32 or belongs to a
+Each node runs in half precision if its operator has such a form, unless it is forced to float32 or belongs to a
 sinusoidal embedding. Which operands must stay float32 is read from the operator schemas of `onnx`.
 Parameters become `Cast` nodes over the parameter input, evaluated when the graph meets its weights.
 """
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from olivelike.targets import Target
 
-FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
+FLOAT = ir.DataType.FLOAT
+HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
+"""The types of half precision, and what workflows call them."""
 HALF_MAX = 65504.0
 """Largest finite float16."""
 _PIECE = 1 << 17
@@ -46,6 +48,7 @@ class HalfPrecision:
         self,
         model: ir.Model,
         *,
+        half: ir.DataType = ir.DataType.FLOAT16,
         keep_io: bool = False,
         forced_operators: Sequence[str] = (),
         forced_blocks: Sequence[str] = (),
@@ -56,6 +59,7 @@ class HalfPrecision:
 
         Args:
             model: Converted in place by `convert`.
+            half: One of `HALVES`.
             keep_io: Leave graph inputs and outputs in float32.
             forced_operators: Operator types that stay in float32.
             forced_blocks: Blocks that stay in float32, with wildcards and all that lies inside; `=NAME` is what
@@ -65,6 +69,8 @@ class HalfPrecision:
         """
         self.model = model
         self._graph = model.graph
+        self._half = half
+        self._floats = frozenset({FLOAT, half})
         self._keep_io = keep_io
         self._asked = frozenset(forced_operators)
         self._forced_operators = self._asked | frozenset(policy_operators)
@@ -78,7 +84,7 @@ class HalfPrecision:
         """Convert the graph.
 
         Returns:
-            Counts for the run record: nodes in each precision, and constants that float16 can't hold.
+            Counts for the run record: nodes in each precision, and constants that half precision can't hold.
 
         Raises:
             PassError: when a forced operator or block does not exist, or the type of a value is not known.
@@ -146,17 +152,17 @@ class HalfPrecision:
             if value.dtype != FLOAT or PARAMETER_KEY in value.metadata_props or self._keep_io:
                 continue
             if any(node not in embedding for node, _ in value.uses()):
-                value.dtype = HALF
+                value.dtype = self._half
 
     def _convert_node(self, node: ir.Node, in_embedding: bool) -> None:
         if node.op_type in _SHAPE_READERS or (
-            node.op_type == "Cast" and node.attributes["to"].as_int() in {FLOAT, HALF}
+            node.op_type == "Cast" and node.attributes["to"].as_int() in self._floats
         ):
             return
         floats = [
             value
             for value in (*node.inputs, *node.outputs)
-            if value is not None and value.dtype in {FLOAT, HALF}
+            if value is not None and value.dtype in self._floats
         ]
         if not floats:
             return
@@ -164,26 +170,25 @@ class HalfPrecision:
         wanted = self._half_operands(node) if half else frozenset()
         half = half and bool(wanted)
         for index, value in enumerate(node.inputs):
-            if value is None or value.dtype not in {FLOAT, HALF}:
+            if value is None or value.dtype not in self._floats:
                 continue
-            dtype = HALF if half and index in wanted else FLOAT
+            dtype = self._half if half and index in wanted else FLOAT
             if value.dtype != dtype:
                 node.replace_input_with(index, self._cast(value, dtype, node))
         for index, value in enumerate(node.outputs):
-            if value.dtype in {FLOAT, HALF} and index not in _FLOAT_OUTPUTS.get(node.op_type, ()):
-                value.dtype = HALF if half else FLOAT
-        self._counts["nodes_fp16" if half else "nodes_fp32"] += 1
+            if value.dtype in self._floats and index not in _FLOAT_OUTPUTS.get(node.op_type, ()):
+                value.dtype = self._half if half else FLOAT
+        self._counts[f"nodes_{HALVES[self._half] if half else 'fp32'}"] += 1
 
     def _half_operands(self, node: ir.Node) -> frozenset[int]:
-        """Return the positions of inputs that may be float16: by the operator's schema, or by the target's kernel."""
+        """Return the positions of inputs that may be half: by the operator's schema, or by the target's kernel."""
         positions = frozenset(range(len(node.inputs)))
         opset = self.model.opset_imports.get(node.domain, 1)
         if not onnx.defs.has(node.op_type, opset, node.domain):
             return positions - float32_inputs(self._target, node.op_type)
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
-        allowing = {
-            c.type_param_str for c in schema.type_constraints if "tensor(float16)" in c.allowed_type_strs
-        }
+        kind = f"tensor({self._half.name.lower()})"
+        allowing = {c.type_param_str for c in schema.type_constraints if kind in c.allowed_type_strs}
         last = len(schema.inputs) - 1
         return frozenset(index for index in positions if schema.inputs[min(index, last)].type_str in allowing)
 
@@ -202,7 +207,7 @@ class HalfPrecision:
     def _wants_half(self, node: ir.Node) -> bool:
         """Nodes over float32 values alone stay in float32: casting pays at the first parameter or half value."""
         return any(
-            value.dtype == HALF or (value.dtype == FLOAT and value in self._weights)
+            value.dtype == self._half or (value.dtype == FLOAT and value in self._weights)
             for value in node.inputs
             if value is not None
         )
@@ -240,8 +245,8 @@ class HalfPrecision:
         assert value.const_value is not None
         array = value.const_value.numpy().astype(np.float32)
         lost: dict[str, int] = {}
-        if dtype == HALF:
-            array, lost = to_half(array)
+        if dtype == self._half:
+            array, lost = to_half(array, dtype)
         for kind, count in lost.items():
             self._counts[f"constants_{kind}"] += count
         result = ir.Value(name=f"{value.name}.{dtype.name.lower()}", const_value=ir.tensor(array))
@@ -253,8 +258,8 @@ class HalfPrecision:
 
     def _convert_outputs(self) -> None:
         for index, value in enumerate(self._graph.outputs):
-            wanted = FLOAT if self._keep_io else HALF
-            if value.dtype not in {FLOAT, HALF} or value.dtype == wanted:
+            wanted = FLOAT if self._keep_io else self._half
+            if value.dtype not in self._floats or value.dtype == wanted:
                 continue
             producer = value.producer()
             assert producer is not None
@@ -264,13 +269,17 @@ class HalfPrecision:
             self._graph.outputs[index] = cast
 
 
-def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
-    """Round float32 values to float16, saturating at ±65,504; infinities and NaN stay what they are.
+def to_half(
+    array: np.ndarray[Any, Any], dtype: ir.DataType = ir.DataType.FLOAT16
+) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+    """Round float32 values to half precision; infinities and NaN stay what they are.
+
+    What is beyond float16 becomes ±65,504; bfloat16 has the range of float32.
 
     Returns:
-        The float16 array, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
+        The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
     """
-    half = np.empty(array.shape, np.float16)
+    half = np.empty(array.shape, dtype.numpy())
     lost = {"saturated": 0, "flushed": 0}
     wide, narrow = array.reshape(-1), half.reshape(-1)
     # Pieces that fit the cache: this runs over every weight of a model.
@@ -282,7 +291,7 @@ def to_half(array: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], dict[str
         nonzero = np.count_nonzero(target.view(np.uint16) << 1)
         if nonzero < target.size:
             lost["flushed"] += int(np.count_nonzero(source) - nonzero)
-        if not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
+        if dtype == ir.DataType.FLOAT16 and not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
             over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
             target[over] = np.copysign(np.float16(HALF_MAX), source[over])
             lost["saturated"] += int(np.count_nonzero(over))

@@ -89,6 +89,10 @@ class Pass(BaseModel):
         """Return the passes of which one must come later in the chain, or this one's result is wrong for `target`."""
         return ()
 
+    def refusal(self, target: Target) -> str | None:  # noqa: ARG002  (overridden)
+        """Return why the pass is no use for `target`, and what is; `None` if it is of use."""
+        return None
+
     @abstractmethod
     def run(self, model: Model, context: Context) -> Model:
         """Return the optimised model; `model` itself is immutable.

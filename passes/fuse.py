@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Fuse(Pass):
-    """Fuse attention, norms, convolutions and activations for the target; run it before `float16`."""
+    """Fuse attention, norms, convolutions and activations for the target; run it before `float16` or `bfloat16`."""
 
     reads: ClassVar = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
@@ -20,7 +20,7 @@ class Fuse(Pass):
     tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
-    precision: Literal["fp32", "fp16"] | None = None
+    precision: Literal["fp32", "fp16", "bf16"] | None = None
     """What the graph will be computed in, if not the target's own: `fp32` where `float16` is left out."""
 
     force_fp32: tuple[str, ...] = ()
@@ -84,24 +84,24 @@ class Fuse(Pass):
     """Constant shapes in place of computed ones; repeated and idle operators removed."""
 
     def followers(self, target: Target) -> tuple[str, ...]:
-        """In half precision, `float16`: packed attention has no float32 kernel."""
-        return ("float16",) if (self.precision or target.precision) == "fp16" else ()
+        """In half precision, what converts to it: packed attention has no float32 kernel."""
+        half = {"fp16": ("float16",), "bf16": ("bfloat16",)}
+        return half.get(self.precision or target.precision, ())
 
     def run(self, model: Model, context: Context) -> Model:
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
-        import onnx_ir as ir
-
         from olivelike.errors import PassError
         from olivelike.fusion import fuse
         from olivelike.fusion.rules import RULES
+        from olivelike.half import HALVES
         from olivelike.model import Graph
         from olivelike.targets.precision import HalfPolicy, half_policy
 
         assert model.graph is not None
         assert context.target is not None
         graph = model.graph.to_ir()
-        if any(value.dtype == ir.DataType.FLOAT16 for node in graph.graph for value in node.outputs):
-            raise PassError("fuse: the graph is in half precision already; put `fuse` before `float16`")
+        if any(value.dtype in HALVES for node in graph.graph for value in node.outputs):
+            raise PassError("fuse: the graph is in half precision already; put `fuse` before that step")
         unknown = [
             value.name
             for node in graph.graph

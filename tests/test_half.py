@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -208,6 +209,27 @@ def test_finite_values_saturate_and_infinities_stay():
     expected = [1, 65504, 65504, 65504, -65504, np.inf, -np.inf, np.nan, 0, 0, 0, np.float16(6e-8)]
     np.testing.assert_array_equal(half, np.array(expected, np.float16))
     assert lost == {"flushed": 2, "saturated": 4}
+
+
+def test_bfloat16_holds_what_float32_does():
+    half, lost = to_half(VALUES, ir.DataType.BFLOAT16)
+    np.testing.assert_array_equal(half.astype(np.float32), VALUES.astype(half.dtype).astype(np.float32))
+    assert half.dtype == ml_dtypes.bfloat16
+    assert np.isfinite(half.astype(np.float32)).sum() == np.isfinite(VALUES).sum()
+    assert lost == {}
+
+
+def test_bfloat16_is_chosen_as_float16_is():
+    model, other = network(), network()
+    convert(model, keep_io=True)
+    half = HalfPrecision(other, half=ir.DataType.BFLOAT16, keep_io=True)
+    assert half.convert() == {"nodes_bf16": 5, "nodes_fp32": 2}
+    onnx.checker.check_model(Graph.from_ir(other).data, full_check=True)
+    brain = {HALF: ir.DataType.BFLOAT16, FLOAT: FLOAT}
+    assert [brain[value.dtype] for node in model.graph for value in node.outputs] == [
+        value.dtype for node in other.graph for value in node.outputs
+    ]
+    assert other.graph.initializers["large.bfloat16"].const_value.numpy()[0] == 99840
 
 
 def test_nothing_is_counted_where_nothing_is_lost():

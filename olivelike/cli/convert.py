@@ -32,7 +32,7 @@ def convert(
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Literal["fp32", "fp16"] | None,
+        Literal["fp32", "fp16", "bf16"] | None,
         typer.Option("--precision", help="Precision of the result; by default the target's own."),
     ] = None,
     prediction: Annotated[

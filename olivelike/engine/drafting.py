@@ -100,7 +100,7 @@ def save_workflow(wish: Wish, options: Options, path: Path) -> None:
 
 def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
     """Return the passes that a component needs."""
-    half = ["float16"] if precision == "fp16" else []
+    half = {"fp16": ["float16"], "bf16": ["bfloat16"]}.get(precision, [])
     if checkpoint.graph is not None:
         return ["fuse", *half]
     merge = ["merge_lora"] if checkpoint.component in _LORA_COMPONENTS else []

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from olivelike.fusion.editor import GraphEditor
     from olivelike.targets import Precision, Target
 
-LETTERS = {"fp32": "f", "fp16": "h"}
+LETTERS = {"fp32": "f", "fp16": "h", "bf16": "b"}
 """Letter of a precision in kernel tables."""
 
 

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.half import to_half
+from olivelike.half import HALVES, to_half
 from olivelike.model.graph import PARAMETER_KEY
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Expression = dict[str, Any]
 
-FLOAT16 = int(ir.DataType.FLOAT16)
 _LARGEST_CONSTANT = 4096
 """Elements of a constant that a record holds; no derivation of ours comes near."""
 
@@ -100,9 +99,9 @@ class Evaluator:
             values = np.array(expression["constant"], ir.DataType[expression["dtype"]].numpy())
             return values.reshape(expression["shape"])
         operands = [None if operand is None else self.evaluate(operand) for operand in expression["inputs"]]
-        if expression["op"] == "Cast" and expression["attributes"]["to"] == FLOAT16:
+        if expression["op"] == "Cast" and expression["attributes"]["to"] in HALVES:
             assert operands[0] is not None
-            half, lost = to_half(operands[0])
+            half, lost = to_half(operands[0], ir.DataType(expression["attributes"]["to"]))
             for kind, count in lost.items():
                 self.lost[kind] = self.lost.get(kind, 0) + count
             return half

@@ -51,6 +51,8 @@ def _check_chain(checkpoint: Checkpoint, steps: Sequence[Step], target: Target, 
                 "it makes; put `convert` before it"
             )
         present |= set(instance.writes)
+        if refusal := instance.refusal(target):
+            raise WorkflowError(f"{step.position}: {refusal}")
         followers = instance.followers(target)
         if followers and not any(later.pass_name in followers for later in steps[index + 1 :]):
             raise WorkflowError(

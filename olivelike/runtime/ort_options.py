@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -108,7 +109,8 @@ def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) 
     options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML)
     if settings.provider.name == DIRECTML:  # Nor has it parallel execution.
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    for key, value in {**exchanged.session_config, **settings.session_config}.items():
+    shared = _share_arena() if settings.provider.name == CPU else {}
+    for key, value in {**shared, **exchanged.session_config, **settings.session_config}.items():
         options.add_session_config_entry(key, value)
     for name, size in settings.dimensions.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -126,6 +128,18 @@ def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) 
         location = _data_location(path, settings.weights, len(content))
         options.add_external_initializers_from_files_in_memory([location], [content], [len(content)])
     yield options
+
+
+@cache
+def _share_arena() -> dict[str, str]:
+    """Make an arena for all sessions on the CPU, which run in turns; return the entries that name it to a session."""
+    import onnxruntime
+
+    defaults = ("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
+    arena = onnxruntime.OrtArenaCfg({"max_mem": 0, **dict.fromkeys(defaults, -1)})
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
+    return {"session.use_env_allocators": "1"}
 
 
 def library_path(library: str) -> str:

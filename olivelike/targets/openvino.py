@@ -17,5 +17,6 @@ OPENVINO: Final = Target(
         "GroupNormalization": Kernel(frozenset("fhb"), layouts=frozenset({"NCHW"})),
         "ai.onnx.Attention": Kernel(frozenset("fhb")),
     },
+    bfloat16=True,
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Precision = Literal["fp32", "fp16"]
+Precision = Literal["fp32", "fp16", "bf16"]
 
 CONTRIB_DOMAIN: Final = "com.microsoft"
 """Domain of ONNX Runtime's own operators."""
@@ -60,6 +60,8 @@ class Target:
     """Fused operators that run there. `Attention` is com.microsoft's, `ai.onnx.Attention` the standard one."""
     avoided: Mapping[str, str] = field(default_factory=dict)
     """Operators that run there and that fusion leaves alone all the same, with the reason."""
+    bfloat16: bool = False
+    """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     """Provider options, passed to the session as they are."""
@@ -101,6 +103,7 @@ class Target:
             "opset": self.opset,
             "ir_version": self.ir_version,
             "precision": self.precision,
+            "bfloat16": self.bfloat16,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
             "avoided": dict(sorted(self.avoided.items())),
         }

@@ -3,7 +3,8 @@
 Each operator is a session of its own, without graph optimisations, so that every value between two operators is really
 rounded to the type that the graph gives it: in half precision, what exceeds ±65,504 is infinite for the next one.
 Over a whole graph, the CPU provider computes float16 operators in float32 and drops the casts between them, and the
-overflow with them. Weights are read when their operator runs, so memory stays flat in the size of the model.
+overflow with them. It has no operators in bfloat16: those are computed in float32 on rounded operands, and rounded, as
+processors with that type do. Weights are read when their operator runs, so memory stays flat in the size of the model.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
@@ -23,12 +25,11 @@ from olivelike.output.derivation import Evaluator, derive
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import numpy as np
-
     Array = np.ndarray[Any, Any]
     Observer = Callable[[ir.Node, Sequence[Array | None], Sequence[Array]], None]
     """Is told of each operator, its operands and its outputs."""
 
+_BFLOAT16 = ir.DataType.BFLOAT16
 _HEAVY = frozenset({"Attention", "Conv", "Gemm", "MatMul", "MultiHeadAttention"})
 """Operators that are worth more than one thread."""
 
@@ -98,10 +99,32 @@ class Evaluation:
         self, node: ir.Node, values: Mapping[ir.Value, Array], observe: Observer | None
     ) -> list[Array]:
         operands = [self._operand(value, values) for value in node.inputs]
-        feeds = {f"i{index}": array for index, array in enumerate(operands) if array is not None}
-        outputs: list[Array] = self._session(node, operands).run(None, feeds)
+        if any(value is not None and value.dtype == _BFLOAT16 for value in (*node.inputs, *node.outputs)):
+            outputs = self._in_bfloat16(node, operands)
+        else:
+            outputs = self._run_operator(node, operands)
         if observe is not None:
             observe(node, operands, outputs)
+        return outputs
+
+    def _in_bfloat16(self, node: ir.Node, operands: Sequence[Array | None]) -> list[Array]:
+        """Run an operator that takes or gives bfloat16, in float32."""
+        wide = [
+            None if array is None else array.astype(np.float32) if array.dtype == _BFLOAT16.numpy() else array
+            for array in operands
+        ]
+        is_cast = node.op_type == "Cast" and node.outputs[0].dtype == _BFLOAT16
+        outputs = (
+            [array for array in wide if array is not None] if is_cast else self._run_operator(node, wide)
+        )
+        return [
+            array.astype(_BFLOAT16.numpy()) if value.dtype == _BFLOAT16 else array
+            for value, array in zip(node.outputs, outputs, strict=True)
+        ]
+
+    def _run_operator(self, node: ir.Node, operands: Sequence[Array | None]) -> list[Array]:
+        feeds = {f"i{index}": array for index, array in enumerate(operands) if array is not None}
+        outputs: list[Array] = self._session(node, operands).run(None, feeds)
         return outputs
 
     def _operand(self, value: ir.Value | None, values: Mapping[ir.Value, Array]) -> Array | None:

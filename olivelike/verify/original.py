@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from olivelike.errors import PassError, VerificationError
 from olivelike.export.interface import interface_of
+from olivelike.half import HALVES
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.verify.figures import Figures, compare, summary
 from olivelike.verify.inputs import CASES, Case, random_inputs
@@ -18,14 +18,16 @@ from olivelike.verify.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import onnx_ir as ir
+
     from olivelike.model import Architecture, Weights
     from olivelike.pass_api import Progress, TensorAccess
     from olivelike.verify.evaluation import Evaluation
 
     Array = np.ndarray[Any, Any]
 
-LIMITS = {"fp32": 1e-4, "fp16": 2e-2}
-"""Largest relative error that is taken as right, by the precision of the graph."""
+LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1.6e-1}
+"""Largest relative error that is taken as right, by the precision of the graph; bfloat16 has three bits less."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Verification:
     """A graph held against its original."""
 
     precision: str
-    """`fp16` if any value of the graph is float16, else `fp32`."""
+    """`fp16` or `bf16` if any value of the graph is in half precision, else `fp32`."""
     samples: tuple[Sample, ...]
     origin: str | None = None
     """The operator and block where the first value appeared that is not finite, if one reached an output."""
@@ -159,9 +161,9 @@ def parameter_reader(weights: Weights, tensors: TensorAccess) -> Callable[[str],
 
 
 def precision_of(model: ir.Model) -> str:
-    """Return `fp16` if any operator of a graph gives float16, else `fp32`."""
-    half = ir.DataType.FLOAT16
-    return "fp16" if any(value.dtype == half for node in model.graph for value in node.outputs) else "fp32"
+    """Return `fp16` or `bf16` if any operator of a graph gives half precision, else `fp32`."""
+    dtypes = {value.dtype for node in model.graph for value in node.outputs}
+    return next((name for half, name in HALVES.items() if half in dtypes), "fp32")
 
 
 class _Origin:

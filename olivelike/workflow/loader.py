@@ -163,10 +163,14 @@ def _target(root: Mapping, findings: Findings) -> Target | None:
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         return None
     try:
-        return find_target(node.value)
+        target = find_target(node.value)
     except UsageError as error:
         findings.add(node.position, str(error))
         return None
+    precision = _inner(root, "target", "precision")
+    if isinstance(precision, Scalar) and precision.value == "bf16" and not target.bfloat16:
+        findings.add(precision.position, f"target {target.name!r} runs no graphs in bfloat16; use fp16")
+    return target
 
 
 def _check_source(root: Mapping, key: str, findings: Findings) -> None:

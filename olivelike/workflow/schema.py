@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.layout import DEFAULT, LayoutName
+from olivelike.targets import Precision  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,7 +199,7 @@ class TargetSection(_Section):
 
     provider: str = Field(description="Name of the target, such as `directml`.")
     device_id: int | None = Field(None, ge=0, description="Number of the device that sessions use.")
-    precision: Literal["fp32", "fp16"] | None = Field(
+    precision: Precision | None = Field(
         None, description="Precision that passes aim at; by default the target's own."
     )
     options: dict[str, str | int | float | bool] = Field(

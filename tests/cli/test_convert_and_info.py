@@ -66,6 +66,16 @@ def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
     assert "is there already" in again.err
 
 
+def test_convert_takes_bfloat16_for_the_target_that_has_it(cli, project):
+    asked = ("--precision", "bf16", "--lora", "absent.safetensors")
+    result = cli("convert", "checkpoint", "-t", "openvino", "-o", "x", *asked)
+    drafted = yaml.safe_load(result.out.partition("\n\n")[0])
+    assert drafted["target"] == {"provider": "openvino", "precision": "bf16"}
+    assert drafted["components"]["vae_encoder"] == ["convert", "fuse", "bfloat16"]
+    result = cli("convert", "checkpoint", "-t", "cuda", "-o", "x", "--precision", "bf16")
+    assert (result.status, "'cuda' runs no graphs in bfloat16" in result.err) == (2, True)
+
+
 def test_convert_refuses_an_unknown_layout(cli):
     result = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--layout", "java")
     assert result.status == 2

@@ -102,6 +102,13 @@ def test_fuse_in_half_precision_wants_float16_behind_it(project: Project) -> Non
     assert project.run().status == "ok"
 
 
+def test_bfloat16_is_refused_before_anything_runs_where_the_target_lacks_it(project: Project) -> None:
+    project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, bfloat16]")
+    with pytest.raises(WorkflowError, match=r"small\.yaml:6:\d+: target 'cuda' runs no graphs in bfloat16"):
+        project.run()
+    assert not project.events
+
+
 def test_a_folder_with_other_files_is_not_written_into(project: Project, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").write_bytes(b"meow")

@@ -185,6 +185,14 @@ def test_values_that_float16_cannot_hold_are_counted_and_saturated(tmp_path):
     assert result.to_json()["saturated"] == {"weight": 2}
 
 
+def test_bfloat16_saturates_nothing(tmp_path):
+    text = HALF.replace("float16", "bfloat16").replace("to = 10", "to = 16")
+    weight = np.array([[1e6, -7e4], [1e-9, 1 / 3]], np.float32)
+    result = write(tmp_path, parse(text, {"weight": "weight"}), {"weight": weight})
+    assert (result.saturated, result.flushed) == ({}, {})
+    assert (initializers(tmp_path)["weight"] == weight.astype(ml_dtypes.bfloat16)).all()
+
+
 def test_nothing_is_reported_where_nothing_is_lost(tmp_path):
     result = write(tmp_path, parse(HALF, {"weight": "weight"}), {"weight": np.eye(2, dtype=np.float32)})
     assert (result.saturated, result.flushed) == ({}, {})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from small_networks import PASSTHROUGH, write_linear, write_network
 
@@ -278,3 +279,22 @@ def test_the_package_openvino_is_needed_for_its_provider(tmp_path, monkeypatch):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     with pytest.raises(SessionError, match=r"pip install 'olivelike\[openvino\]'"):
         open_session(path, settings("openvino"))
+
+
+def test_sessions_on_the_cpu_share_the_memory_of_what_they_compute(tmp_path):
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    net (float[N] x) => (float[1] y) { double = Add(x, x) root = Sqrt(double) y = ReduceSum(root) }"""
+    path, x = write_network(tmp_path / "net", text), torch.ones(1 << 24)
+    sessions, resident = [], []
+    for _ in range(4):
+        sessions.append(open_session(path, settings("cpu", intra_threads=1)))
+        sessions[-1].bind({"x": x}, {"y": torch.zeros(1)}).run()
+        resident.append(psutil.Process().memory_info().rss)
+    assert resident[-1] - resident[0] < x.nbytes
+
+
+def test_an_arena_of_its_own_can_be_asked_for(tmp_path):
+    path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
+    session = open_session(path, settings("cpu", session_config={"session.use_env_allocators": "0"}))
+    options = session._session.get_session_options()
+    assert options.get_session_config_entry("session.use_env_allocators") == "0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
@@ -54,6 +55,25 @@ def test_a_whole_session_on_the_cpu_hides_it():
     )
     (small,) = session.run(["small"], {"x": np.array([[100.0]], np.float16)})
     assert np.isfinite(small).all()
+
+
+def test_bfloat16_is_rounded_after_each_operator():
+    nodes = [helper.make_node("Add", ["x", "y"], ["sum"]), helper.make_node("Sub", ["sum", "x"], ["left"])]
+    model = built(nodes, ["x", "y"], ["sum", "left"], dtype=TensorProto.BFLOAT16)
+    outputs = Evaluation(ir.from_proto(model)).run({"x": np.array([[256.0]]), "y": np.array([[1.0]])})
+    assert {name: float(array[0, 0]) for name, array in outputs.items()} == {"sum": 256, "left": 0}
+    assert outputs["left"].dtype == ml_dtypes.bfloat16
+
+
+def test_casts_to_and_from_bfloat16_round():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["half"], to=TensorProto.BFLOAT16),
+        helper.make_node("Cast", ["half"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model = built(nodes, ["x"], ["y"], dtype=TensorProto.FLOAT)
+    model.graph.value_info.append(helper.make_tensor_value_info("half", TensorProto.BFLOAT16, [1, 1]))
+    outputs = Evaluation(ir.from_proto(model)).run({"x": np.array([[981.0]])})
+    assert (outputs["y"].dtype, float(outputs["y"][0, 0])) == (np.float32, 980)
 
 
 @pytest.mark.parametrize("component", ["text_encoder", "vae_decoder", "unet"])

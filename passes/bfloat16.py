@@ -1,0 +1,51 @@
+"""`bfloat16`: compute in half precision with the range of float32, where the target's runtime has that type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.pass_api import Context, Pass, Resources
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+    from olivelike.targets import Target
+
+
+class Bfloat16(Pass):
+    """Convert a graph to bfloat16, inputs and outputs excepted; run it after all fusions."""
+
+    reads: ClassVar = ("graph",)
+    writes: ClassVar = ("graph",)
+    tools: ClassVar = ("onnx-ir", "onnx")
+    resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
+
+    force_fp32: tuple[str, ...] = ()
+    """Operator types that stay in float32, such as `Softmax`."""
+
+    force_fp32_blocks: tuple[str, ...] = ()
+    """Blocks that stay in float32: module paths with wildcards, such as `up_blocks.*.resnets.0`; what lies
+    inside a matching block is meant too, but of `=up_blocks.1` only what no block inside it has."""
+
+    def refusal(self, target: Target) -> str | None:
+        """OpenVINO alone runs such graphs: ONNX Runtime lacks convolutions in bfloat16."""
+        if target.bfloat16:
+            return None
+        return f"target {target.name!r} runs no graphs in bfloat16; use `float16`, or target `openvino`"
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Cast parameters and values to bfloat16; NumPy has no such type, so the interface stays in float32."""
+        import onnx_ir as ir
+
+        from olivelike.half import HalfPrecision
+        from olivelike.model import Graph
+
+        assert model.graph is not None
+        half = HalfPrecision(
+            model.graph.to_ir(),
+            half=ir.DataType.BFLOAT16,
+            keep_io=True,
+            forced_operators=self.force_fp32,
+            forced_blocks=self.force_fp32_blocks,
+        )
+        context.facts.update(half.convert())
+        return model.replace(graph=Graph.from_ir(half.model))
