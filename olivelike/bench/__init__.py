@@ -28,8 +28,9 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from olivelike.lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.bench.bench import bench
@@ -39,17 +40,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
 
-_HOMES = {
-    "bench": ("bench",),
-    "networks": ("Measurement", "measure_folder", "measure_folders"),
-    "report": ("BenchReport",),
-    "settings": ("BenchSettings",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module at its first use."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    {
+        "bench": ("bench",),
+        "networks": ("Measurement", "measure_folder", "measure_folders"),
+        "report": ("BenchReport",),
+        "settings": ("BenchSettings",),
+    },
+)

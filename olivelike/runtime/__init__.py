@@ -27,8 +27,9 @@ result.pictures[0].image.save("circle.png")
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from olivelike.lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.runtime.denoising import Step
@@ -49,18 +50,13 @@ __all__ = [
     "require_safe",
 ]
 
-_HOMES = {
-    "denoising": ("Step",),
-    "pipeline": ("Pipeline", "open_pipeline"),
-    "request": ("Request",),
-    "result": ("Batch", "Picture", "Result", "require_safe"),
-    "settings": ("SessionSettings",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module at its first use."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    {
+        "denoising": ("Step",),
+        "pipeline": ("Pipeline", "open_pipeline"),
+        "request": ("Request",),
+        "result": ("Batch", "Picture", "Result", "require_safe"),
+        "settings": ("SessionSettings",),
+    },
+)

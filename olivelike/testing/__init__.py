@@ -23,8 +23,9 @@ def test_my_pass_keeps_the_numbers():
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from olivelike.lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.testing.checkpoints import make_checkpoint
@@ -48,18 +49,13 @@ __all__ = [
     "tiny_model",
 ]
 
-_HOMES = {
-    "checkpoints": ("make_checkpoint",),
-    "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
-    "parity": ("Case", "Comparison", "compare_with_torch"),
-    "passes": ("run_pass",),
-    "single_file": ("make_single_file",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name's module at its first use."""
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = names_from(
+    __name__,
+    {
+        "checkpoints": ("make_checkpoint",),
+        "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
+        "parity": ("Case", "Comparison", "compare_with_torch"),
+        "passes": ("run_pass",),
+        "single_file": ("make_single_file",),
+    },
+)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -80,3 +82,19 @@ def test_convert_refuses_an_unknown_layout(cli):
     result = cli("convert", "checkpoint", "-t", "cpu", "-o", "x", "--layout", "java")
     assert result.status == 2
     assert "csharp" in result.err
+
+
+def test_info_on_weights_is_quick_since_it_imports_nothing_heavy(project):
+    make_lora(project / "style.safetensors", "peft", base=project / "checkpoint")
+    code = (
+        "import sys; from olivelike.cli import main\n"
+        "sys.argv[1:] = ['info', 'style.safetensors']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'onnx', 'onnx_ir', 'sympy', 'numpy', 'diffusers'}\n"
+        "print('heavy:', sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "heavy: []", result.stderr

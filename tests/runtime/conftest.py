@@ -49,3 +49,12 @@ def mask():
     mask = Image.new("L", (32, 32), 0)
     mask.paste(255, (8, 10, 25, 30))
     return mask
+
+
+@pytest.fixture(scope="session")
+def image():
+    """Return a picture of 8 pixels a side."""
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8))
