@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -163,6 +164,20 @@ def test_swapping_without_files_gives_what_a_run_gives(project: Project) -> None
             # The folder's own weights are rounded to float16 already: two roundings, each of half a unit.
             unit = np.spacing(np.maximum(np.abs(wanted), np.abs(before[name]))).astype(np.float32)
             assert (np.abs(array.astype(np.float32) - wanted.astype(np.float32)) <= unit).all()
+
+
+def test_swapping_in_bfloat16_gives_what_a_run_gives(project: Project) -> None:
+    project.edit("target: cuda", "target: openvino")
+    project.edit("[merge_lora, convert, fuse, float16]", "[merge_lora, convert, fuse, bfloat16]")
+    wanted, base = project.folder / "wanted", project.folder / "plain"
+    project.run("loras=[loras/one.safetensors]", only=("text_encoder",), output=wanted)
+    project.run(only=("text_encoder",), output=base)
+    lora = WeightedLora(open_lora(project.folder / "loras" / "one.safetensors"), 1.0)
+    after = table(wanted, "text_encoder")
+    for name, array in swap_loras(base, [lora], only=("text_encoder",))["text_encoder"].items():
+        assert array.dtype == after[name].dtype == ml_dtypes.bfloat16
+        found, asked = array.astype(np.float32), after[name].astype(np.float32)
+        assert np.abs(found - asked).max() <= np.abs(asked).max() * 2**-7
 
 
 def test_a_session_takes_swapped_initializers(project: Project) -> None:
