@@ -27,7 +27,7 @@ class Bfloat16(Pass):
     inside a matching block is meant too, but of `=up_blocks.1` only what no block inside it has."""
 
     def refusal(self, target: Target) -> str | None:
-        """OpenVINO alone runs such graphs: ONNX Runtime lacks convolutions in bfloat16."""
+        """OpenVINO alone is known to run such graphs: ONNX Runtime's CPU lacks convolutions in bfloat16."""
         if target.bfloat16:
             return None
         return f"target {target.name!r} runs no graphs in bfloat16; use `float16`, or target `openvino`"

@@ -228,6 +228,11 @@ def test_other_operators_of_the_runtime_are_looked_up_in_its_registry(tmp_path):
             "causal",
         ),
         ("directml", fused_node("BiasGelu", (1, 4), (4,), dtype=TensorProto.BFLOAT16), "bfloat16"),
+        (
+            "cpu",
+            fused_node("Mul", (1, 4), (4,), domain="", opset=21, dtype=TensorProto.BFLOAT16),
+            "not known to have it in bfloat16",
+        ),
         ("cuda", fused_node("Anything", (1, 4), domain="my.domain"), "knows no domain 'my.domain'"),
         (
             "cuda",
@@ -243,6 +248,13 @@ def test_a_form_without_a_kernel_is_left_with_its_reason(tmp_path, target, model
 
 def test_half_precision_of_a_fused_operator_runs_on_the_cpu_between_casts(tmp_path):
     assert reasons(fused_node("QuickGelu", (1, 4)), tmp_path, "cpu") == []
+
+
+def test_openvino_runs_bfloat16_and_others_move_it(tmp_path):
+    product = fused_node("Mul", (1, 4), (4,), domain="", opset=21, dtype=TensorProto.BFLOAT16)
+    assert reasons(product, tmp_path, "openvino") == []
+    turned = fused_node("Transpose", (1, 4), domain="", opset=21, dtype=TensorProto.BFLOAT16)
+    assert reasons(turned, tmp_path, "cpu") == []
 
 
 def test_calls_of_local_functions_are_not_left(tmp_path):

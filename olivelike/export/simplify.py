@@ -62,11 +62,7 @@ def _rewrite(model: ir.Model) -> None:
     for _ in range(_ROUNDS):
         folded = fold_constants(model, onnx_shape_inference=True).modified
         changed = rewrite(model).modified
-        for cleaning in (
-            common.RemoveUnusedNodesPass(),
-            common.RemoveUnusedFunctionsPass(),
-            common.RemoveUnusedOpsetsPass(),
-        ):
-            changed |= cleaning(model).modified
+        changed |= common.RemoveUnusedNodesPass()(model).modified
+        changed |= common.RemoveUnusedOpsetsPass()(model).modified
         if not (folded or changed):
             break

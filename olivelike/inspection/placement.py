@@ -24,6 +24,13 @@ _LETTERS = {
 }
 
 
+_MOVES = frozenset(
+    {"Cast", "Concat", "Expand", "Gather", "Identity", "Reshape"}
+    | {"Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators that move values of any type."""
+
+
 @dataclass(frozen=True)
 class LeftNode:
     """A node that the provider does not run."""
@@ -39,8 +46,9 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
 
     Nodes over weights alone do not count: they are gone once the graph has its weights.
     Operators that ONNX defines by a function body count as run: the runtime puts the body in their place.
-    Types are checked for fused operators alone. Where a provider's registry can't be listed (`tensorrt`,
-    `migraphx`, `webgpu`, `openvino`), standard operators count as run up to the target's opset.
+    Types are checked for fused operators, and where a standard one computes in bfloat16. Where a provider's
+    registry can't be listed (`tensorrt`, `migraphx`, `webgpu`, `openvino`), standard operators count as run up to
+    the target's opset.
     """
     local = {(function.domain, function.name) for function in model.functions.values()}
     opsets = model.graph.opset_imports
@@ -58,6 +66,8 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
 
 def _why_left(node: ir.Node, target: Target, opsets: dict[str, int]) -> str | None:
     if node.domain == "":
+        if not target.bfloat16 and node.op_type not in _MOVES and _in_bfloat16(node):
+            return f"{target.name} is not known to have it in bfloat16"
         return _why_standard(node.op_type, target, opsets.get("", 1))
     if node.domain != CONTRIB_DOMAIN:
         return f"{target.name} knows no domain {node.domain!r}"
@@ -67,6 +77,11 @@ def _why_left(node: ir.Node, target: Target, opsets: dict[str, int]) -> str | No
     registry = REGISTRIES.get(target.name)
     known = registry is not None and node.op_type in registry.contrib
     return None if known else f"{target.name} has no kernel for it"
+
+
+def _in_bfloat16(node: ir.Node) -> bool:
+    values = (*node.inputs, *node.outputs)
+    return any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in values)
 
 
 def _why_standard(op_type: str, target: Target, opset: int) -> str | None:
