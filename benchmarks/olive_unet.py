@@ -34,7 +34,7 @@ def inputs(model=None):
 
 def main(checkpoint: Path, output: Path) -> None:
     """Run Olive."""
-    from olive.workflows import run  # type: ignore[import-not-found]
+    from olive.workflows import run
 
     with tempfile.TemporaryDirectory() as temporary:
         script = Path(temporary) / "user_script.py"

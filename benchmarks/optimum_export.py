@@ -13,7 +13,7 @@ from pathlib import Path
 
 def main(checkpoint: Path, output: Path) -> None:
     """Export."""
-    from optimum.exporters.onnx import main_export  # type: ignore[import-not-found]
+    from optimum.exporters.onnx import main_export
 
     main_export(str(checkpoint), str(output), task="text-to-image", do_validation=False, no_post_process=True)
 

@@ -87,10 +87,12 @@ class HalfPrecision:
             Counts for the run record: nodes in each precision, and constants that half precision can't hold.
 
         Raises:
-            PassError: when a forced operator or block does not exist, or the type of a value is not known.
+            PassError: when a forced operator or block does not exist, the type of a value is not known, or the graph
+                is in the other half precision already.
         """
         self._check_names()
         self._infer_types()
+        self._refuse_the_other_half()
         embedding = self._sinusoidal_nodes()
         self._convert_inputs(embedding)
         for node in list(self._graph):
@@ -133,6 +135,14 @@ class HalfPrecision:
                 f"the type of {left[0].name!r}, made by {producer.op_type}, is not known; "
                 "the pass that added the node must set it",
             )
+
+    def _refuse_the_other_half(self) -> None:
+        found = {value.dtype for node in self._graph for value in node.outputs}
+        for other in HALVES.keys() - {self._half}:
+            if other in found:
+                raise PassError(
+                    f"the graph is in {other.name.lower()} already; keep one of `float16` and `bfloat16` in this chain"
+                )
 
     def _sinusoidal_nodes(self) -> set[ir.Node]:
         """Return the nodes between an input and the sines of an embedding: timesteps lose too much in half."""

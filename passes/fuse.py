@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.pass_api import Context, Pass, Resources
+from olivelike.targets import Precision  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
     from olivelike.model import Model
@@ -20,7 +21,7 @@ class Fuse(Pass):
     tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
-    precision: Literal["fp32", "fp16", "bf16"] | None = None
+    precision: Precision | None = None
     """What the graph will be computed in, if not the target's own: `fp32` where `float16` is left out."""
 
     force_fp32: tuple[str, ...] = ()
@@ -85,8 +86,10 @@ class Fuse(Pass):
 
     def followers(self, target: Target) -> tuple[str, ...]:
         """In half precision, what converts to it: packed attention has no float32 kernel."""
-        half = {"fp16": ("float16",), "bf16": ("bfloat16",)}
-        return half.get(self.precision or target.precision, ())
+        from olivelike.targets.precision import HALF_PASSES
+
+        half = HALF_PASSES.get(self.precision or target.precision)
+        return (half,) if half else ()
 
     def run(self, model: Model, context: Context) -> Model:
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""

@@ -11,6 +11,8 @@ from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 
 from olivelike.export.interface import interface_of
+from olivelike.runtime.open_session import open_session
+from olivelike.runtime.settings import SessionSettings, parse_provider
 from olivelike.testing import Case, LocalModel, run_pass
 from olivelike.testing.parity import (
     CASES,
@@ -21,6 +23,7 @@ from olivelike.testing.parity import (
     torch_network,
 )
 
+torch = pytest.importorskip("torch")
 openvino = pytest.importorskip("openvino", reason="install olivelike[openvino] to test its target")
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
@@ -118,6 +121,24 @@ def test_what_is_stored_in_bfloat16_keeps_its_timesteps(lowered, request, tmp_pa
     errors = errors_of(compiled(stored, "f32"), stored)
     request.node.user_properties.append(("relative error", f"{max(errors.values()):.1e}"))
     assert {at: error for at, error in errors.items() if not error <= STORED_LIMIT} == {}
+
+
+@pytest.mark.parametrize("lowered", ["unet"], indirect=True)
+def test_the_runtime_tells_timesteps_apart_in_bfloat16(lowered, tmp_path):
+    materialize_model(run_pass(Bfloat16, lowered.model), tmp_path)
+    feeds, expected = lowered.feeds[CASES[0]], lowered.expected[CASES[0]]["out_sample"]
+    assert feeds["timestep"] == 627  # 628 in bfloat16
+
+    def error(asked):
+        settings = SessionSettings((parse_provider(asked),), intra_threads=1)
+        session, found = open_session(tmp_path / "model.onnx", settings), torch.zeros(*expected.shape)
+        inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
+        session.bind(inputs, {"out_sample": found}).run()
+        return relative_error(found.numpy(), expected)
+
+    assert error("openvino") < STORED_LIMIT
+    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        assert error("openvino:INFERENCE_PRECISION_HINT=bf16") > 2 * STORED_LIMIT  # What is asked for wins.
 
 
 def test_inputs_and_outputs_keep_their_names(lowered):

@@ -11,6 +11,7 @@ from olivelike.cli.text import duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
 _MATERIALIZE = "materialize"
 """The step whose progress counts bytes."""
@@ -28,7 +29,7 @@ class Bars:
             console=console,
             transient=True,
         )
-        self._tasks: dict[str, int] = {}
+        self._tasks: dict[str, TaskID] = {}
         self._progress.start()
 
     def start(self, node: str) -> None:
@@ -38,13 +39,13 @@ class Bars:
     def update(self, node: str, done: int, total: int) -> None:
         """Show how far a node is."""
         if node in self._tasks:
-            self._progress.update(self._tasks[node], completed=done, total=total)  # type: ignore[arg-type]
+            self._progress.update(self._tasks[node], completed=done, total=total)
 
     def end(self, node: str) -> None:
         """Take a node's line away."""
         task = self._tasks.pop(node, None)
         if task is not None:
-            self._progress.remove_task(task)  # type: ignore[arg-type]
+            self._progress.remove_task(task)
 
     def stop(self) -> None:
         """Take all lines away."""

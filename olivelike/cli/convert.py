@@ -8,6 +8,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.layout import LayoutName
+from olivelike.targets import Precision
 
 
 def convert(
@@ -32,7 +33,7 @@ def convert(
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Literal["fp32", "fp16", "bf16"] | None,
+        Precision | None,
         typer.Option("--precision", help="Precision of the result; by default the target's own."),
     ] = None,
     prediction: Annotated[

@@ -11,6 +11,7 @@ from olivelike.errors import UsageError
 from olivelike.registry.text_paths import absolute
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.targets import find_target
+from olivelike.targets.precision import HALF_PASSES
 from olivelike.workflow.schema import COMPONENTS
 from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
 from olivelike.workflow.writing import Draft, workflow_text
@@ -100,7 +101,7 @@ def save_workflow(wish: Wish, options: Options, path: Path) -> None:
 
 def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
     """Return the passes that a component needs."""
-    half = {"fp16": ["float16"], "bf16": ["bfloat16"]}.get(precision, [])
+    half = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
     if checkpoint.graph is not None:
         return ["fuse", *half]
     merge = ["merge_lora"] if checkpoint.component in _LORA_COMPONENTS else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import SourceError

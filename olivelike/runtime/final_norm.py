@@ -46,7 +46,7 @@ def read_final_norm(path: Path) -> FinalNorm:
     """
     import onnx
     import torch
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     try:
         model = onnx.load(path, load_external_data=False)

@@ -24,7 +24,7 @@ def read_model_file(path: Path) -> Any:
         SessionError: if it can't be read, or is no ONNX model.
     """
     import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError
 
     from olivelike.inspection.skeleton import read_skeleton
 

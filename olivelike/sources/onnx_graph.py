@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from olivelike.errors import SourceError
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
+HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
+"""The pass that brings a graph to each half precision."""
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
 _SD2_CONTEXT: Final = 1024
 """Width of OpenCLIP ViT-H, the text encoder of all Stable Diffusion 2.x and of no other generation."""

@@ -166,15 +166,22 @@ def test_swapping_without_files_gives_what_a_run_gives(project: Project) -> None
             assert (np.abs(array.astype(np.float32) - wanted.astype(np.float32)) <= unit).all()
 
 
-def test_swapping_in_bfloat16_gives_what_a_run_gives(project: Project) -> None:
-    project.edit("target: cuda", "target: openvino")
-    project.edit("[merge_lora, convert, fuse, float16]", "[merge_lora, convert, fuse, bfloat16]")
+def run_and_swap(project: Project, target: str, chain: str) -> tuple[Path, Path, dict[str, np.ndarray]]:
+    """Return the text encoder's folders with and without the first LoRA, and what swapping it into the second gives."""
+    project.edit("target: cuda", f"target: {target}")
+    project.edit("[merge_lora, convert, fuse, float16]", chain)
     wanted, base = project.folder / "wanted", project.folder / "plain"
     project.run("loras=[loras/one.safetensors]", only=("text_encoder",), output=wanted)
     project.run(only=("text_encoder",), output=base)
     lora = WeightedLora(open_lora(project.folder / "loras" / "one.safetensors"), 1.0)
+    return wanted, base, swap_loras(base, [lora], only=("text_encoder",))["text_encoder"]
+
+
+def test_swapping_in_bfloat16_gives_what_a_run_gives(project: Project) -> None:
+    wanted, _, swapped = run_and_swap(project, "openvino", "[merge_lora, convert, fuse, bfloat16]")
     after = table(wanted, "text_encoder")
-    for name, array in swap_loras(base, [lora], only=("text_encoder",))["text_encoder"].items():
+    assert swapped
+    for name, array in swapped.items():
         assert array.dtype == after[name].dtype == ml_dtypes.bfloat16
         found, asked = array.astype(np.float32), after[name].astype(np.float32)
         assert np.abs(found - asked).max() <= np.abs(asked).max() * 2**-7
@@ -182,13 +189,7 @@ def test_swapping_in_bfloat16_gives_what_a_run_gives(project: Project) -> None:
 
 def test_a_session_takes_swapped_initializers(project: Project) -> None:
     ort = pytest.importorskip("onnxruntime")
-    project.edit("target: cuda", "target: cpu")
-    project.edit("[merge_lora, convert, fuse, float16]", "[merge_lora, convert, fuse]")
-    wanted, base = project.folder / "wanted", project.folder / "plain"
-    project.run("loras=[loras/one.safetensors]", only=("text_encoder",), output=wanted)
-    project.run(only=("text_encoder",), output=base)
-    lora = WeightedLora(open_lora(project.folder / "loras" / "one.safetensors"), 1.0)
-    lora_te = swap_loras(base, [lora], only=("text_encoder",))["text_encoder"]
+    wanted, base, lora_te = run_and_swap(project, "cpu", "[merge_lora, convert, fuse]")
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in lora_te.items()}
     options = ort.SessionOptions()
     for name, value in values.items():

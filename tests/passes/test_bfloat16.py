@@ -46,6 +46,15 @@ def test_an_unknown_block_is_refused(fused):
         run_pass(BFLOAT16, fused, force_fp32_blocks=["encoder.layer.0"])
 
 
+@pytest.mark.parametrize("second", ["float16", "bfloat16"])
+def test_one_half_precision_does_not_follow_the_other(fused, second):
+    first = {"float16": "bfloat16", "bfloat16": "float16"}[second]
+    half = run_pass(BUILT_IN.get(first).cls, fused, target="openvino")
+    assert run_pass(BUILT_IN.get(first).cls, half, target="openvino").graph == half.graph
+    with pytest.raises(PassError, match=f"the graph is in {first} already"):
+        run_pass(BUILT_IN.get(second).cls, half, target="openvino")
+
+
 @pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_decoder", "safety_checker"])
 def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
     result = run_pass(BFLOAT16, run_pass(FUSE, tiny(component), target="openvino"))

@@ -9,21 +9,13 @@ from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 from onnx import numpy_helper
 
-from olivelike.export.interface import interface_of
 from olivelike.runtime.open_session import open_session
 from olivelike.runtime.settings import SessionSettings, parse_provider
 from olivelike.testing import run_pass
-from olivelike.testing.parity import (
-    CASES,
-    materialize_model,
-    random_inputs,
-    relative_error,
-    run_torch,
-    torch_network,
-)
+from olivelike.testing.parity import materialize_model
 
 torch = pytest.importorskip("torch")
-openvino = pytest.importorskip("openvino")
+pytest.importorskip("openvino")
 
 PROVIDERS = ("cpu", "openvino:INFERENCE_PRECISION_HINT=f32")
 
@@ -88,23 +80,3 @@ def test_all_weights_of_a_real_network_can_be_exchanged(encoder):
     found = run(path, settings, ids, changed)
     np.testing.assert_allclose(found, reference(proto, ids), atol=1e-4)
     assert not np.allclose(found, run(path, settings, ids), atol=1e-2)
-
-
-def test_a_unet_in_bfloat16_tells_timesteps_apart(tiny, tmp_path):
-    unet = tiny("unet")
-    materialize_model(run_pass(Bfloat16, run_pass(Fuse, unet, target="openvino")), tmp_path)
-    described = interface_of("unet", unet.architecture.config).inputs
-    feeds = random_inputs(described, CASES[0], unet.architecture.config, 0)
-    assert feeds["timestep"] == 627  # 628 in bfloat16
-    (expected,) = run_torch(torch_network(unet), feeds)
-
-    def error(asked):
-        settings = SessionSettings((parse_provider(asked),), intra_threads=1)
-        session, found = open_session(tmp_path / "model.onnx", settings), torch.zeros(*expected.shape)
-        inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
-        session.bind(inputs, {"out_sample": found}).run()
-        return relative_error(found.numpy(), expected)
-
-    assert error("openvino") < 0.04
-    if "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        assert error("openvino:INFERENCE_PRECISION_HINT=bf16") > 0.08  # What is asked for wins.
