@@ -23,6 +23,8 @@ _SHOWN: Final = (
     ("dtype", "dtype"),
     ("batch_size", "batch"),
     ("median_latency", "median s"),
+    ("speed", "speed"),
+    ("spread_percent", "spread"),
     ("average_latency", "average s"),
     ("p95_latency", "p95 s"),
     ("steps_per_second", "steps/s"),
@@ -59,6 +61,9 @@ def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Itera
         yield f"left out: {skip.engine}: {skip.reason}"
     for row in report.failed:
         yield f"{row['status']}: {row['engine']}, batch size {row['batch_size']}: {row['error']}"
+    for row in report.rows:
+        if row["note"]:
+            yield f"note: {row['engine']}, batch size {row['batch_size']}: {row['note']}"
     for comparison in comparisons:
         yield f"against the baseline: {comparison}"
 
@@ -73,7 +78,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     first = rows[0]
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps",
+        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps{_against(rows)}",
         title_justify="left",
     )
     for number, (_, title) in enumerate(shown):
@@ -85,8 +90,17 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield from (line.rstrip() for line in text.getvalue().splitlines() if line.strip())
 
 
+def _against(rows: Sequence[Row]) -> str:
+    against = dict.fromkeys(str(row["speed_against"]) for row in rows if row["speed_against"])
+    return f", speed against {' and '.join(against)}" if against else ""
+
+
 def _cell(row: Row, name: str) -> str:
     value: Value = row[name]
+    if name == "speed":
+        return "" if value is None else f"{value:.2f}x"
+    if name == "spread_percent":
+        return "" if value is None else f"{value:.0f}%"
     if name == "median_latency" and row["status"] != "ok":
         return str(row["status"])
     if name == "provider":

@@ -48,7 +48,12 @@ def section(identifier: str, title: str, *children: str) -> Html:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Iterable[int] = (),
+    class_: str = "",
 ) -> Html:
     """Return a table that scrolls by itself where it is too wide, or nothing if it has no rows.
 
@@ -57,6 +62,7 @@ def table(
         header: Titles of the columns.
         rows: Cells; the first of each row is its title.
         numbers: Positions of the columns that are flush right.
+        class_: For style sheets.
     """
     right = frozenset(numbers)
 
@@ -86,7 +92,7 @@ def table(
             element("thead", element("tr", *head)),
             element("tbody", *body),
         ),
-        class_="scroll",
+        class_=f"scroll {class_}".rstrip(),
         tabindex="0",
         role="region",
         aria_label=caption,
