@@ -19,7 +19,7 @@ STATUSES = {"hit": "stored", "executed": "ran", "failed": "failed", "skipped": "
 
 def chains(run: RunReport) -> Html:
     """Return the graph as nested lists, and what its colours mean."""
-    labels, children, roots = branch_labels(run), _children(run.nodes), defaultdict[str, list[int]](list)
+    labels, children, roots = output_labels(run), _children(run.nodes), defaultdict[str, list[int]](list)
     below = {place for places in children.values() for place in places}
     for place, node in enumerate(run.nodes):
         if place not in below:
@@ -44,24 +44,18 @@ def chains(run: RunReport) -> Html:
     )
 
 
-def branch_labels(run: RunReport) -> dict[int, str]:
-    """Return the name of an output for each node, by position, at which what leads to it alone begins."""
+def output_labels(run: RunReport) -> dict[int, str]:
+    """Return the name of an output for each node, by position, that leads to it alone; none if there is only one."""
     names = outcome_names(run)
-    if len(names) < 2:
+    if len(names) == 1:
         return {}
-    children = _children(run.nodes)
-    leads: dict[int, set[str]] = {}
+    children, leads = _children(run.nodes), dict[int, set[str]]()
     for place in reversed(range(len(run.nodes))):  # Parents come first.
-        node = run.nodes[place]
-        leads[place] = {node.output} if node.output else set()
+        output = run.nodes[place].output
+        leads[place] = {output} if output else set()
         for child in children.get(place, ()):
             leads[place] |= leads[child]
-    parents = {child: place for place, found in children.items() for child in found}
-    return {
-        place: names.get(next(iter(found)), "")
-        for place, found in leads.items()
-        if len(found) == 1 and leads.get(parents.get(place, -1), set()) != found
-    }
+    return {place: names.get(next(iter(found)), "") for place, found in leads.items() if len(found) == 1}
 
 
 def _children(nodes: Sequence[NodeReport]) -> dict[int, list[int]]:
@@ -79,9 +73,10 @@ def _children(nodes: Sequence[NodeReport]) -> dict[int, list[int]]:
 def _chain(
     place: int, nodes: Sequence[NodeReport], children: Mapping[int, list[int]], labels: Mapping[int, str]
 ) -> Html:
-    steps = []
+    steps: list[Html] = []
     while True:
-        steps.append(_step(nodes[place], labels.get(place, "")))
+        # A chain begins where it forks from others; from there on its label holds.
+        steps.append(_step(nodes[place], "" if steps else labels.get(place, "")))
         followers = children.get(place, [])
         if len(followers) != 1:
             break

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.report.element import Html, element, table
+from olivelike.report.element import Html, element, join, table
 from olivelike.report.operators import is_fused
 from olivelike.report.reading import is_number, mapping, number, shown
 from olivelike.report.speed import fastest
@@ -30,7 +30,9 @@ class _Outcome:
     size: float
     """Of its files; 0 if they are not known."""
     nodes: tuple[float, float] | None
-    """Of its graphs, before and after fusion."""
+    """Of its graphs that were fused, before and after."""
+    fused: str
+    """How many that is, where it is not all of them."""
     verified: tuple[tuple[str, Mapping[str, Any]], ...]
     """Networks with their figures."""
 
@@ -40,11 +42,12 @@ def outcome(run: RunReport, beside: Beside) -> Html:
     found = {path: _outcome(run, path) for path in run.outputs}
     source = sum(map(number, run.source_files.values()))
     if len(found) > 1:
-        return _by_output(found, source)
+        return join((_by_output(found, source), _hint(run, beside)))
     (path, one), *_ = [*found.items(), ("", _outcome(run, ""))]
     later = mapping(beside.verification.get("components"))
     verified = [*one.verified, *((name, mapping(figures)) for name, figures in later.items())]
-    tiles = [_size(source, one.size), _error(verified, path), _speed(beside, path), _nodes(one)]
+    there = path if one.size or run.status == "ok" else ""
+    tiles = [_size(source, one.size), _error(verified, there), _speed(beside, there), _nodes(one)]
     shown_tiles = [
         element("div", element("dt", name), element("dd", element("strong", figure), element("small", said)))
         for name, figure, said in tiles
@@ -60,7 +63,10 @@ def outcome_names(run: RunReport) -> dict[str, str]:
 
 def _outcome(run: RunReport, path: str) -> _Outcome:
     by_id = {node.id: node for node in run.nodes}
-    ends = [node for node in run.nodes if node.name == "materialize" and (node.output or path) == path]
+    written = [node for node in run.nodes if node.name == "materialize"]
+    parents = {node.parent for node in run.nodes}
+    only = path if len(run.outputs) <= 1 else ""  # Records of earlier versions do not say who writes what.
+    ends = [node for node in written or run.nodes if (node.output or only) == path and node.id not in parents]
     chains = [list(_upwards(node, by_id)) for node in ends]
     fused = [[node for node in chain if is_fused(node)] for chain in chains]
     pairs = [
@@ -74,7 +80,8 @@ def _outcome(run: RunReport, path: str) -> _Outcome:
     ]
     files = mapping(run.output_files.get(path))
     nodes = (sum(before for before, _ in pairs), sum(after for _, after in pairs)) if pairs else None
-    return _Outcome(sum(map(number, files.values())), nodes, tuple(verified))
+    fused_share = f"{len(pairs)} of {count(len(chains), 'network')}" if len(pairs) < len(chains) else ""
+    return _Outcome(sum(map(number, files.values())), nodes, fused_share, tuple(verified))
 
 
 def _upwards(node: NodeReport, by_id: Mapping[str, NodeReport]) -> Iterator[NodeReport]:
@@ -136,9 +143,17 @@ def _speed(beside: Beside, path: str) -> Tile:
     return "Speed", f"{median:.3g} s", f"a {batch}, {shown(row.get('engine'))}"
 
 
-def _command(name: str, path: str) -> Html:
-    folder = shlex.quote(path) if path and not path.startswith("…") else "FOLDER"
-    return element("code", f"olivelike {name} {folder} --report")
+def _hint(run: RunReport, beside: Beside) -> Html:
+    if fastest(beside.bench) is not None or run.status != "ok":
+        return Html()
+    return element("p", "Speed is not measured: ", _command("bench", run.outputs[0]), class_="hint")
+
+
+def _command(name: str, path: str) -> str | Html:
+    if not path:
+        return "there is no output"
+    folder = "FOLDER" if path.startswith("…") else shlex.quote(path)
+    return element("code", f"olivelike {name} {folder} ", element("span", "--report", class_="whole"))
 
 
 def _nodes(one: _Outcome) -> Tile:
@@ -152,6 +167,13 @@ def _nodes(one: _Outcome) -> Tile:
     )
 
 
+def _nodes_text(one: _Outcome) -> str | Html:
+    if one.nodes is None:
+        return "not fused"
+    figures = f"{one.nodes[0]:,.0f} → {one.nodes[1]:,.0f}"
+    return join((figures, element("small", f" in {one.fused}"))) if one.fused else figures
+
+
 def _by_output(found: Mapping[str, _Outcome], source: float) -> Html:
     rows = []
     for path, one in found.items():
@@ -163,7 +185,7 @@ def _by_output(found: Mapping[str, _Outcome], source: float) -> Html:
                 path,
                 size(one.size) if one.size else "not written",
                 _share(source, one.size) if one.size and source else "",
-                f"{one.nodes[0]:,.0f} → {one.nodes[1]:,.0f}" if one.nodes else "not fused",
+                _nodes_text(one),
                 _figure(max(errors)) if errors else "not compared",
             )
         )

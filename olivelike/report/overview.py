@@ -29,7 +29,7 @@ def header(run: RunReport, *figures: str) -> Html:
             [
                 ("Target", named),
                 ("Source", origin_text(run.source)),
-                ("Output", ", ".join(run.outputs)),
+                ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
                 ("Workflow", f"from the command line: {run.command}" if run.command else run.file),
                 ("Finished", moment(run.finished)),
                 ("Run", run.run_id),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from olivelike.report.chains import STATUSES, branch_labels, chains
+from olivelike.report.chains import STATUSES, chains, output_labels
 from olivelike.report.element import Html, element, fold, join, section, table
 from olivelike.units import count, duration, size
 
@@ -26,27 +26,46 @@ def steps(run: RunReport) -> Html:
 
 
 def _timeline(run: RunReport) -> Html:
-    labels = branch_labels(run)
+    labels = output_labels(run)
     busy = [(node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status != "hit"]
     busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
     nodes = [node for node, _ in busy]
     span = max((_start(node) + node.seconds for node in nodes), default=0) or 1
     reasons = {node.reason for node in nodes}
     added = any(node.memory_before_bytes for node in nodes)
-    rows = []
-    for node, label in busy:
-        name = join((node.id, element("small", f" for {label}") if label else Html()))
-        row = (name, _bar(node, span), _took(run, node), _memory(node))
-        rows.append(row if len(reasons) == 1 else (*row, node.reason))
-    same = f" All for the same reason: {next(iter(reasons))}." if len(reasons) == 1 and len(nodes) > 1 else ""
     known = any(node.start_seconds is not None for node in nodes)
+    rows = [
+        (_name(node, label), _bar(node, span), _took(node), _memory(node), _before(run, node), node.reason)
+        for node, label in busy
+    ]
+    header = [
+        "Step",
+        join(("When", _axis(span))) if known else "How long",
+        "Time",
+        "Memory",
+        "Last time",
+        "Why",
+    ]
+    shown = [0, 1, 2, 3, *([4] if any(row[4] for row in rows) else []), *([5] if len(reasons) > 1 else [])]
+    same = f" All for the same reason: {next(iter(reasons))}." if len(reasons) == 1 and len(nodes) > 1 else ""
     caption = (
         f"{'When each step ran' if known else 'How long each step took'}, and the memory that "
         f"{'its worker took for it' if added else 'its worker had, with what earlier steps left in it'}.{same}"
     )
-    axis = join(("When", _axis(span))) if known else "How long"
-    header = ("Step", axis, "Time", "Memory", *(("Why",) if len(reasons) > 1 else ()))
-    return table(caption, header, rows, numbers=(2, 3), class_="timeline")
+    classes = {1: "when", 4: "before", 5: "why"}
+    return table(
+        caption,
+        [header[place] for place in shown],
+        [[row[place] for place in shown] for row in rows],
+        numbers=range(2, 5 if 4 in shown else 4),
+        class_="timeline",
+        columns={position: classes[place] for position, place in enumerate(shown) if place in classes},
+    )
+
+
+def _name(node: NodeReport, label: str) -> Html:
+    is_named = not label or node.id.endswith(f"@{label}")
+    return join((node.id, Html() if is_named else element("small", f" for {label}")))
 
 
 def _start(node: NodeReport) -> float:
@@ -85,13 +104,14 @@ def _axis(span: float) -> Html:
     return element("span", *marks, class_="axis", aria_hidden="true")
 
 
-def _took(run: RunReport, node: NodeReport) -> str | Html:
-    if node.status == "skipped":
-        return ""
-    before = run.earlier.node_seconds.get(node.id, 0) if run.earlier is not None else 0
-    if not before:
-        return duration(node.seconds)
-    return join((duration(node.seconds), element("small", f"was {duration(before)}")))
+def _took(node: NodeReport) -> str:
+    return "" if node.status == "skipped" else duration(node.seconds)
+
+
+def _before(run: RunReport, node: NodeReport) -> str:
+    """Return what the node took in the run before, if it ran there."""
+    seconds = run.earlier.node_seconds.get(node.id, 0) if run.earlier is not None else 0
+    return duration(seconds) if seconds else ""
 
 
 def _memory(node: NodeReport) -> str | Html:

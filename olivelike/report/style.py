@@ -21,6 +21,7 @@ h3 { font-size: 1rem; margin: 0.9rem 0 0.4rem; }
 small { font-size: 0.85em; color: var(--quiet); }
 code { font: 0.92em ui-monospace, "Cascadia Mono", Menlo, Consolas, monospace; color: var(--ink); }
 .lead { font-size: 1.05rem; margin: 0 0 1rem; }
+.hint { margin: 0 0 1rem; color: var(--quiet); }
 nav { display: flex; flex-wrap: wrap; gap: 0.3rem 1.1rem; margin: 1.1rem 0 0; }
 nav a { padding: 0.25rem 0; }
 a { color: var(--link); }
@@ -28,11 +29,12 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19
   margin: 0.6rem 0; }
 dt { color: var(--quiet); font-size: 0.82rem; }
 dd { margin: 0; }
-.tiles { grid-template-columns: repeat(auto-fit, minmax(min(100%, 14rem), 1fr)); gap: 0.8rem; margin: 1.4rem 0 0; }
+.tiles { grid-template-columns: repeat(4, 1fr); gap: 0.8rem; margin: 1.2rem 0 1.4rem; }
 .tiles > div { background: var(--panel); border: 1px solid var(--line); border-radius: 0.6rem; padding: 0.7rem 1rem; }
 .tiles strong { display: block; font-size: 1.45rem; line-height: 1.35; font-weight: 650;
   font-variant-numeric: tabular-nums; }
-.tiles small { display: block; min-height: 1.5em; }
+.tiles small { display: block; }
+.whole { white-space: nowrap; }
 .badge { display: inline-block; vertical-align: 0.18em; padding: 0.05rem 0.6rem; border-radius: 1rem;
   font-size: 0.85rem; font-weight: 600; background: var(--skipped); }
 .badge.ok { background: var(--hit); }
@@ -52,7 +54,7 @@ caption { text-align: left; color: var(--quiet); padding: 0.2rem 0 0.4rem; }
 th, td { text-align: left; vertical-align: top; padding: 0.32rem 0.9rem 0.32rem 0;
   border-bottom: 1px solid var(--line); }
 thead th { color: var(--quiet); font-weight: 600; white-space: nowrap; }
-tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 8rem; }
+tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 10.5rem; }
 tbody th, td { max-width: 34rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figure { margin: 0.8rem 0; }
@@ -61,8 +63,10 @@ figcaption { color: var(--quiet); font-size: 0.88rem; display: flex; flex-wrap: 
 .component { display: grid; grid-template-columns: minmax(7.5rem, max-content) 1fr; gap: 0.2rem 1rem;
   padding: 0.55rem 0; border-bottom: 1px solid var(--line); align-items: start; }
 .component h3 { margin: 0; padding-top: 0.5rem; min-width: 9rem; }
-.chain { list-style: none; display: flex; flex-wrap: wrap; gap: 0.45rem 1.5rem; margin: 0; padding: 0; }
-.chain .chain { margin-bottom: 0.45rem; padding-left: 0.9rem; border-left: 2px solid var(--line); }
+.chain { list-style: none; display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0.45rem 1.5rem; margin: 0;
+  padding: 0 1.3rem 0 0; }
+.chain .chain { margin-bottom: 0.45rem; padding: 0 0 0 0.9rem; border-left: 2px solid var(--line); }
+.chain .chain:last-child { margin-bottom: 0; }
 .step { position: relative; display: flex; flex-direction: column; padding: 0.2rem 0.7rem; border-radius: 0.4rem;
   background: var(--skipped); line-height: 1.35; }
 .step.hit { background: var(--hit); }
@@ -70,12 +74,13 @@ figcaption { color: var(--quiet); font-size: 0.88rem; display: flex; flex-wrap: 
 .step.failed { background: var(--failed); outline: 2px solid var(--mark); }
 .step .name { font-weight: 600; }
 .step .took { font-size: 0.85rem; font-variant-numeric: tabular-nums; }
-.step:not(:first-child)::before { content: "\\2192"; position: absolute; left: -1.27rem; top: 0.55rem;
+.step:not(:last-child)::after { content: "\\2192"; position: absolute; right: -1.27rem; top: 0.55rem;
   color: var(--quiet); }
 .fork { flex: 1 1 14rem; }
-.timeline th:nth-child(2), .timeline td:nth-child(2) { width: 45%; min-width: 14rem; }
-.timeline tbody th { min-width: 12.5rem; }
-.timeline td small, .facts td small { display: block; }
+.timeline .when { width: 45%; min-width: 10rem; }
+.timeline .before { color: var(--quiet); padding-left: 0.6rem; }
+.timeline tbody th { min-width: 11.5rem; }
+.timeline .why { min-width: 11rem; }
 .axis { position: relative; display: block; height: 1.3rem; font-weight: 400; font-size: 0.85rem; }
 .axis span { position: absolute; padding-left: 0.25rem; border-left: 1px solid var(--quiet); line-height: 1.2; }
 .track { position: relative; display: block; height: 0.95rem; margin-top: 0.28rem; background: var(--panel);
@@ -93,18 +98,24 @@ pre { white-space: pre-wrap; background: var(--panel); border-radius: 0.4rem; pa
 .pictures figure { margin: 0; }
 .pictures img { width: 100%; height: auto; display: block; border-radius: 0.4rem; background: var(--panel); }
 footer { margin-top: 3rem; color: var(--quiet); font-size: 0.85rem; }
+@media (max-width: 64rem) { .tiles { grid-template-columns: 1fr 1fr; } }
 @media (max-width: 48rem) {
   h1 { font-size: 1.4rem; }
   dl { gap: 0.4rem 1rem; }
+  .tiles { gap: 0.6rem; }
+  .tiles > div { padding: 0.6rem 0.7rem; }
+  .tiles strong { font-size: 1.15rem; }
   .component { grid-template-columns: 1fr; }
   .component h3 { padding: 0; }
-  .timeline thead { display: none; }
+  .timeline thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
   .timeline, .timeline table, .timeline caption, .timeline tbody { display: block; }
   .timeline tr { display: grid; grid-template-columns: 1fr auto auto; gap: 0 1rem; padding: 0.5rem 0;
     border-bottom: 1px solid var(--line); }
   .timeline tbody th, .timeline td { border: 0; padding: 0; min-width: 0; width: auto; }
-  .timeline td:nth-child(2) { grid-area: 2 / 1 / 3 / -1; width: auto; min-width: 0; padding-bottom: 0.3rem; }
-  .timeline td:nth-child(5) { grid-column: 1 / -1; color: var(--quiet); }
+  .timeline td.when { grid-area: 2 / 1 / 3 / -1; min-width: 0; padding-bottom: 0.2rem; }
+  .timeline td.before { grid-area: 3 / 2 / 4 / -1; padding: 0; font-size: 0.85rem; }
+  .timeline td.before:not(:empty)::before { content: "last time "; }
+  .timeline td.why { grid-area: 4 / 1 / 5 / -1; color: var(--quiet); }
 }
 @media print {
   :root { color-scheme: light;
