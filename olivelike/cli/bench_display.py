@@ -25,7 +25,6 @@ _SHOWN: Final = (
     ("median_latency", "median s"),
     ("speed", "speed"),
     ("spread_percent", "spread"),
-    ("average_latency", "average s"),
     ("p95_latency", "p95 s"),
     ("steps_per_second", "steps/s"),
     ("text_encoder_ms", "text ms"),
@@ -82,7 +81,9 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
         title_justify="left",
     )
     for number, (_, title) in enumerate(shown):
-        table.add_column(title, justify="left" if number < _TEXT else "right", overflow="fold")
+        table.add_column(
+            title, justify="left" if number < _TEXT else "right", overflow="fold", no_wrap=number == 0
+        )
     for row in rows:
         table.add_row(*(_cell(row, name) for name, _ in shown))
     text = io.StringIO()

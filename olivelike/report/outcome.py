@@ -137,10 +137,11 @@ def _speed(beside: Beside, path: str) -> Tile:
     against = row.get("speed_against")
     ratio, median = row.get("speed"), number(row.get("median_latency"))
     batch = "picture" if row.get("batch_size") == 1 else f"batch of {shown(row.get('batch_size'))}"
-    told = f"{median:.3g} s a {batch}, {shown(row.get('engine'))}"
+    noisy = "; noisy, see Speed" if row.get("note") else ""
+    engine = f"{shown(row.get('engine'))}{noisy}"
     if is_number(ratio) and against and against != row.get("engine"):
-        return "Speed", f"{ratio:.2f}x {shown(against)}", told
-    return "Speed", f"{median:.3g} s", f"a {batch}, {shown(row.get('engine'))}"
+        return "Speed", f"{ratio:.2f}x {shown(against)}", f"{median:.3g} s a {batch}, {engine}"
+    return "Speed", f"{median:.3g} s", f"a {batch}, {engine}"
 
 
 def _hint(run: RunReport, beside: Beside) -> Html:

@@ -112,7 +112,7 @@ footer { margin-top: 3rem; color: var(--quiet); font-size: 0.85rem; }
   .timeline tr { display: grid; grid-template-columns: 1fr auto auto; gap: 0 1rem; padding: 0.5rem 0;
     border-bottom: 1px solid var(--line); }
   .timeline tbody th, .timeline td { border: 0; padding: 0; min-width: 0; width: auto; }
-  .timeline td.when { grid-area: 2 / 1 / 3 / -1; min-width: 0; padding-bottom: 0.2rem; }
+  .timeline td.when { grid-area: 2 / 1 / 3 / -1; width: auto; min-width: 0; padding-bottom: 0.2rem; }
   .timeline td.before { grid-area: 3 / 2 / 4 / -1; padding: 0; font-size: 0.85rem; }
   .timeline td.before:not(:empty)::before { content: "last time "; }
   .timeline td.why { grid-area: 4 / 1 / 5 / -1; color: var(--quiet); }
