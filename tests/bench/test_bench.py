@@ -57,6 +57,15 @@ def test_each_row_has_its_speed_against_torch_and_how_quiet_the_machine_was(comm
         assert (said in command_run.out) == (row["note"] is not None)
 
 
+def test_the_report_of_the_run_that_wrote_the_folder_has_the_table(command_run):
+    assert (
+        f"x torch</strong><small>{command_run.rows['onnxruntime']['median_latency']:.3g} s"
+        in command_run.page
+    )
+    assert "speed is against torch" in command_run.page
+    assert "known/report.html" in command_run.out
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
 def test_stages_add_up_to_no_more_than_a_batch(command_run, engine):
     row = command_run.rows[engine]
