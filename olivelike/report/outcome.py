@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.report.element import Html, element, join, table
 from olivelike.report.operators import is_fused
-from olivelike.report.reading import is_number, mapping, number, shown
+from olivelike.report.reading import is_number, mapping, number, shown, text
 from olivelike.report.speed import fastest
 from olivelike.units import change_of_size, count, size
 
@@ -39,15 +39,13 @@ class _Outcome:
 
 def outcome(run: RunReport, beside: Beside) -> Html:
     """Return the figures that a reader asks for first; of several outputs a table."""
-    found = {path: _outcome(run, path) for path in run.outputs}
+    found = {path: _outcome(run, path, beside) for path in run.outputs}
     source = sum(map(number, run.source_files.values()))
     if len(found) > 1:
         return join((_by_output(found, source), _hint(run, beside)))
-    (path, one), *_ = [*found.items(), ("", _outcome(run, ""))]
-    later = mapping(beside.verification.get("components"))
-    verified = [*one.verified, *((name, mapping(figures)) for name, figures in later.items())]
+    (path, one), *_ = [*found.items(), ("", _outcome(run, "", beside))]
     there = path if one.size or run.status == "ok" else ""
-    tiles = [_size(source, one.size), _error(verified, there), _speed(beside, there), _nodes(one)]
+    tiles = [_size(source, one.size), _error(one.verified, there), _speed(beside, there), _nodes(one)]
     shown_tiles = [
         element("div", element("dt", name), element("dd", element("strong", figure), element("small", said)))
         for name, figure, said in tiles
@@ -61,7 +59,7 @@ def outcome_names(run: RunReport) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {path: path for path in run.outputs}
 
 
-def _outcome(run: RunReport, path: str) -> _Outcome:
+def _outcome(run: RunReport, path: str, beside: Beside) -> _Outcome:
     by_id = {node.id: node for node in run.nodes}
     written = [node for node in run.nodes if node.name == "materialize"]
     parents = {node.parent for node in run.nodes}
@@ -78,6 +76,10 @@ def _outcome(run: RunReport, path: str) -> _Outcome:
         for node in chain
         if mapping(node.facts.get("verification"))
     ]
+    folder = text(beside.verification.get("folder"))
+    if len(run.outputs) <= 1 or (folder and folder in {path, outcome_names(run)[path]}):
+        later = mapping(beside.verification.get("components"))
+        verified += [(name, mapping(figures)) for name, figures in later.items()]
     files = mapping(run.output_files.get(path))
     nodes = (sum(before for before, _ in pairs), sum(after for _, after in pairs)) if pairs else None
     fused_share = f"{len(pairs)} of {count(len(chains), 'network')}" if len(pairs) < len(chains) else ""

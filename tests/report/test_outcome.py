@@ -63,6 +63,14 @@ def test_several_outputs_have_a_row_each_with_their_own_graphs(record, report):
     ]
 
 
+def test_what_was_verified_later_counts_for_the_output_that_it_was(record, report):
+    raw = "/art/my project/models/raw"
+    record |= {"output": [OUTPUT, raw], "nodes": record["nodes"][:2]}
+    found = {"folder": raw, "components": {"unet": {"relative_error": 3e-7}}}
+    rows = report(record, verification=found).rows("2 outputs of a source of 3.7 GB")
+    assert [row[-1] for row in rows] == ["not compared", "3.0e-07"]
+
+
 def test_the_speed_of_engines_is_shown_with_what_speaks_against_it(record, report):
     made = report(record, bench=BENCH)
     rows = made.rows("A batch of pictures of 512x512, 20 steps; speed is against torch")
