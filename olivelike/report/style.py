@@ -57,6 +57,9 @@ thead th { color: var(--quiet); font-weight: 600; white-space: nowrap; }
 tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 10.5rem; }
 tbody th, td { max-width: 34rem; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.number + :not(.number) { padding-left: 0.9rem; }
+tr > :last-child { padding-right: 0; }
+summary + .scroll caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 figure { margin: 0.8rem 0; }
 figcaption { color: var(--quiet); font-size: 0.88rem; display: flex; flex-wrap: wrap; gap: 0.3rem 0.5rem;
   margin-top: 0.5rem; }
@@ -81,12 +84,14 @@ figcaption { color: var(--quiet); font-size: 0.88rem; display: flex; flex-wrap: 
 .timeline .before { color: var(--quiet); padding-left: 0.6rem; }
 .timeline tbody th { min-width: 11.5rem; }
 .timeline .why { min-width: 11rem; }
+.timeline small { display: inline-block; }
 .axis { position: relative; display: block; height: 1.3rem; font-weight: 400; font-size: 0.85rem; }
 .axis span { position: absolute; padding-left: 0.25rem; border-left: 1px solid var(--quiet); line-height: 1.2; }
 .track { position: relative; display: block; height: 0.95rem; margin-top: 0.28rem; background: var(--panel);
   border-radius: 0.2rem; }
 .bar { position: absolute; top: 0; bottom: 0; min-width: 2px; border-radius: 0.2rem; background: var(--bar); }
 .bar.failed { background: var(--mark); }
+.facts dl, [aria-labelledby="environment"] dl { grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); }
 .facts dl { margin: 0; }
 details { border: 1px solid var(--line); border-radius: 0.5rem; margin: 0.6rem 0; padding: 0 0.9rem; }
 summary { cursor: pointer; padding: 0.55rem 0; font-weight: 500; }
