@@ -64,8 +64,9 @@ def _timeline(run: RunReport) -> Html:
 
 
 def _name(node: NodeReport, label: str) -> Html:
-    is_named = not label or node.id.endswith(f"@{label}")
-    return join((node.id, Html() if is_named else element("small", f" for {label}")))
+    if not label or node.id.endswith(f"@{label}"):
+        return join((node.id,))
+    return join((node.id, " ", element("small", f"for {label}")))
 
 
 def _start(node: NodeReport) -> float:
