@@ -16,6 +16,12 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if exponent == 0 else f"{count:.1f} {_UNITS[exponent]}"
 
 
+def change_of_size(before: float, after: float) -> str:
+    """Return two numbers of bytes, with the unit once where it is the same: `26.9 → 18.9 MB`."""
+    (first, unit), (second, other) = size(before).split(), size(after).split()
+    return f"{first} → {second} {other}" if unit == other else f"{first} {unit} → {second} {other}"
+
+
 def duration(seconds: float) -> str:
     """Return a duration such as `0.1 s` or `2 min 05 s`."""
     if seconds < _MINUTE * 2:

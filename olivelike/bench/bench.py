@@ -19,7 +19,7 @@ from olivelike.bench.job import PipelineJob, Turn
 from olivelike.bench.machine import describe_machine
 from olivelike.bench.nvidia import gpu_of
 from olivelike.bench.report import BenchReport, Skipped
-from olivelike.bench.row import make_row
+from olivelike.bench.row import make_row, with_speeds
 from olivelike.bench.settings import check
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
             measured_rows, absent = _measure(group, batch_size, checked, gpu, listen)
             rows += measured_rows
             skipped += [skip for skip in absent if skip not in skipped]
-    return BenchReport(tuple(rows), tuple(skipped))
+    return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
 
 
 def _measure(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from olivelike.bench.child import Child, ChildFailure
 from olivelike.bench.job import encode_job
 from olivelike.bench.nvidia import open_driver
+from olivelike.bench.quiet import Surroundings, surveying
 from olivelike.bench.timing import Timing
 from olivelike.bench.watch import Peaks, watching
 
@@ -46,6 +47,8 @@ class Measured:
     """From the order to open until it is ready, imports included."""
     warmup: tuple[Timing, ...] = ()
     timings: tuple[Timing, ...] = ()
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    """What went on beside the measured runs."""
     status: Literal["ok"] | Status = "ok"
     message: str = ""
     """Why it is not ok."""
@@ -141,17 +144,20 @@ class _Contender:
         if self.measured.status != "ok":
             return
         done = len(self.measured.warmup) + len(self.measured.timings)
-        if done < _WATCHED_RUNS:
-            with watching(self.child.pid, self._driver) as peaks:
+        with surveying() as found:
+            if done < _WATCHED_RUNS:
+                with watching(self.child.pid, self._driver) as peaks:
+                    answer = self._ask(vars(turn))
+                self._keep(peaks, second=done > 0)
+            else:
                 answer = self._ask(vars(turn))
-            self._keep(peaks, second=done > 0)
-        else:
-            answer = self._ask(vars(turn))
         if answer is None:
             return
         timing = Timing(**answer["timing"])
         if measured:
-            self.measured = replace(self.measured, timings=(*self.measured.timings, timing))
+            around = sum(found, start=self.measured.surroundings)
+            timings = (*self.measured.timings, timing)
+            self.measured = replace(self.measured, timings=timings, surroundings=around)
             self.tell("measured", seconds=timing.seconds)
         else:
             self.measured = replace(self.measured, warmup=(*self.measured.warmup, timing))

@@ -6,7 +6,8 @@ import math
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from olivelike.bench.engines import ONNXRUNTIME, TENSORRT
+from olivelike.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
+from olivelike.bench.quiet import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +29,8 @@ https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/tran
 MEASURED_COLUMNS: Final = (
     "status", "error", "dtype", "cuda_graph", "warmup_runs", "min_latency", "p90_latency", "p95_latency",
     "p99_latency", "steps_per_second", "text_encoder_ms", "step_ms", "vae_decoder_ms", "safety_checker_ms",
-    "load_seconds", "peak_resident_MB", "peak_tree_MB", "peak_device_MB",
+    "load_seconds", "peak_resident_MB", "peak_tree_MB", "peak_device_MB", "speed", "speed_against", "spread_percent",
+    "outliers", "load_average", "other_cpu_percent", "note",
 )  # fmt: skip
 MACHINE_COLUMNS: Final = (
     "folder", "time", "system", "cpu", "cores", "threads", "cpu_MHz", "gpu", "gpu_MHz", "gpu_memory_MHz", "driver",
@@ -92,8 +94,35 @@ def make_row(
         "peak_resident_MB": _mib(measured.peak_bytes),
         "peak_tree_MB": _mib(measured.tree_bytes),
         "peak_device_MB": _mib(device if device is not None else measured.device_bytes),
+        "spread_percent": _rounded(spread_percent(seconds), 1),
+        "outliers": len(outliers(seconds)) if seconds else None,
+        "load_average": _rounded(measured.surroundings.load, 2),
+        "other_cpu_percent": _rounded(measured.surroundings.other_percent, 1),
+        "note": noise(seconds, measured.surroundings) if seconds else None,
     }
     return {column: {**machine, **values}.get(column) for column in COLUMNS}
+
+
+def with_speeds(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with how many times as fast as a baseline each is: torch, or else the first that was measured.
+
+    Rows of another batch size have a baseline of their own, and a row that is alone has none.
+    """
+    found = []
+    for row in rows:
+        alike = [one for one in rows if one["batch_size"] == row["batch_size"] and _latency(one)]
+        base = next((one for one in alike if one["engine"] == TORCH), alike[0] if alike else row)
+        before, now = _latency(base), _latency(row)
+        compared: Row = {}
+        if len(alike) > 1 and before and now:
+            compared = {"speed": round(before / now, 3), "speed_against": base["engine"]}
+        found.append({**row, **compared})
+    return found
+
+
+def _latency(row: Row) -> float | None:
+    value = row["median_latency"]
+    return value if isinstance(value, float) and value > 0 else None
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:

@@ -39,6 +39,9 @@ def bench(
     width: Annotated[
         int | None, typer.Option("--width", metavar="PX", help="By default what the UNet was trained on.")
     ] = None,
+    size: Annotated[
+        str | None, typer.Option("--size", metavar="WxH", help="Both at once, such as 512x768.")
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each picture.")] = 50,
     batch_count: Annotated[
         int, typer.Option("--batch-count", metavar="N", help="Measured batches of each prompt.")
@@ -103,6 +106,10 @@ def bench(
         float,
         typer.Option("--threshold", metavar="PERCENT", help="What a median may be higher by."),
     ] = 5.0,
+    keep: Annotated[
+        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
+    ] = False,
+    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
     providers: session.Providers = None,
     provider_options: session.ProviderOptions = None,
@@ -128,16 +135,24 @@ def bench(
     from olivelike.bench.report import read_report
     from olivelike.bench.settings import BenchSettings, check, parse_torch_dtype
     from olivelike.cli.bench_display import show_event, table_lines
+    from olivelike.cli.generate_images import parse_size
+    from olivelike.cli.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
+    from olivelike.report.beside import BENCH_FILE
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
+    if size is not None:
+        if height is not None or width is not None:
+            raise UsageError("--size says both already; leave out --height and --width")
+        width, height = parse_size(size)
     baseline = read_report(against) if against is not None else None
     if csv is not None:
         check_csv(csv)
     if json_file is not None:
         require_writable(json_file)
+    writer = last_writer(folder, cache_dir) if keep else None
     sessions = session.session_settings(
         folder,
         providers,
@@ -173,11 +188,17 @@ def bench(
         check_baseline(baseline, check(settings))
     report = run(settings, show_event)
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
+    path = (
+        add_to_report(*writer, BENCH_FILE, report.to_json()) if writer is not None and report.rows else None
+    )
     if json:
-        write_json({**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]})
+        shown = {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]}
+        write_json({**shown, **({"report": str(path)} if path else {})})
     else:
         for line in table_lines(report, comparisons):
             write_line(line)
+        if path:
+            write_line(f"report: {path}")
     if csv is not None:
         append_rows(csv, report.rows)
     if json_file is not None:

@@ -23,7 +23,8 @@ _SHOWN: Final = (
     ("dtype", "dtype"),
     ("batch_size", "batch"),
     ("median_latency", "median s"),
-    ("average_latency", "average s"),
+    ("speed", "speed"),
+    ("spread_percent", "spread"),
     ("p95_latency", "p95 s"),
     ("steps_per_second", "steps/s"),
     ("text_encoder_ms", "text ms"),
@@ -59,6 +60,9 @@ def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Itera
         yield f"left out: {skip.engine}: {skip.reason}"
     for row in report.failed:
         yield f"{row['status']}: {row['engine']}, batch size {row['batch_size']}: {row['error']}"
+    for row in report.rows:
+        if row["note"]:
+            yield f"note: {row['engine']}, batch size {row['batch_size']}: {row['note']}"
     for comparison in comparisons:
         yield f"against the baseline: {comparison}"
 
@@ -73,11 +77,13 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     first = rows[0]
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps",
+        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps{_against(rows)}",
         title_justify="left",
     )
     for number, (_, title) in enumerate(shown):
-        table.add_column(title, justify="left" if number < _TEXT else "right", overflow="fold")
+        table.add_column(
+            title, justify="left" if number < _TEXT else "right", overflow="fold", no_wrap=number == 0
+        )
     for row in rows:
         table.add_row(*(_cell(row, name) for name, _ in shown))
     text = io.StringIO()
@@ -85,8 +91,17 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     yield from (line.rstrip() for line in text.getvalue().splitlines() if line.strip())
 
 
+def _against(rows: Sequence[Row]) -> str:
+    against = dict.fromkeys(str(row["speed_against"]) for row in rows if row["speed_against"])
+    return f", speed against {' and '.join(against)}" if against else ""
+
+
 def _cell(row: Row, name: str) -> str:
     value: Value = row[name]
+    if name == "speed":
+        return "" if value is None else f"{value:.2f}x"
+    if name == "spread_percent":
+        return "" if value is None else f"{value:.0f}%"
     if name == "median_latency" and row["status"] != "ok":
         return str(row["status"])
     if name == "provider":

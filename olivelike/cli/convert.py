@@ -73,7 +73,8 @@ def convert(
         prediction,
         layout,
     )
-    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle)
+    command = wish.command(allow_pickle=allow_pickle)
+    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle, command=command)
     here = Path.cwd()
     text = engine.draft_workflow(wish, options, here)
     write = write_error if json else write_line

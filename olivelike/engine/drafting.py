@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,16 @@ class Wish:
     precision: str | None = None
     prediction: str | None = None
     layout: str | None = None
+
+    def command(self, *, allow_pickle: bool = False) -> str:
+        """Return the command line that says it."""
+        words = [self.source, "--target", self.target, "--output", str(self.output)]
+        words += [word for lora in self.loras for word in ("--lora", lora)]
+        words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
+        for option in ("vae", "precision", "prediction", "layout"):
+            if (value := getattr(self, option)) is not None:
+                words += [f"--{option}", str(value)]
+        return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
 
 
 def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:

@@ -49,6 +49,8 @@ class Options:
     """Bytes that all nodes together may be expected to use; by default four fifths of what is free."""
     clean_cache: bool = False
     allow_pickle: bool = False
+    command: str | None = None
+    """What was typed, where that stands in place of a workflow file."""
 
 
 class History:

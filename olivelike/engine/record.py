@@ -10,25 +10,27 @@ from olivelike.environment import host, versions
 from olivelike.output.record import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
     from olivelike.executor.executor import NodeResult
-    from olivelike.plan import OpenedEmbedding, OpenedLora
+    from olivelike.plan import Node, OpenedEmbedding, OpenedLora
 
 
 def run_record(
     prepared: Prepared, result: RunResult, nodes: Sequence[NodeResult], error: str | None
 ) -> dict[str, Any]:
     """Return the record of a run as JSON values."""
-    workflow = prepared.workflow
-    parents = {node.id: node.parent for node in prepared.nodes}
+    by_id = {node.id: node for node in prepared.nodes}
+    workflow, command = prepared.workflow, prepared.options.command
     return {
         **_ended(result),
         "workflow": workflow.workflow.name,
-        "file": str(workflow.path),
+        "file": str(workflow.path) if command is None else None,
+        "command": command,
+        "project": str(workflow.project_folder),
         "target": workflow.workflow.target.choice(),
         "source": dict(prepared.source.origin),
         "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -37,12 +39,13 @@ def run_record(
         "host": host(),
         "node_results": {node.id: node.status for node in nodes},
         "nodes_total": result.nodes,
-        "nodes": [{"parent": parents[node.id], **_without_derivations(node.to_json())} for node in nodes],
+        "nodes": [_node(by_id[node.id], node) for node in nodes],
         "loras": [_lora(opened) for opened in prepared.additions.loras],
         "embeddings": [_embedding(opened) for opened in prepared.additions.embeddings],
         "source_files": _source_files(prepared),
         # After a failure a folder still holds what an earlier run wrote.
         "output_files": {str(path): _output_files(path) for path in result.outputs if result.status == "ok"},
+        "previous": _previous(prepared.history, result.run_id),
     }
 
 
@@ -84,7 +87,24 @@ def _output_files(folder: Path) -> dict[str, int]:
     return {} if record is None else {name: facts["size"] for name, facts in record.files.items()}
 
 
-def _without_derivations(node: dict[str, Any]) -> dict[str, Any]:
-    """Drop what the output's own record holds, one line per initializer."""
-    facts = {name: value for name, value in node["facts"].items() if name != "derivations"}
-    return {**node, "facts": facts}
+def _node(node: Node, result: NodeResult) -> dict[str, Any]:
+    """Return how a node ended, without what the output's own record holds: a derivation per initializer."""
+    ended = result.to_json()
+    facts = {name: value for name, value in ended["facts"].items() if name != "derivations"}
+    output = str(node.output.path) if node.output is not None else None
+    return {"parent": node.parent, "output": output, **ended, "facts": facts}
+
+
+def _previous(history: Iterable[Mapping[str, Any]], run_id: str) -> dict[str, Any] | None:
+    """Return what the last run of the workflow that ended well was like; `None` if there is none."""
+    for record in history:
+        if record.get("status") == "ok" and record.get("run_id") != run_id:
+            nodes = record.get("nodes", ())
+            return {
+                **{name: record.get(name) for name in ("run_id", "finished", "seconds", "target", "source")},
+                "nodes": {node["id"]: [node["status"], node["seconds"]] for node in nodes},
+                "output_bytes": {
+                    path: sum(files.values()) for path, files in record.get("output_files", {}).items()
+                },
+            }
+    return None

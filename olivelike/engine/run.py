@@ -211,6 +211,7 @@ class _Run:
             listener=self._listener,
             root=root,
             force=options.clean_cache and force,
+            began=self._start,
         )
         return self._executor.run()
 

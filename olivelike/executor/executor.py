@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import queue
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,8 +49,13 @@ class NodeResult:
     inputs: dict[str, Any] | None = None
     outputs: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    start_seconds: float | None = None
+    """From the beginning of the run; `None` of what did not run."""
     seconds: float = 0.0
     peak_memory_bytes: int = 0
+    """The most that its worker had resident, with what that had before."""
+    memory_before_bytes: int = 0
+    """What its worker had resident as it began."""
     error: str | None = None
     log: str | None = None
 
@@ -73,6 +79,7 @@ class _Running:
     reason: str
     lock: KeyLock | None
     memory: int
+    started: float
 
 
 class Executor:
@@ -95,13 +102,15 @@ class Executor:
         listener: Listener,
         root: Root,
         force: bool,
+        began: float,
     ) -> None:
-        """Set up; `force` drops stored results in place of using them."""
+        """Set up; `force` drops stored results in place of using them, `began` is when the run did (`perf_counter`)."""
         self._nodes = {node.id: node for node in nodes}
         self._workflow, self._source, self._additions = workflow, source, additions
         self._store, self._resolver = store, resolver
         self._run_id, self._staging, self._history = run_id, staging, history
         self._memory_limit, self._listener, self._root, self._force = memory_limit, listener, root, force
+        self._began = began
         self._pool = Pool(workers, store.log_path(run_id, "workers"))
         self._memory = MemoryWatch(self._pool)
         self._results: dict[str, NodeResult] = {}
@@ -213,7 +222,7 @@ class Executor:
                 lock.release()  # Another run made it in the meantime.
                 del self._resolutions[node.id]
                 return True
-        self._running[worker] = _Running(node, resolution, reason, lock, memory)
+        self._running[worker] = _Running(node, resolution, reason, lock, memory, time.perf_counter())
         self._memory.begin(worker.pid)
         self._emit("node_started", node, reason=reason)
         worker.send(self._job(node, resolution))
@@ -300,6 +309,7 @@ class Executor:
                 return None
 
     def _finish(self, running: _Running, answer: Answer) -> None:
+        ended = time.perf_counter()
         node, key = running.node, running.resolution.key
         done = answer.data
         peak = self._memory.peak_of(answer.worker.pid)
@@ -316,7 +326,11 @@ class Executor:
         result = self._end(node, "executed", running.reason, running.resolution, emit=False)
         result.outputs, result.facts = done["outputs"], done["facts"]
         result.seconds, result.peak_memory_bytes = done["seconds"], peak
-        self._emit("node_finished", node, seconds=round(result.seconds, 3), peak_memory_bytes=peak)
+        result.memory_before_bytes = done["memory_before_bytes"]
+        # Counted from its end: a new worker takes a while to come up before it begins.
+        result.start_seconds = max(running.started, ended - result.seconds) - self._began
+        costs = {"peak_memory_bytes": peak, "memory_before_bytes": result.memory_before_bytes}
+        self._emit("node_finished", node, seconds=round(result.seconds, 3), **costs)
 
     def _fail(self, running: _Running, answer: Answer) -> None:
         if answer.data.get("error") == DamagedError.word:
@@ -325,6 +339,10 @@ class Executor:
         result = self._end(running.node, "failed", running.reason, running.resolution, emit=False)
         result.error = answer.data["message"] if answer.kind == "failed" else _death(answer.data["status"])
         result.log = log
+        result.start_seconds = running.started - self._began
+        result.seconds = time.perf_counter() - running.started
+        result.peak_memory_bytes = self._memory.peak_of(answer.worker.pid)
+        result.memory_before_bytes = answer.data.get("memory_before_bytes", 0)
         result.facts = {
             **answer.data.get("facts", {}),
             "error_kind": answer.data.get("error", PassError.word),

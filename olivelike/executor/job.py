@@ -57,3 +57,5 @@ class Done:
     """Size of every object in the store that the result needs, by digest."""
     facts: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    memory_before_bytes: int = 0
+    """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""

@@ -16,11 +16,13 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import OlivelikeError, PassError, VerificationError
 from olivelike.executor.job import Job
+from olivelike.executor.memory import resident
 from olivelike.executor.tasks import run_job
 
 if TYPE_CHECKING:
@@ -61,33 +63,36 @@ def _serve(job: Job, answers: Any) -> None:
             last[0] = now
             answer("progress", done=done, total=total)
 
+    before = resident(os.getpid())
     with _logging_to(Path(job.log)) as logger:
         try:
-            done = _timed(job, logger, progress)
+            done = replace(_timed(job, logger, progress), memory_before_bytes=before)
         except OlivelikeError as error:
             logger.exception("%s failed", job.node)
             facts = dict(error.facts) if isinstance(error, VerificationError) else {}
-            answer("failed", message=str(error), error=error.word, facts=facts)
+            answer("failed", message=str(error), error=error.word, facts=facts, memory_before_bytes=before)
         except MemoryError:
             logger.exception("%s ran out of memory", job.node)
             answer(
                 "failed",
                 message="ran out of memory; allow more with --memory-limit, or use --workers 1",
                 error=PassError.word,
+                memory_before_bytes=before,
             )
         except (Exception, SystemExit) as error:  # The worker boundary.
             logger.exception("%s raised", job.node)
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
-            answer("failed", message=f"{type(error).__name__}: {error} (at {where})", error=PassError.word)
+            message = f"{type(error).__name__}: {error} (at {where})"
+            answer("failed", message=message, error=PassError.word, memory_before_bytes=before)
         else:
-            answer("done", outputs=done.outputs, parts=done.parts, facts=done.facts, seconds=done.seconds)
+            answer("done", **asdict(done))
 
 
 def _timed(job: Job, logger: logging.Logger, progress: Any) -> Done:
     start = time.perf_counter()
     done = run_job(job, logger, progress)
-    return type(done)(done.outputs, done.parts, done.facts, time.perf_counter() - start)
+    return replace(done, seconds=time.perf_counter() - start)
 
 
 @contextlib.contextmanager

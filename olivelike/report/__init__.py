@@ -3,8 +3,10 @@
 | module | what it does |
 | --- | --- |
 | `write` | `write_report`: the file, from a record and what lies beside it |
-| `beside` | what `olivelike profile` and `olivelike verify` leave beside a report |
+| `beside` | what `olivelike profile`, `verify` and `bench` leave beside a report |
 | `reading` | a record's JSON as values; nothing in it is taken for granted |
+| `paths` | takes absolute paths out of everything |
+| `outcome` | the figures at the top; `chains` and `steps` the graph and the axis of time |
 | `page`, `style` | the page around the sections, and how it looks |
 | `element` | HTML elements whose text is always escaped |
 | all others | a section each |

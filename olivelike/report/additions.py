@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 from olivelike.report.element import Html, section, table
 from olivelike.report.reading import mapping, shown
+from olivelike.report.source import origin_text
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from olivelike.report.reading import RunReport
 
 
 def additions(run: RunReport) -> Html:
     """Return what was merged into the source, with its weights."""
     loras = [
-        (_place(lora), shown(lora.get("weight")), shown(lora.get("weights")), shown(lora.get("adapter")))
+        (origin_text(lora), shown(lora.get("weight")), shown(lora.get("weights")), shown(lora.get("adapter")))
         for lora in map(mapping, run.loras)
     ]
     embeddings = [
-        (_place(embedding), shown(embedding.get("token")), shown(embedding.get("vectors")))
+        (origin_text(embedding), shown(embedding.get("token")), shown(embedding.get("vectors")))
         for embedding in map(mapping, run.embeddings)
     ]
     return section(
@@ -29,7 +28,3 @@ def additions(run: RunReport) -> Html:
         table("LoRAs that were merged", ("File", "Weight", "By component", "Adapter"), loras, numbers=(1,)),
         table("Textual inversions", ("File", "Token", "Vectors"), embeddings),
     )
-
-
-def _place(origin: Any) -> str:
-    return shown(origin.get("name") or origin.get("repo") or origin.get("path") or "")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PROFILE_FILE: Final = "profile.json"
 """What `olivelike profile` measured: `FolderProfile.to_json`."""
+BENCH_FILE: Final = "bench.json"
+"""What `olivelike bench` measured: `BenchReport.to_json`."""
 VERIFICATION_FILE: Final = "verification.json"
 """What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
 
@@ -26,12 +28,13 @@ class Beside:
     """Where pictures are."""
     profile: Mapping[str, Any] = field(default_factory=dict)
     verification: Mapping[str, Any] = field(default_factory=dict)
-    """Both are empty if the command was not run."""
+    bench: Mapping[str, Any] = field(default_factory=dict)
+    """Each is empty if its command was not run."""
 
 
 def read_beside(folder: Path) -> Beside:
     """Return what lies in a run's folder; what can't be read counts as absent."""
-    return Beside(folder, _read(folder / PROFILE_FILE), _read(folder / VERIFICATION_FILE))
+    return Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
 
 
 def _read(path: Path) -> Mapping[str, Any]:

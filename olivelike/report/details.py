@@ -1,14 +1,15 @@
-"""What else steps left in the record: whatever no other section shows."""
+"""What else steps left in the record: whatever no other section shows, a row for each step."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.report.element import Html, fold, section, table
+from olivelike.report.element import Html, facts, fold, section, table
 from olivelike.report.operators import OPERATOR_FACTS, is_fused
 from olivelike.report.pictures import PICTURES
 from olivelike.report.reading import shown
 from olivelike.report.verification import VERIFICATION_FACTS
+from olivelike.units import count
 
 if TYPE_CHECKING:
     from olivelike.report.reading import NodeReport, RunReport
@@ -19,14 +20,15 @@ _ELSEWHERE = frozenset({PICTURES, *VERIFICATION_FACTS})
 
 def details(run: RunReport) -> Html:
     """Return the facts of all steps that no other section shows."""
-    rows = [
-        (node.id, name.replace("_", " "), shown(value))
-        for node in run.nodes
-        for name, value in node.facts.items()
-        if _is_shown_here(node, name) and shown(value)
-    ]
-    found = table("Facts that steps recorded", ("Step", "Fact", "Value"), rows)
-    return section("details", "Details", fold("What steps recorded", found))
+    rows = []
+    for node in run.nodes:
+        named = [(name, shown(value)) for name, value in node.facts.items() if _is_shown_here(node, name)]
+        if found := facts((name.replace("_", " "), value) for name, value in named):
+            rows.append((node.id, found))
+    found = table("Facts that no other section shows", ("Step", "Recorded"), rows, class_="facts")
+    return section(
+        "details", "Details", fold(f"What {count(len(rows), 'step')} recorded", found) if rows else Html()
+    )
 
 
 def _is_shown_here(node: NodeReport, name: str) -> bool:

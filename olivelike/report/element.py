@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _VOID = frozenset({"img", "meta", "link"})
 
@@ -48,7 +48,13 @@ def section(identifier: str, title: str, *children: str) -> Html:
 
 
 def table(
-    caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Iterable[int] = ()
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: Iterable[int] = (),
+    class_: str = "",
+    columns: Mapping[int, str] | None = None,
 ) -> Html:
     """Return a table that scrolls by itself where it is too wide, or nothing if it has no rows.
 
@@ -57,12 +63,15 @@ def table(
         header: Titles of the columns.
         rows: Cells; the first of each row is its title.
         numbers: Positions of the columns that are flush right.
+        class_: Of the table, for style sheets.
+        columns: Of columns, by position.
     """
-    right = frozenset(numbers)
+    right, named = frozenset(numbers), columns or {}
 
     def cell(name: str, position: int, content: str, **attributes: str) -> Html:
-        if position in right:
-            attributes["class_"] = "number"
+        classes = [*(["number"] if position in right else []), *filter(None, [named.get(position)])]
+        if classes:
+            attributes["class_"] = " ".join(classes)
         return element(name, content, **attributes)
 
     body = [
@@ -86,7 +95,7 @@ def table(
             element("thead", element("tr", *head)),
             element("tbody", *body),
         ),
-        class_="scroll",
+        class_=f"scroll {class_}".rstrip(),
         tabindex="0",
         role="region",
         aria_label=caption,

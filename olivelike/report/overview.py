@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.report.element import Html, element, facts, section
-from olivelike.report.reading import mapping, shown
+from olivelike.report.reading import mapping, moment, shown
+from olivelike.report.source import origin_text
 from olivelike.units import count, duration, size
 
 if TYPE_CHECKING:
@@ -14,25 +15,23 @@ if TYPE_CHECKING:
 _ENDS = {"ok": "ended well", "failed": "failed", "interrupted": "was interrupted"}
 
 
-def header(run: RunReport) -> Html:
-    """Return the top of the page: what ran, how it ended, and in what time."""
+def header(run: RunReport, *figures: str) -> Html:
+    """Return the top of the page: what ran, how it ended, what came of it."""
     badge = element("span", run.status or "unknown", class_=f"badge {run.status}")
     target = mapping(run.target)
     named = " ".join(filter(None, (shown(target.get("name")), shown(target.get("precision")))))
-    source = " ".join(
-        filter(None, (shown(run.source.get(key)) for key in ("kind", "path", "repo", "revision", "commit")))
-    )
     return element(
         "header",
         element("h1", run.workflow, " ", badge),
         element("p", _sentence(run), class_="lead"),
+        *figures,
         facts(
             [
                 ("Target", named),
-                ("Source", source),
-                ("Output", ", ".join(run.outputs)),
-                ("Workflow", run.file),
-                ("Finished", run.finished),
+                ("Source", origin_text(run.source)),
+                ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
+                ("Workflow", f"from the command line: {run.command}" if run.command else run.file),
+                ("Finished", moment(run.finished)),
                 ("Run", run.run_id),
             ]
         ),
@@ -61,8 +60,8 @@ def _sentence(run: RunReport) -> str:
     ran, stored = run.count("executed"), run.count("hit")
     parts = [f"{ran} of {count(len(run.nodes), 'node')} ran"]
     if stored:
-        parts.append(f"{stored} {'was' if stored == 1 else 'were'} stored")
+        parts.append(f"{stored} {'was' if stored == 1 else 'were'} stored already")
     parts += [f"{run.count(status)} {status}" for status in ("failed", "skipped") if run.count(status)]
     end = _ENDS.get(run.status, "ended")
-    memory = f" and at most {size(run.peak_memory_bytes)} of memory" if run.peak_memory_bytes else ""
+    memory = f" and {size(run.peak_memory_bytes)} of memory at most" if run.peak_memory_bytes else ""
     return f"The run {end} after {duration(run.seconds)}{memory}: {', '.join(parts)}."

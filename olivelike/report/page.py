@@ -6,23 +6,26 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.report.additions import additions
+from olivelike.report.beside import Beside
+from olivelike.report.changes import changes
 from olivelike.report.details import details
 from olivelike.report.element import Html, element, join
 from olivelike.report.environment import environment
 from olivelike.report.operators import operators
+from olivelike.report.outcome import outcome
 from olivelike.report.overview import errors, header
+from olivelike.report.paths import without_absolute_paths
 from olivelike.report.pictures import pictures
 from olivelike.report.placement import placement
 from olivelike.report.reading import read_run, shown
 from olivelike.report.sizes import sizes
+from olivelike.report.speed import speed
 from olivelike.report.steps import steps
 from olivelike.report.style import STYLE
 from olivelike.report.verification import verification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from olivelike.report.beside import Beside
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A browser loads nothing and runs nothing, whatever the record holds."""
@@ -36,12 +39,17 @@ def page(record: Mapping[str, Any], beside: Beside) -> str:
         record: The run's record.
         beside: What lies beside it.
     """
-    run = read_run(record)
+    record, profile, verified, measured = without_absolute_paths(
+        record, beside.profile, beside.verification, beside.bench
+    )
+    run, beside = read_run(record), Beside(beside.folder, profile, verified, measured)
     sections = [
         errors(run),
+        changes(run),
         steps(run),
         verification(run, beside.verification),
         pictures(run, beside),
+        speed(beside.bench),
         operators(run),
         placement(beside.profile),
         sizes(run),
@@ -60,7 +68,11 @@ def page(record: Mapping[str, Any], beside: Beside) -> str:
         element("style", Html(STYLE)),
     )
     body = element(
-        "body", header(run), _contents(sections), element("main", *sections), _footer(run.versions)
+        "body",
+        header(run, outcome(run, beside)),
+        _contents(sections),
+        element("main", *sections),
+        _footer(run.versions),
     )
     written = "<!DOCTYPE html>\n" + element("html", head, "\n", body, lang="en") + "\n"
     return _UNPRINTABLE.sub("�", written)

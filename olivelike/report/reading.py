@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,8 +23,14 @@ class NodeReport:
     status: str
     """`hit`, `executed`, `failed` or `skipped`."""
     reason: str
+    start_seconds: float | None
+    """From the beginning of the run; `None` of what did not run, and in records of earlier versions."""
     seconds: float
     peak_memory_bytes: float
+    memory_before_bytes: float
+    """What its worker held as it began; 0 in records of earlier versions."""
+    output: str
+    """The folder that it writes, if it does."""
     error: str
     log: str
     facts: Mapping[str, Any]
@@ -35,12 +42,29 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """The run before, as far as the record tells."""
+
+    finished: str
+    seconds: float
+    node_seconds: Mapping[str, float]
+    """Of all nodes; 0 of those that did not run."""
+    ran: int
+    output_bytes: Mapping[str, float]
+    """By output folder."""
+    target: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class RunReport:
     """What is known of a run."""
 
     run_id: str
     workflow: str
     file: str
+    command: str
+    """What was typed in place of a workflow file."""
     status: str
     finished: str
     seconds: float
@@ -59,6 +83,7 @@ class RunReport:
     host: Mapping[str, Any]
     nodes: tuple[NodeReport, ...]
     """By component, parents first."""
+    earlier: Earlier | None
 
     def count(self, status: str) -> int:
         """Return how many nodes ended so."""
@@ -72,6 +97,7 @@ def read_run(record: Mapping[str, Any]) -> RunReport:
         text(record.get("run_id")),
         text(record.get("workflow")) or "a run",
         text(record.get("file")),
+        text(record.get("command")),
         text(record.get("status")),
         text(record.get("finished")),
         number(record.get("seconds")),
@@ -87,6 +113,22 @@ def read_run(record: Mapping[str, Any]) -> RunReport:
         mapping(record.get("versions")),
         mapping(record.get("host")),
         _nodes(record),
+        _earlier(mapping(record.get("previous"))),
+    )
+
+
+def _earlier(found: Mapping[str, Any]) -> Earlier | None:
+    if not found:
+        return None
+    nodes = {name: sequence(entry) for name, entry in mapping(found.get("nodes")).items()}
+    return Earlier(
+        text(found.get("finished")),
+        number(found.get("seconds")),
+        {name: number(entry[1]) if len(entry) > 1 else 0 for name, entry in nodes.items()},
+        sum(entry[:1] == ("executed",) for entry in nodes.values()),
+        {path: number(count) for path, count in mapping(found.get("output_bytes")).items()},
+        mapping(found.get("target")),
+        mapping(found.get("source")),
     )
 
 
@@ -105,8 +147,11 @@ def _nodes(record: Mapping[str, Any]) -> tuple[NodeReport, ...]:
                 parent or None,
                 text(node.get("status")),
                 text(node.get("reason")),
+                number(node["start_seconds"]) if is_number(node.get("start_seconds")) else None,
                 number(node.get("seconds")),
                 number(node.get("peak_memory_bytes")),
+                number(node.get("memory_before_bytes")),
+                text(node.get("output")),
                 text(node.get("error")),
                 text(node.get("log")),
                 mapping(node.get("facts")),
@@ -160,3 +205,12 @@ def shown(value: Any) -> str:
 
 
 _LONGEST = 10**18
+
+
+def moment(value: str) -> str:
+    """Return a time in ISO 8601 as people write it: `22 November 2026, 04:27 UTC`."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return f"{found.day} {found:%B %Y, %H:%M} {found:%Z}".rstrip()

@@ -110,4 +110,10 @@ def _labelled(name: str, value: Any) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, float) and is_number(value):
+        return f"{value:.3g}" if abs(value) < _ALMOST_ONE else f"{value:.6g}"
     return "not finite" if value is None else shown(value)
+
+
+_ALMOST_ONE: Final = 0.9
+"""From here on, as for cosines, what counts are the digits after the nines."""

@@ -17,6 +17,7 @@ from bench_samples import ONE_THREAD, SIZES, SQUARE, STEPS, write_network, write
 from olivelike.bench.contest import contest
 from olivelike.bench.job import NetworkJob, Turn
 from olivelike.cli.app import run_command_line
+from olivelike.store import Store
 
 
 @dataclass
@@ -27,6 +28,8 @@ class CommandRun:
     out: str
     err: str
     csv: Path
+    page: str
+    """The report of the run that is said to have written the folder."""
     report: dict[str, Any]
 
     @property
@@ -44,6 +47,8 @@ def small_pipeline(tmp_path_factory):
 def command_run(small_pipeline, tmp_path_factory):
     """`olivelike bench` with two engines and one that is absent, against a baseline that was much faster."""
     folder = tmp_path_factory.mktemp("bench")
+    store = Store.open(folder / "cache", create=True)
+    store.put_run({"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []})
     baseline, saved, csv = folder / "baseline.json", folder / "report.json", folder / "rows.csv"
     row = {
         "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "height": 64, "width": 64,
@@ -56,10 +61,12 @@ def command_run(small_pipeline, tmp_path_factory):
         arguments += ["--engine", engine]
     arguments += ["--steps", str(STEPS), "--batch-count", "2", "--num-prompts", "2", "--threads", "1"]
     arguments += ["--csv", str(csv), "--json-file", str(saved), "--against", str(baseline)]
+    arguments += ["--size", "64x64", "--report", "--cache-dir", str(folder / "cache")]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = run_command_line(arguments)
-    return CommandRun(status, out.getvalue(), err.getvalue(), csv, json.loads(saved.read_bytes()))
+    page = (store.run_folder("known") / "report.html").read_text(encoding="utf-8")
+    return CommandRun(status, out.getvalue(), err.getvalue(), csv, page, json.loads(saved.read_bytes()))
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,31 @@ def test_each_engine_has_a_filled_row(command_run, engine):
     assert row["dtype"] == "float32"
 
 
+def test_each_row_has_its_speed_against_torch_and_how_quiet_the_machine_was(command_run):
+    rows = command_run.rows
+    ratio = rows["torch"]["median_latency"] / rows["onnxruntime"]["median_latency"]
+    assert rows["onnxruntime"]["speed"] == pytest.approx(ratio, rel=1e-3)
+    assert (rows["torch"]["speed"], rows["torch"]["speed_against"]) == (1.0, "torch")
+    assert f"{ratio:.2f}x" in command_run.out
+    assert "speed against torch" in command_run.out
+    for row in rows.values():
+        assert row["spread_percent"] >= 0
+        assert row["outliers"] in {0, 1, 2, 3}
+        assert row["load_average"] > 0
+        assert 0 <= row["other_cpu_percent"] <= 100
+        said = f"note: {row['engine']}, batch size 1: {row['note']}"
+        assert (said in command_run.out) == (row["note"] is not None)
+
+
+def test_the_report_of_the_run_that_wrote_the_folder_has_the_table(command_run):
+    assert (
+        f"x torch</strong><small>{command_run.rows['onnxruntime']['median_latency']:.3g} s"
+        in command_run.page
+    )
+    assert "speed is against torch" in command_run.page
+    assert "known/report.html" in command_run.out
+
+
 @pytest.mark.parametrize("engine", ["onnxruntime", "torch"])
 def test_stages_add_up_to_no_more_than_a_batch(command_run, engine):
     row = command_run.rows[engine]
@@ -96,6 +121,9 @@ def test_without_any_engine_the_status_is_3(small_pipeline, capsys):
         (["--timeout", "0"], "timeout: 0 s is not between 0 and 604800"),
         (["--timeout", "inf"], "timeout: inf s is not between 0 and 604800"),
         (["--height", "65"], "the nearest is 64x64"),
+        (["--size", "65x64"], "the nearest is 64x64"),
+        (["--size", "64"], "--size '64' is no size"),
+        (["--size", "64x64", "--width", "64"], "--size says both already; leave out --height and --width"),
         (["--engine", "torch-compiled"], "did you mean torch-compile?"),
         (["--provider", "cudaa"], "did you mean cuda?"),
         (["--torch-dtype", "half"], "unknown precision 'half'"),

@@ -37,17 +37,40 @@ class Report:
     def headings(self) -> list[str]:
         return ["".join(heading.itertext()) for heading in self.elements("h2")]
 
+    def tiles(self) -> dict[str, tuple[str, str]]:
+        """Return each tile's figure and what is said of it, by its name."""
+        (tiles,) = (found for found in self.elements("dl") if found.get("class") == "tiles")
+        return {
+            "".join(name.itertext()): ("".join(said[0].itertext()), "".join(said[1].itertext()))
+            for name, said in tiles
+        }
+
+    def steps(self) -> list[tuple[str, str]]:
+        """Return each step of the graph: its class, and what it says."""
+        steps = [item for item in self.elements("li") if (item.get("class") or "").startswith("step ")]
+        return [(item.get("class").removeprefix("step "), " ".join(item.itertext())) for item in steps]
+
+    def table(self, caption: str) -> ET.Element:
+        """Return the only table whose caption begins so."""
+        (table,) = (t for t in self.elements("table") if t.findtext("caption").startswith(caption))
+        return table
+
     def rows(self, caption: str) -> list[list[str]]:
         """Return the cells of a table's body."""
-        (table,) = (t for t in self.elements("table") if t.findtext("caption") == caption)
-        return [["".join(cell.itertext()) for cell in row] for row in table.find("tbody")]
+        return [["".join(cell.itertext()) for cell in row] for row in self.table(caption).find("tbody")]
 
 
 @pytest.fixture
 def report(tmp_path):
     """Return the report of a record."""
 
-    def report(record: Any, profile: Any = None, folder: Path = tmp_path, verification: Any = None) -> Report:
-        return Report(page(record, Beside(folder, profile or {}, verification or {})))
+    def report(
+        record: Any,
+        profile: Any = None,
+        folder: Path = tmp_path,
+        verification: Any = None,
+        bench: Any = None,
+    ) -> Report:
+        return Report(page(record, Beside(folder, profile or {}, verification or {}, bench or {})))
 
     return report
