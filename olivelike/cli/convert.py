@@ -49,6 +49,7 @@ def convert(
         typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
     ] = None,
     cache_dir: shared.CacheDir = None,
+    overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
     json: Annotated[
         bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
@@ -73,7 +74,7 @@ def convert(
         prediction,
         layout,
     )
-    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle)
+    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite)
     here = Path.cwd()
     text = engine.draft_workflow(wish, options, here)
     write = write_error if json else write_line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
 from olivelike.errors import StoreError, UsageError
-from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover, staging_folder, write_file
+from olivelike.output.files import write_file
+from olivelike.output.journal import JOURNAL_FILE
+from olivelike.output.publish import check_is_ours, recover, staging_folder
 from olivelike.output.record import OutputRecord
 
 
@@ -73,7 +76,7 @@ def test_a_link_may_be_the_output(tmp_path):
 
 
 def test_names_with_special_characters_are_names(tmp_path):
-    (tmp_path / ".[x]*.staging-999999999-ab").mkdir()
+    (tmp_path / ".[x]*.staging-999999999-0123abcd").mkdir()
     publish_files(tmp_path / "[x]*", OLD)
     publish_files(tmp_path / "[x]*", NEW)
     assert [path.name for path in tmp_path.iterdir()] == ["[x]*"]
@@ -222,13 +225,38 @@ def test_an_output_of_ours_an_empty_folder_and_none_are_accepted(tmp_path):
         check_is_ours(tmp_path / name)
 
 
+STAGED = """
+import sys
+from pathlib import Path
+from olivelike.output.publish import staging_folder
+
+for name in ("out", "output"):
+    (staging_folder(Path(sys.argv[1], name)) / "model.onnx").write_bytes(b"begun")
+"""
+
+
 def test_staging_folders_of_dead_processes_go_and_those_of_live_ones_stay(tmp_path):
-    (tmp_path / ".out.staging-999999999-ab").mkdir()
-    (tmp_path / f".out.staging-{os.getppid()}-ab").mkdir()
-    (tmp_path / ".output.staging-999999999-ab").mkdir()
-    made = staging_folder(tmp_path / "out")
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f".out.staging-{os.getppid()}-ab", ".output.staging-999999999-ab", made.name}
+    subprocess.run([sys.executable, "-c", STAGED, tmp_path], check=True)
+    [dead] = tmp_path.glob(".out.staging-*")
+    [other] = tmp_path.glob(".output.staging-*")
+    live = staging_folder(tmp_path / "out").parent
+    made = staging_folder(tmp_path / "out").parent
+    assert set(tmp_path.iterdir()) == {live, other, made}
+    assert not dead.exists()
+
+
+@pytest.mark.parametrize(
+    "name", [".out.staging-notes", ".out.staging-999999999-0123abcd", ".out.staging-publishing-0123abcd"]
+)
+def test_folders_of_the_user_that_are_named_like_ours_stay(tmp_path, name):
+    subprocess.run([sys.executable, "-c", STAGED, tmp_path], check=True)
+    [ours] = tmp_path.glob(".out.staging-*")
+    shutil.copytree(ours, tmp_path / name)  # with all that is in one of ours, but from elsewhere
+    (tmp_path / name / "thesis.tex").write_text("mine")
+    publish_files(tmp_path / "out", OLD)
+    assert not ours.exists()
+    assert (tmp_path / name / "thesis.tex").read_text() == "mine"
+    assert (tmp_path / name / "files" / "model.onnx").read_bytes() == b"begun"
 
 
 def test_a_record_says_what_a_component_holds(tmp_path):
