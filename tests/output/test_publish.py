@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
 from olivelike.errors import StoreError, UsageError
 from olivelike.output.files import write_file
+from olivelike.output.hashed_file import HashedFile
 from olivelike.output.journal import JOURNAL_FILE
 from olivelike.output.publish import check_is_ours, recover, staging_folder
 from olivelike.output.record import OutputRecord
@@ -283,3 +286,118 @@ def test_a_damaged_record_is_none(tmp_path, damage):
     file = tmp_path / "out" / "olivelike.json"
     file.write_text(damage(file.read_text()), errors="surrogateescape")
     assert OutputRecord.read(tmp_path / "out") is None
+
+
+FORGED = [
+    "", "{", "[]", "3", "null", '{"staging": "x"}', "[" * 100_000,
+    '{"staging": "/", "moved": [], "gone": ["../f"]}',
+    '{"kind": "journal/1", "output": 1, "staging": "x", "proof": [], "moved": {}, "replaced": {}, "gone": []}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_a_journal_that_did_not_begin_here_is_refused_and_nothing_is_done(tmp_path, text):
+    publish_files(tmp_path / "out", OLD)
+    (tmp_path / "f").write_text("mine")
+    (tmp_path / "out" / JOURNAL_FILE).write_text(text)
+    for act in (check_is_ours, recover, staging_folder):
+        with pytest.raises(UsageError, match="is damaged, or did not begin here"):
+            act(tmp_path / "out")
+    assert content(tmp_path / "out").items() >= OLD.items()
+    assert (tmp_path / "f").read_text() == "mine"
+
+
+def killed_under_its_journal(tmp_path):
+    """Return an output that a killed process left with its journal."""
+    output = tmp_path / "template" / "out"
+    publish_files(output, OLD)
+    script = Path(__file__).with_name("killed_while_publishing.py")
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    return next(path.parent for path in sorted(tmp_path.glob(f"*/out/{JOURNAL_FILE}")))
+
+
+def test_a_copy_of_a_half_published_output_is_refused_and_the_original_completed(tmp_path):
+    output = killed_under_its_journal(tmp_path)
+    shutil.copytree(output.parent, tmp_path / "copy")
+    before = content(tmp_path / "copy" / "out")
+    with pytest.raises(UsageError, match="the folder was copied or is someone else's"):
+        recover(tmp_path / "copy" / "out")
+    assert content(tmp_path / "copy" / "out") == before
+    output.parent.rename(tmp_path / "moved")
+    assert recover(tmp_path / "moved" / "out")
+    assert is_whole(tmp_path / "moved" / "out", NEW)
+
+
+def test_a_file_put_in_the_way_of_a_half_published_output_stays(tmp_path):
+    output = killed_under_its_journal(tmp_path)
+    journal = json.loads((output / JOURNAL_FILE).read_bytes())
+    name = next(name for name in reversed(journal["moved"]) if name != "olivelike.json")
+    write_file(output / name, b"mine")
+    with pytest.raises(UsageError, match=name):
+        recover(output)
+    assert (output / name).read_bytes() == b"mine"
+    (output / name).unlink()
+    assert recover(output)
+    assert is_whole(output, NEW)
+
+
+def test_a_file_of_the_user_is_never_replaced(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    write_file(tmp_path / "out" / "vae_encoder" / "model.onnx", b"mine")
+    with pytest.raises(UsageError, match=r"must go: vae_encoder/model\.onnx; move them away"):
+        publish_files(tmp_path / "out", NEW)
+    assert content(tmp_path / "out") == OLD | {"vae_encoder/model.onnx": b"mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_changed_file_that_the_output_no_longer_has_stays(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    write_file(tmp_path / "out" / "safety_checker" / "model.onnx", b"mine")
+    publish_files(tmp_path / "out", NEW)
+    assert content(tmp_path / "out") == NEW | {"safety_checker/model.onnx": b"mine"}
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    shutil.move(tmp_path / "out" / "unet", tmp_path / "elsewhere")
+    (tmp_path / "out" / "unet").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="files or links .* must go: unet; move them away"):
+        publish_files(tmp_path / "out", NEW)
+    assert (tmp_path / "elsewhere" / "model.onnx").read_bytes() == OLD["unet/model.onnx"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", ".", "..", "/", "/etc/passwd", "../f", "a/../../f", "a//b", "a/./b", "a/", "C:/f", "C:f", "a\\b",
+        "\\\\host\\f", "a\0b", "a\nb", "nul", "NUL.txt", "unet/con", "a/COM1.onnx", "a/lpt9 .x", "a.", "a ", "a:stream", "\ud800",
+        None, 3, [], "olivelike.json", ".olivelike-journal.json",
+    ],
+)  # fmt: skip
+def test_a_record_of_what_is_no_plain_path_is_none(tmp_path, path):
+    publish_files(tmp_path / "out", OLD)
+    file = tmp_path / "out" / "olivelike.json"
+    content = json.loads(file.read_bytes())
+    content["files"] = {path: content["files"]["model_index.json"]} if isinstance(path, str) else [path]
+    file.write_text(json.dumps(content))
+    assert OutputRecord.read(tmp_path / "out") is None
+
+
+def test_a_disk_that_cannot_sync_folders_takes_an_output(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    publish_files(tmp_path / "out", OLD)
+    publish_files(tmp_path / "out", NEW)
+    assert is_whole(tmp_path / "out", NEW)
+
+
+def test_a_writer_hears_of_any_error_of_its_file(tmp_path):
+    with pytest.raises(BufferError), HashedFile(tmp_path / "file") as file:
+        for _ in range(10):
+            file.write(memoryview(b"abcdef")[::2])
