@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.layout import LAYOUTS, TOKENIZERS
-from olivelike.output.files import is_plain
+from olivelike.output.files import explained, is_plain
 from olivelike.output.folder import INDEX_FILE
 from olivelike.output.publish import Existing, check_is_ours, check_places, resolved
 from olivelike.output.record import OutputRecord
 from olivelike.output.state import is_right
 from olivelike.plan import PIPELINE
+from olivelike.registry.text_paths import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -94,9 +95,9 @@ def _is_inside(inner: Path, outer: Path) -> bool:
     """Tell whether a path is another or lies below it, however file systems spell them."""
     if inner.is_relative_to(outer):
         return True
-    if not outer.exists():
+    if not exists(outer):
         return False
-    return any(path.exists() and path.samefile(outer) for path in (inner, *inner.parents))
+    return any(exists(path) and path.samefile(outer) for path in (inner, *inner.parents))
 
 
 def check_output(prepared: Prepared, output: Output) -> None:
@@ -164,7 +165,9 @@ def check_room(prepared: Prepared, output: Output) -> None:
     Raises:
         UsageError: naming the files.
     """
-    if output.path.is_dir():
+    if not output.path.is_dir():
+        return
+    with explained(output.path):
         existing = existing_files(prepared, output, OutputRecord.read(output.path))
         check_places(existing, _expected(prepared, output), {}, overwrite=prepared.options.overwrite)
 

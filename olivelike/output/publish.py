@@ -84,11 +84,11 @@ def check_is_ours(output: Path) -> None:
         UsageError: when `output` is a file, a folder with files but without our record, or one with a journal
             that is not its own.
     """
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"output {output} is a file; name a folder")
-    if read_journal(resolved(output)) is not None:  # Left by a killed process; the record comes last.
-        return
     with explained(output):
+        if output.exists() and not output.is_dir():
+            raise UsageError(f"output {output} is a file; name a folder")
+        if read_journal(resolved(output)) is not None:  # Left by a killed process; the record comes last.
+            return
         empty = not output.is_dir() or not any(output.iterdir())
     if not empty and (is_link(output / RECORD_FILE) or OutputRecord.read(output) is None):
         raise UsageError(
@@ -218,11 +218,11 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
         StoreError: when the disk refuses.
     """
     output = resolved(output)
-    journal = read_journal(output)
-    if journal is None:
-        return False
-    folder = output.parent / journal.staging
     with explained(output):
+        journal = read_journal(output)
+        if journal is None:
+            return False
+        folder = output.parent / journal.staging
         left = [path for path in journal.moved if is_file(content_of(folder) / path)]
         check_places(Existing(output, journal.replaced), left, journal.moved, overwrite=overwrite)
         gone = [path for path in journal.gone if Existing(output, journal.gone).has_ours(path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -172,10 +173,7 @@ def test_a_collection_that_fails_is_told(project: Project) -> None:
 
 
 READ_ONLY = """
-import os, sys
-if os.geteuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
+import sys
 from olivelike.engine import Options, run
 from olivelike.errors import OlivelikeError
 from pathlib import Path
@@ -189,23 +187,18 @@ except OlivelikeError as error:
 
 @pytest.fixture
 def sealed(project: Project) -> Project:
-    """The project, for a user who may read its store and write nothing but its folder `models`."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        shutil.move(project.folder, Path(folder, "project"))
-        moved = Project(Path(folder, "project"))
-        (moved.folder / "models").chmod(0o777)
-        cache = moved.folder / "cache"
-        for path in (*cache.rglob("*"), cache):
-            path.chmod(0o555 if path.is_dir() else 0o444)
-        yield moved
-        for path in (cache, *cache.rglob("*")):
-            path.chmod(0o755)
+    """The project with a store that nobody may write."""
+    cache = project.folder / "cache"
+    for path in (*cache.rglob("*"), cache):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    yield project
+    for path in (cache, *cache.rglob("*")):
+        path.chmod(0o755)
 
 
 def run_sealed(project: Project, output: str, *overrides: str) -> str:
+    """Run without the privilege to write everywhere; return what is printed."""
+    as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     command = [
         sys.executable,
         "-c",
@@ -214,12 +207,15 @@ def run_sealed(project: Project, output: str, *overrides: str) -> str:
         project.folder / "models" / output,
         *overrides,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    done = subprocess.run([*as_others, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no such users")
+@pytest.mark.skipif(
+    sys.platform == "win32" or (os.geteuid() == 0 and shutil.which("setpriv") is None),
+    reason="may write anywhere",
+)
 def test_a_read_only_store_serves_a_new_output_and_says_what_it_lacks(sealed: Project) -> None:
     before = {path: path.stat().st_mtime_ns for path in (sealed.folder / "cache").rglob("*")}
     assert run_sealed(sealed, "new") == ""
@@ -276,7 +272,7 @@ def test_a_run_that_is_killed_under_its_journal_is_completed_with_another_store_
     project.run(cache_dir=project.folder / "other")
     assert project.executed() == set()
     assert sorted(path.name for path in (project.output / "vae_decoder").iterdir()) == ["notes.txt"]
-    assert project.run(cache_dir=project.folder / "other").executed == 0
+    assert project.run().executed == 0
     assert project.leftovers() == []
 
 
@@ -296,7 +292,8 @@ def test_two_spellings_of_one_output_exclude_each_other(project: Project) -> Non
 
     (project.output / "tokenizer" / "merges.txt").unlink()
     run(str(project.workflow), Options(overrides=("target.device_id=1",)), listen)
-    assert inner[0].wait(60) == 0
+    inner[0].communicate(timeout=60)
+    assert inner[0].returncode == 0
 
 
 WAITS = """

@@ -370,8 +370,8 @@ def test_nothing_is_written_through_a_link(tmp_path):
     "path",
     [
         "", ".", "..", "/", "/etc/passwd", "../f", "a/../../f", "a//b", "a/./b", "a/", "C:/f", "C:f", "a\\b",
-        "\\\\host\\f", "a\0b", "a\nb", "nul", "NUL.txt", "unet/con", "a/COM1.onnx", "a/lpt9 .x", "a.", "a ", "a:stream", "\ud800",
-        None, 3, [], "olivelike.json", ".olivelike-journal.json",
+        "\\\\host\\f", "a\0b", "a\nb", "nul", "NUL.txt", "unet/con", "a/COM1.onnx", "a/lpt9 .x",
+        "a.", "a ", "a:stream", "\ud800", None, 3, [], "olivelike.json", ".olivelike-journal.json",
     ],
 )  # fmt: skip
 def test_a_record_of_what_is_no_plain_path_is_none(tmp_path, path):
