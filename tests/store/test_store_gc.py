@@ -283,8 +283,8 @@ def test_collecting_walks_through_the_objects_once(tmp_path):
     walked.clear()
     report = store.gc(grace_seconds=-1)
     assert [walked.count(store.root / name) for name in ("objects", "actions")] == [1, 1]
-    assert (report.before_bytes - report.after_bytes, report.objects_removed) == (1000, 1)
-    assert report.after_bytes == store.size().total
+    assert (report.bytes_freed, report.objects_removed) == (1000, 1)
+    assert report.bytes_after == store.size().total
 
 
 @pytest.mark.parametrize("system", ["posix", "nt"])
