@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
-from olivelike.engine.outputs import existing_files, remember_pipeline
+from olivelike.engine.outputs import existing_files, other_sources, remember_pipeline
 from olivelike.errors import DamagedError
 from olivelike.layout import LAYOUTS, TOKENIZERS
 from olivelike.model import Architecture
@@ -69,6 +69,8 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():
+        return False
+    if other_sources(prepared, output, record) is not None:
         return False
     wanted = _assets(prepared, assets, record.components, output)
     if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
@@ -137,7 +139,8 @@ def publish_output(
         written[path] = facts["sha256"]
     workflow = prepared.workflow.workflow
     target = workflow.target.choice()
-    if not written and before is not None and before.files.keys() == files.keys() and before.target == target:
+    same = before is not None and before.files.keys() == files.keys() and before.target == target
+    if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
     record = OutputRecord(
         workflow.name,

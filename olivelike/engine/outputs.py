@@ -114,24 +114,28 @@ def check_output(prepared: Prepared, output: Output) -> None:
         raise UsageError(
             f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
         )
-    if not prepared.options.overwrite:
-        _check_same_pipeline(prepared, output, before)
+    others = None if prepared.options.overwrite else other_sources(prepared, output, before)
+    if others is not None:
+        target = before.target.get("name", "an unknown target")
+        raise UsageError(
+            f"output {output.path} holds another pipeline, made from {others[0]} for {target} by the workflow "
+            f"{before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace it with "
+            f"one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
+        )
 
 
-def _check_same_pipeline(prepared: Prepared, output: Output, before: OutputRecord) -> None:
-    """Tell pipelines apart by what their source is called, and, where this store made both, by where it was."""
+def other_sources(prepared: Prepared, output: Output, before: OutputRecord) -> tuple[str, str] | None:
+    """Return the source that an output was made from and this run's, `None` if they are one.
+
+    They are told apart by what they are called, and, where this store made the output, by where they are.
+    """
     origin = prepared.source.origin
     known = prepared.store.recall_json(_HINTS, str(resolved(output.path)))
-    elsewhere = isinstance(known, str) and known != origin.get("path") and Path(known).exists()
-    if _name(before.source) == _name(origin) and not (elsewhere and "path" in origin):
-        return
-    was, now = (known, str(origin.get("path"))) if elsewhere else (_name(before.source), _name(origin))
-    target = before.target.get("name", "an unknown target")
-    raise UsageError(
-        f"output {output.path} holds another pipeline, made from {was} for {target} by the workflow "
-        f"{before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace it with one "
-        f"from {now}: choose another folder with --output, or replace it with --overwrite"
-    )
+    place = origin.get("path")
+    if place is not None and isinstance(known, str) and known != place and exists(Path(known)):
+        return known, str(place)
+    was, now = _name(before.source), _name(origin)
+    return None if was == now else (was, now)
 
 
 def remember_pipeline(prepared: Prepared, output: Output) -> None:

@@ -79,6 +79,7 @@ def test_a_folder_that_holds_another_pipeline_is_replaced_only_when_asked(projec
     assert str(refused.value).endswith("or replace it with --overwrite")
     assert project.files() == before
     assert project.run("source=./painter", overwrite=True).executed == 0
+    assert project.run("source=./painter").executed == 0
 
 
 def test_another_file_of_the_same_name_is_another_pipeline(project: Project) -> None:
@@ -88,6 +89,10 @@ def test_another_file_of_the_same_name_is_another_pipeline(project: Project) -> 
     with pytest.raises(UsageError, match="holds another pipeline, made from .*/project/checkpoint for"):
         project.run("source=./other/checkpoint")
     assert project.run().executed == 0
+    project.run("source=./other/checkpoint", overwrite=True)
+    assert project.run("source=./other/checkpoint").executed == 0
+    with pytest.raises(UsageError, match="made from .*/other/checkpoint for"):
+        project.run()
 
 
 def test_a_moved_checkout_goes_on_with_its_output(project: Project, tmp_path: Path) -> None:
