@@ -80,7 +80,7 @@ def _inputs(
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
-    # Many files, few folders; links to files are followed one by one.
+    # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
     yield from (("LoRA", opened.file.path) for opened in additions.loras)
     yield from (("embedding", opened.path) for opened in additions.embeddings)
@@ -153,10 +153,8 @@ def _name(origin: Mapping[str, Any]) -> str:
 
 def existing_files(prepared: Prepared, output: Output, before: OutputRecord | None) -> Existing:
     """Return what lies in an output; files that the store has seen unchanged are not read again."""
-    path = resolved(output.path)
-    return Existing(
-        path, before.files if before is not None else {}, partial(_is_current, path, prepared.store)
-    )
+    is_current = partial(_is_current, output.path, prepared.store)
+    return Existing(resolved(output.path), before.files if before is not None else {}, is_current)
 
 
 def _is_current(folder: Path, store: Store, relative: str, facts: Mapping[str, Any]) -> bool:

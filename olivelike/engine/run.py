@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """How often a run starts over when it finds stored objects damaged."""
 
+_SHOWN = 5
+"""How many of many things a message names."""
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -179,7 +182,8 @@ class _Run:
             planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None
         ]
         if missing or self._options.clean_cache:
-            what = f"lacks {', '.join(missing)}" if missing else "can't be cleaned"
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            what = f"lacks {', '.join(missing[:_SHOWN])}{more}" if missing else "can't be cleaned"
             raise StoreError(
                 f"the store {self._store.root} is read-only and {what}; make it writable, or put the store elsewhere "
                 "with --cache-dir"

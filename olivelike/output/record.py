@@ -77,7 +77,7 @@ class OutputRecord:
             and all(isinstance(facts, dict) for facts in self.components.values())
             and all(isinstance(items, list) for items in (self.loras, self.embeddings))
             and is_file_table(self.files)
-            and not {RECORD_FILE, JOURNAL_FILE} & self.files.keys()
+            and not {RECORD_FILE, JOURNAL_FILE} & {path.casefold() for path in self.files}
         )
 
     def model_file(self, component: str) -> str:
