@@ -54,8 +54,8 @@ def check_apart(
         for what, path in inputs:
             if _meet(path, output.path):
                 raise UsageError(
-                    f"output {output.path} and the {what} {path} are or hold one another: a run would replace what it "
-                    "reads; choose another folder with --output"
+                    f"output {output.path} overlaps the {what} {path}: a run would replace what it reads; choose another "
+                    "folder with --output"
                 )
         if _is_inside(resolved(output.path), resolved(store.root)):
             raise UsageError(
@@ -65,7 +65,7 @@ def check_apart(
         for other in seen:
             if _meet(other.path, output.path):
                 raise UsageError(
-                    f"the outputs {other.path} and {output.path} are or hold one another; give each a folder of its own"
+                    f"the outputs {other.path} and {output.path} overlap; give each a folder of its own"
                 )
         seen.append(output)
 

@@ -29,7 +29,7 @@ def test_an_output_that_meets_the_source_or_the_store_is_refused_before_anything
 ) -> None:
     (project.folder / "link").symlink_to(project.folder / "checkpoint")
     before = {path: path.stat().st_mtime_ns for path in (project.folder / "checkpoint").rglob("*")}
-    with pytest.raises(UsageError, match="are or hold one another|lies in the store"):
+    with pytest.raises(UsageError, match="overlaps the source|lies in the store"):
         project.run(output=project.folder / output)
     assert project.events == []
     assert {path: path.stat().st_mtime_ns for path in (project.folder / "checkpoint").rglob("*")} == before
@@ -57,7 +57,7 @@ def test_a_vae_or_a_lora_inside_the_output_is_refused(project: Project, what: st
         loras = (str(path),)
     with pytest.raises(
         UsageError,
-        match=f"the {what} .* are or hold one another".replace("vae", "VAE").replace("lora", "LoRA"),
+        match=f"overlaps the {what} ".replace("vae", "VAE").replace("lora", "LoRA"),
     ):
         project.run(*overrides, loras=loras)
 
