@@ -54,8 +54,8 @@ def check_apart(
         for what, path in inputs:
             if _meet(path, output.path):
                 raise UsageError(
-                    f"output {output.path} overlaps the {what} {path}: a run would replace what it reads; choose another "
-                    "folder with --output"
+                    f"output {output.path} overlaps the {what} {path}: a run would replace what it reads; choose "
+                    "another folder with --output"
                 )
         if _is_inside(resolved(output.path), resolved(store.root)):
             raise UsageError(
