@@ -133,7 +133,7 @@ def main() -> None:
         shutil.rmtree(project / "models")
         show("output deleted", run(workflow))
         workflow = write_workflow(project, second)
-        other = run(workflow)
+        other = run(workflow, "--overwrite")
         show("another checkpoint", other)
         print(f"\nanother checkpoint / from nothing: {other.seconds / cold.seconds:.2f}")
         print(f"nothing changed, all five: {', '.join(f'{m.seconds:.2f}' for m in unchanged)} s; ", end="")

@@ -59,6 +59,7 @@ def ablate(
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
+    overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
@@ -80,6 +81,7 @@ def ablate(
     chosen = dataclasses.replace(
         shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras),
         keep_going=True,
+        overwrite=overwrite,
     )
     prepared = engine.prepare(workflow, chosen, writes=False)
     verified_rows(

@@ -49,6 +49,7 @@ def convert(
         typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
     ] = None,
     cache_dir: shared.CacheDir = None,
+    overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
     json: Annotated[
         bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
@@ -74,7 +75,9 @@ def convert(
         layout,
     )
     command = wish.command(allow_pickle=allow_pickle)
-    options = engine.Options(cache_dir=cache_dir, allow_pickle=allow_pickle, command=command)
+    options = engine.Options(
+        cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, command=command
+    )
     here = Path.cwd()
     text = engine.draft_workflow(wish, options, here)
     write = write_error if json else write_line

@@ -78,6 +78,12 @@ StoreDir = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace another pipeline in the output, and files in it that were changed since."
+    ),
+]
 AllowPickle = Annotated[
     bool,
     typer.Option(

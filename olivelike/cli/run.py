@@ -39,6 +39,7 @@ def run(
             help="What all nodes together may use, such as 8GiB; by default four fifths of what is free.",
         ),
     ] = None,
+    overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
     json: Annotated[
@@ -63,6 +64,7 @@ def run(
         keep_going=keep_going,
         workers=workers,
         memory_limit=_bytes(memory_limit),
+        overwrite=overwrite,
     )
     from olivelike import engine
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
-from olivelike.errors import DamagedError, UsageError
+from olivelike.engine.outputs import existing_files, other_sources, remember_pipeline
+from olivelike.errors import DamagedError
 from olivelike.layout import LAYOUTS, TOKENIZERS
 from olivelike.model import Architecture
+from olivelike.output.files import write_file
 from olivelike.output.folder import INDEX_FILE, component_config, index, to_json
-from olivelike.output.publish import publish, staging_folder, write_file
+from olivelike.output.publish import discard_staging, publish, staging_folder
 from olivelike.output.record import OutputRecord
 from olivelike.output.state import is_current, remember
 from olivelike.plan import PIPELINE
@@ -55,20 +56,7 @@ class Stagings:
     def discard(self) -> None:
         """Remove the staging folders that were not published."""
         for root in self.roots.values():
-            shutil.rmtree(root, ignore_errors=True)
-
-
-def check_layout(output: Output, *, only: bool) -> None:
-    """Refuse to lay out a part of a folder for one client while the rest is for another.
-
-    Raises:
-        UsageError: if `only` some components are made, and the folder has another layout.
-    """
-    before = OutputRecord.read(output.path) if only else None
-    if before is not None and before.layout != output.layout:
-        raise UsageError(
-            f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
-        )
+            discard_staging(root)
 
 
 def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
@@ -82,6 +70,8 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():
         return False
+    if other_sources(prepared, output, record) is not None:
+        return False
     wanted = _assets(prepared, assets, record.components, output)
     if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
         return False
@@ -93,13 +83,14 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
 
 def publish_output(
     prepared: Prepared, resolver: Resolver, execution: Execution, output: Output, stagings: Stagings
-) -> bool:
+) -> list[str] | None:
     """Publish one output: the components that were materialised, and what belongs beside them.
 
     Returns:
-        False if the folder already held all of it.
+        Files that the output no longer has, left alone since they were changed; `None` if it already held all.
 
     Raises:
+        UsageError: when somebody else's file is in the way; the output is as it was.
         StoreError: when the disk is full or read-only; the output is as it was.
     """
     before = OutputRecord.read(output.path)
@@ -148,8 +139,9 @@ def publish_output(
         written[path] = facts["sha256"]
     workflow = prepared.workflow.workflow
     target = workflow.target.choice()
-    if not written and before is not None and before.files.keys() == files.keys() and before.target == target:
-        return False
+    same = before is not None and before.files.keys() == files.keys() and before.target == target
+    if before is not None and same and not written and other_sources(prepared, output, before) is None:
+        return None
     record = OutputRecord(
         workflow.name,
         target,
@@ -160,10 +152,14 @@ def publish_output(
         [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
         output.layout,
     )
-    publish(staging, output.path, record, before)
+    existing = existing_files(prepared, output, before)
+    kept = publish(
+        staging, output.path, record, before, existing.is_current, overwrite=prepared.options.overwrite
+    )
     for path, sha256 in written.items():
         remember(output.path / path, prepared.store, sha256)
-    return True
+    remember_pipeline(prepared, output)
+    return kept
 
 
 def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:

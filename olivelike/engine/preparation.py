@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.additions import check_additions, open_additions
+from olivelike.engine.outputs import check_apart
 from olivelike.errors import UsageError
 from olivelike.output.record import RECORD_FILE
 from olivelike.output.state import OutputStates
 from olivelike.plan import Resolver, build_nodes, check_chains, make_plan
+from olivelike.registry.text_paths import may_be_path
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow
@@ -51,6 +53,8 @@ class Options:
     allow_pickle: bool = False
     command: str | None = None
     """What was typed, where that stands in place of a workflow file."""
+    overwrite: bool = False
+    """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
 
 
 class History:
@@ -106,6 +110,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
 
     Raises:
         WorkflowError: for a wrong workflow file.
+        UsageError: for an output that meets the source, or anything else that is read.
         SourceError: for a missing or damaged source.
         StoreError: for a store that can't be used.
     """
@@ -125,6 +130,8 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
     )
+    if options.until is None:
+        check_apart(outputs, loaded, source, additions, store)
     check_additions(additions, loaded, source)
     check_chains(loaded, source, additions, materialized=options.until is None)
     history = History(store, loaded.workflow.name)
@@ -176,6 +183,8 @@ def _outputs(loaded: LoadedWorkflow, options: Options) -> tuple[Output, ...]:
     outputs = loaded.workflow.outputs
     if options.output is None:
         return outputs
+    if not may_be_path(str(options.output)):
+        raise UsageError("--output is no path: it holds a null character; name a folder")
     folder = Path(os.path.abspath(options.output))  # noqa: PTH100  (links stay)
     if loaded.sweep:
         return tuple(replace(output, path=folder / (output.variant or "")) for output in outputs)

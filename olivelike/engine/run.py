@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.assemble import Stagings, assets_are_current, check_layout, publish_output
+from olivelike.engine.assemble import Stagings, assets_are_current, publish_output
+from olivelike.engine.outputs import check_output, check_room
 from olivelike.engine.preparation import prepare
 from olivelike.errors import (
     DamagedError,
@@ -21,7 +23,8 @@ from olivelike.errors import (
     error_of,
 )
 from olivelike.executor.events import Event
-from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover
+from olivelike.output.journal import JOURNAL_FILE
+from olivelike.output.publish import recover, resolved
 from olivelike.plan import PIPELINE, all_hits, judge
 from olivelike.store import new_run_id
 
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 """How often a run starts over when it finds stored objects damaged."""
+
+_SHOWN = 5
+"""How many of many things a message names."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class _Run:
         self._start = start
         self._id = new_run_id()
         self._executor: Executor | None = None
+        self._has_ended = False
         # With `until`, nothing is published.
         self._outputs = () if self._options.until is not None else prepared.outputs
 
@@ -114,13 +121,14 @@ class _Run:
             self._emit("warning", message=warning)
         try:
             for output in self._outputs:
-                check_is_ours(output.path)
-                check_layout(output, only=bool(self._options.only))
+                check_output(self._prepared, output)
             if self._is_up_to_date():
                 return self._finish("ok", None)
+            if not self._store.writable:
+                self._check_is_stored()
             with contextlib.ExitStack() as stack:
                 self._take_outputs(stack)
-                root = stack.enter_context(self._store.live_run(self._id))
+                root = stack.enter_context(self._store.live_run(self._id)) if self._store.writable else None
                 stagings = stack.enter_context(Stagings(self._prepared, self._outputs))
                 execution = self._execute_and_publish(stagings, root)
             failed = [result for result in execution.results.values() if result.status == "failed"]
@@ -134,6 +142,9 @@ class _Run:
         except OlivelikeError as error:
             self._finish("failed", self._so_far(), str(error))
             raise
+        finally:
+            if not self._has_ended:  # A bug ends it, ours or that of a listener.
+                self._finish("failed", self._so_far(), f"a bug: {type(sys.exception()).__name__}")
 
     def _so_far(self) -> Execution | None:
         return self._executor.execution if self._executor is not None else None
@@ -160,20 +171,42 @@ class _Run:
         action = hits[f"{PIPELINE}.assets"].action
         return action is not None and assets_are_current(self._prepared, action.outputs["assets"], output)
 
+    def _check_is_stored(self) -> None:
+        """Refuse a run that would have to store something where nothing can be stored.
+
+        Raises:
+            StoreError: naming what is missing.
+        """
+        nodes = self._prepared.plan().nodes
+        missing = [
+            planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None
+        ]
+        if missing or self._options.clean_cache:
+            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+            what = f"lacks {', '.join(missing[:_SHOWN])}{more}" if missing else "can't be cleaned"
+            raise StoreError(
+                f"the store {self._store.root} is read-only and {what}; make it writable, or put the store elsewhere "
+                "with --cache-dir"
+            )
+
     def _take_outputs(self, stack: contextlib.ExitStack) -> None:
-        """Lock the output folders against other runs, in one order for all."""
+        """Lock the output folders against other runs, in one order for all; look at them once more."""
         from olivelike.digest import digest_json
 
-        for path in sorted({str(output.path) for output in self._outputs}):
+        # However it is spelled, or reached through links, one folder has one lock. A read-only store has no locks.
+        folders = {str(resolved(output.path)).casefold(): str(output.path) for output in self._outputs}
+        for folder, path in sorted(folders.items()) if self._store.writable else ():
 
             def waiting(path: str = path) -> None:
                 self._emit("warning", message=f"waiting for another run that writes {path}")
 
-            stack.enter_context(self._store.lock(digest_json(["output-lock/1", path]), waiting))
+            stack.enter_context(self._store.lock(digest_json(["output-lock/1", folder]), waiting))
         for output in self._outputs:
-            recover(output.path)
+            recover(output.path, overwrite=self._options.overwrite)
+            check_output(self._prepared, output)
+            check_room(self._prepared, output)
 
-    def _execute_and_publish(self, stagings: Stagings, root: Root) -> Execution:
+    def _execute_and_publish(self, stagings: Stagings, root: Root | None) -> Execution:
         """Execute and publish; what turns out damaged in the store is set aside, and all starts over."""
         for attempt in range(ATTEMPTS):
             stagings.renew()
@@ -183,7 +216,7 @@ class _Run:
                 execution = self._execute(resolver, stagings, root, force=attempt == 0)
                 self._publish(execution, resolver, stagings)
             except DamagedError as error:
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or not self._store.writable:
                     raise
                 self._emit("warning", message=f"{error}; checking the store and starting over")
                 self._store.verify(repair=True)
@@ -191,7 +224,9 @@ class _Run:
                 return execution
         raise AssertionError
 
-    def _execute(self, resolver: Resolver, stagings: Stagings, root: Root, *, force: bool) -> Execution:
+    def _execute(
+        self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool
+    ) -> Execution:
         from olivelike.executor.executor import Executor
         from olivelike.executor.memory import default_limit
 
@@ -220,14 +255,18 @@ class _Run:
         for output in self._outputs:
             if failed and not (self._options.keep_going and self._is_complete(output, execution)):
                 continue
-            changed = publish_output(self._prepared, resolver, execution, output, stagings)
-            self._emit("output_published" if changed else "output_unchanged", path=str(output.path))
+            kept = publish_output(self._prepared, resolver, execution, output, stagings)
+            if kept:
+                names = ", ".join(kept)
+                self._emit("warning", message=f"left in {output.path}, since they were changed: {names}")
+            self._emit("output_unchanged" if kept is None else "output_published", path=str(output.path))
 
     def _is_complete(self, output: Output, execution: Execution) -> bool:
         nodes = [node for node in self._prepared.nodes if node.output == output or node.kind == "assets"]
         return all(execution.results[node.id].status in {"hit", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:
+        self._has_ended = True
         results = list(execution.results.values()) if execution else []
         total = len(self._prepared.nodes)
         up_to_date = status == "ok" and execution is None
@@ -241,9 +280,11 @@ class _Run:
             execution.peak_memory_bytes if execution else 0,
             tuple(output.path for output in self._outputs),
         )
-        if not up_to_date:
-            result = replace(result, report=self._keep(result, results, error))
-        self._emit("run_finished", **result.to_json())
+        try:
+            if not up_to_date:
+                result = replace(result, report=self._keep(result, results, error))
+        finally:
+            self._emit("run_finished", **result.to_json())
         return result
 
     def _keep(self, result: RunResult, nodes: Sequence[NodeResult], error: str | None) -> Path | None:
@@ -251,10 +292,19 @@ class _Run:
         from olivelike.engine.record import run_record
         from olivelike.report import write_report
 
+        if not self._store.writable:
+            if result.status == "ok":  # An error names them.
+                self._store.drop_temporary_logs()
+            self._emit(
+                "warning", message="the store is read-only: no record of this run was kept, and no report"
+            )
+            return None
         record = run_record(self._prepared, result, nodes, error)
-        with contextlib.suppress(StoreError):  # A full disk is what the run may be failing of.
-            self._store.put_run(record)
-            self._store.gc()
+        for keep in (lambda: self._store.put_run(record), self._store.gc):
+            try:
+                keep()
+            except StoreError as failure:  # A full disk is what the run may be failing of.
+                self._emit("warning", message=f"after the run: {failure}")
         try:
             return write_report(record, self._store.run_folder(self._id))
         except (OSError, StoreError) as failure:

@@ -100,11 +100,15 @@ class Executor:
         workers: int,
         memory_limit: int,
         listener: Listener,
-        root: Root,
+        root: Root | None,
         force: bool,
         began: float,
     ) -> None:
-        """Set up; `force` drops stored results in place of using them, `began` is when the run did (`perf_counter`)."""
+        """Set up.
+
+        `force` drops stored results in place of using them, `root` is that of a store that may be written, and `began`
+        is when the run did (`perf_counter`).
+        """
         self._nodes = {node.id: node for node in nodes}
         self._workflow, self._source, self._additions = workflow, source, additions
         self._store, self._resolver = store, resolver
@@ -186,7 +190,7 @@ class Executor:
                 if resolution.action is not None:
                     self._store.drop_action(resolution.action.key)
                 resolution, reason = Resolution(resolution.key), "the cache was cleaned"
-            if resolution.key is not None and node.kind != "materialize":
+            if resolution.key is not None and node.kind != "materialize" and self._root is not None:
                 self._root.add([resolution.key.digest])
             self._resolutions[node.id] = resolution, reason
         return self._resolutions[node.id]

@@ -213,8 +213,8 @@ def _check_unchanged(job: Job) -> None:
 
 
 def _materialize(job: Job, store: Store, progress: Progress) -> Done:
+    from olivelike.output.files import explained
     from olivelike.output.materialize import materialize
-    from olivelike.output.publish import explained
 
     model = _model(job, store)
     if model.graph is None or model.weights is None:

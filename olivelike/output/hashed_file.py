@@ -29,7 +29,7 @@ class HashedFile:
         self._file = path.open("wb", buffering=0)
         self._hasher = hashlib.sha256()
         self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
         self.size = 0
@@ -77,5 +77,5 @@ class HashedFile:
                 if unsynced > _SYNC_BYTES:
                     self._flush()
                     unsynced = 0
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  (raised by `write`; a thread that ends leaves it waiting)
                 self._error = error

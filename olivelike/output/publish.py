@@ -2,75 +2,148 @@
 
 Everything is written into a staging folder beside the output first. A new output is one rename. Into an
 existing one, files are moved under a journal: a killed process leaves either the old folder, or a journal that
-the next run carries through.
+the next run carries through. No file is replaced or removed that is not as its record says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
-import secrets
-import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import StoreError, UsageError
+from olivelike.output.files import (
+    DISK,
+    explained,
+    facts_of,
+    holds,
+    is_file,
+    is_link,
+    obstacle,
+    sync_folders,
+    write_file,
+)
+from olivelike.output.journal import JOURNAL_FILE, Journal, facts_alone, read_journal
 from olivelike.output.record import RECORD_FILE, OutputRecord
+from olivelike.output.staging import content_of, discard, make_staging, new_name, proof
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
-JOURNAL_FILE = ".olivelike-journal.json"
-_PUBLISHING = "publishing-"
+    from olivelike.output.journal import Facts
+
+    IsCurrent = Callable[[str, Mapping[str, Any]], bool]
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What lies in an output folder already."""
+
+    output: Path
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What its record says of each file."""
+    is_current: IsCurrent | None = None
+    """Tells whether a file is as recorded; by default its bytes are hashed."""
+
+    def has_ours(self, relative: str) -> bool:
+        """Tell whether a path holds what an earlier run wrote there, and nobody has changed since."""
+        path, facts = self.output / relative, self.files.get(relative)
+        if facts is None or obstacle(self.output, relative) is not None or not is_file(path):
+            return False
+        return holds(path, facts) if self.is_current is None else self.is_current(relative, facts)
+
+
+def resolved(output: Path) -> Path:
+    """Return where an output really lies, links followed; it need not exist."""
+    return Path(os.path.realpath(output))
 
 
 def staging_folder(output: Path) -> Path:
-    """Make and return an empty staging folder beside `output`, named after this process.
+    """Make and return an empty folder for the new files of an output, beside it.
 
-    Staging folders of processes that no longer live are removed. If `output` is a link, the folder lies beside
-    what it points to: files can be moved within one disk only.
+    If `output` is a link, it lies beside what that points to: files can be moved within one disk only.
     """
-    output = output.resolve()
-    with explained(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale(output)
-        staging = output.parent / f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}"
-        staging.mkdir()
-    return staging
+    output = resolved(output)
+    journal = read_journal(output)
+    return make_staging(output, journal.staging if journal is not None else None)
+
+
+def discard_staging(staging: Path) -> None:
+    """Remove a folder from `staging_folder` with what it holds, unless it is published."""
+    discard(staging.parent)
 
 
 def check_is_ours(output: Path) -> None:
     """Refuse to write into a folder that holds something else.
 
     Raises:
-        UsageError: when `output` is a file, or a folder with files but without our record.
+        UsageError: when `output` is a file, a folder with files but without our record, or one with a journal
+            that is not its own.
     """
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"output {output} is a file; name a folder")
-    if (output / JOURNAL_FILE).exists():  # Left by a killed process; the record comes last.
-        return
     with explained(output):
-        foreign = output.is_dir() and any(output.iterdir()) and OutputRecord.read(output) is None
-    if foreign:
+        if output.exists() and not output.is_dir():
+            raise UsageError(f"output {output} is a file; name a folder")
+        if read_journal(resolved(output)) is not None:  # Left by a killed process; the record comes last.
+            return
+        empty = not output.is_dir() or not any(output.iterdir())
+    if not empty and (is_link(output / RECORD_FILE) or OutputRecord.read(output) is None):
         raise UsageError(
             f"output folder {output} holds files that olivelike did not write (it has no readable {RECORD_FILE}); "
             "choose another folder, or empty this one",
         )
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a small file durably, making its folder."""
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+def check_places(
+    existing: Existing, files: Iterable[str], made: Mapping[str, Facts], *, overwrite: bool
+) -> None:
+    """Refuse to write where somebody else's file lies; nothing is touched.
+
+    Args:
+        existing: What lies in the output.
+        files: What is to be written, by relative path.
+        made: Size and digest of those that are finished: such a file may lie there already.
+        overwrite: Whether files of ours that were changed may be replaced.
+
+    Raises:
+        UsageError: naming the files, and what to do.
+    """
+    foreign: list[str] = []
+    changed: list[str] = []
+    for relative in files:
+        path = existing.output / relative
+        blocked = obstacle(existing.output, relative)
+        if blocked is not None:
+            foreign.append(blocked)
+        elif not is_link(path) and not path.exists():
+            continue
+        elif not existing.has_ours(relative) and not (relative in made and holds(path, made[relative])):
+            was_ours = relative in existing.files and is_file(path)
+            (changed if was_ours else foreign).append(relative)
+    if foreign:
+        raise UsageError(
+            f"output {existing.output} has files or links that olivelike did not make where its own must go: "
+            f"{_listed(foreign)}; move them away, or choose another folder with --output"
+        )
+    if changed and not overwrite:
+        raise UsageError(
+            f"output {existing.output} has files that were changed since olivelike wrote them: {_listed(changed)}; "
+            "move them away to keep them, or replace them with --overwrite"
+        )
 
 
-def publish(staging: Path, output: Path, record: OutputRecord, before: OutputRecord | None) -> None:
+def publish(
+    staging: Path,
+    output: Path,
+    record: OutputRecord,
+    before: OutputRecord | None,
+    is_current: IsCurrent | None = None,
+    *,
+    overwrite: bool = False,
+) -> list[str]:
     """Move what `staging` holds into `output`, and remove what `before` recorded and `record` does not.
 
     Args:
@@ -78,119 +151,110 @@ def publish(staging: Path, output: Path, record: OutputRecord, before: OutputRec
         output: The output folder; need not exist.
         record: What the output holds then.
         before: What it held, if it existed.
+        is_current: Tells whether a file of the output is as recorded; by default its bytes are hashed.
+        overwrite: Whether files of ours that were changed may be replaced.
+
+    Returns:
+        Files that `record` does not have and `before` has, left alone since they were changed.
 
     Raises:
+        UsageError: when somebody else's file is in the way; the output is as it was.
         StoreError: when the disk is full or read-only; the output is as it was, or `recover` completes it.
     """
-    output = output.resolve()
+    output, folder = resolved(output), staging.parent
     write_file(staging / RECORD_FILE, record.to_bytes())
     with explained(output):
-        _sync_folders(staging)
+        sync_folders(staging)
         if not output.exists():
-            staging.rename(output)
-            _sync_folder(output.parent)
-            return
-        moved = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
-        moved.remove(RECORD_FILE)
-        gone = sorted(set(before.files if before else ()) - set(record.files))
-        publishing = staging.with_name(f"{_prefix(output)}{_PUBLISHING}{secrets.token_hex(4)}")
-        journal = {"staging": publishing.name, "moved": [*moved, RECORD_FILE], "gone": gone}
-        write_file(staging / JOURNAL_FILE, json.dumps(journal).encode())
+            DISK.replace(staging, output)
+            DISK.sync_folder(output.parent)
+            discard(folder)
+            return []
+        staged = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
+        staged.remove(RECORD_FILE)
+        moved = {path: facts_alone(record.files[path]) for path in staged}
+        existing = Existing(output, before.files if before is not None else {}, is_current)
+        check_places(existing, moved, moved, overwrite=overwrite)
+        dropped = [path for path in existing.files if path not in record.files]
+        gone = [path for path in dropped if existing.has_ours(path)]
+        replaced = {
+            path: facts_alone(existing.files[path]) if existing.has_ours(path) else facts_of(output / path)
+            for path in (*moved, RECORD_FILE)
+            if is_file(output / path)
+        }
+        moved[RECORD_FILE] = facts_of(staging / RECORD_FILE)
+        begun = new_name(output)
+        mark = proof(folder)
+        if mark is None or (output / JOURNAL_FILE).exists():
+            raise StoreError(
+                f"another run writes into {output}, or into {folder}; run again when it has ended"
+            )
+        journal = Journal(
+            output.stat().st_ino, begun.name, mark, moved, replaced,
+            {path: facts_alone(existing.files[path]) for path in gone},
+        )  # fmt: skip
+        write_file(folder / JOURNAL_FILE, journal.to_bytes())
         # From here on the files belong to the journal: whoever discards the staging folder must not find them.
-        staging.rename(publishing)
+        DISK.replace(folder, begun)
         try:
-            (publishing / JOURNAL_FILE).replace(output / JOURNAL_FILE)
+            DISK.replace(begun / JOURNAL_FILE, output / JOURNAL_FILE)
         except OSError:
-            shutil.rmtree(publishing, ignore_errors=True)
+            discard(begun)
             raise
-        _sync_folder(output)
-        _carry_through(output, journal)
+        DISK.sync_folder(output)
+        _carry_through(output, begun, moved, gone)
+    return sorted(path for path in set(dropped) - set(gone) if is_file(output / path))
 
 
-def recover(output: Path) -> bool:
-    """Carry a publication through that a killed process left half done; tell whether there was one."""
-    output = output.resolve()
-    journal = _read_journal(output)
-    if journal is None:
-        return False
+def recover(output: Path, *, overwrite: bool = False) -> bool:
+    """Carry a publication through that a killed process left half done; tell whether there was one.
+
+    Args:
+        output: The output folder.
+        overwrite: Whether files of ours that were changed since may be replaced.
+
+    Raises:
+        UsageError: when the journal is not one of this folder, or somebody else's file is in the way by now.
+        StoreError: when the disk refuses.
+    """
+    output = resolved(output)
     with explained(output):
-        _carry_through(output, journal)
+        journal = read_journal(output)
+        if journal is None:
+            return False
+        folder = output.parent / journal.staging
+        left = [path for path in journal.moved if is_file(content_of(folder) / path)]
+        check_places(Existing(output, journal.replaced), left, journal.moved, overwrite=overwrite)
+        gone = [path for path in journal.gone if Existing(output, journal.gone).has_ours(path)]
+        _carry_through(output, folder, journal.moved, gone)
     return True
 
 
-def _carry_through(output: Path, journal: dict[str, Any]) -> None:
-    staging = output.parent / journal["staging"]
-    for relative in journal["moved"]:
+def _carry_through(output: Path, folder: Path, moved: Collection[str], gone: Collection[str]) -> None:
+    for relative in moved:
         target = output / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # moved before, by a process that was killed
-            (staging / relative).replace(target)
-    for relative in journal["gone"]:
+            DISK.replace(content_of(folder) / relative, target)
+    for relative in gone:
         (output / relative).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            (output / relative).parent.rmdir()
-    _sync_folders(output)
+        with contextlib.suppress(OSError):  # until one is not empty
+            for parent in _folders(output, relative):
+                parent.rmdir()
+    for touched in sorted({parent for path in (*moved, *gone) for parent in _folders(output, path)}):
+        if touched.is_dir():
+            DISK.sync_folder(touched)
+    DISK.sync_folder(output)
     (output / JOURNAL_FILE).unlink(missing_ok=True)
-    shutil.rmtree(staging, ignore_errors=True)
+    discard(folder)
 
 
-def _read_journal(output: Path) -> dict[str, Any] | None:
-    try:
-        journal: dict[str, Any] = json.loads((output / JOURNAL_FILE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StoreError(f"can't read {output / JOURNAL_FILE}: {error.strerror}; make it readable") from error
-    except ValueError as error:
-        raise StoreError(f"{output / JOURNAL_FILE} is damaged; remove it and run again") from error
-    return journal
+def _folders(output: Path, relative: str) -> list[Path]:
+    """Return the folders that a file lies in below the output, the innermost first."""
+    return list((output / relative).parents)[: relative.count("/")]
 
 
-def _prefix(output: Path) -> str:
-    return f".{output.name}.staging-"
-
-
-def _remove_stale(output: Path) -> None:
-    import psutil
-
-    journal = _read_journal(output) or {"staging": None}
-    for path in list(output.parent.iterdir()):
-        if not path.name.startswith(_prefix(output)) or path.name == journal["staging"]:
-            continue
-        pid = path.name.removeprefix(_prefix(output)).partition("-")[0]
-        if not pid.isdigit() or not psutil.pid_exists(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync_folders(root: Path) -> None:
-    for path in (root, *(path for path in root.rglob("*") if path.is_dir())):
-        _sync_folder(path)
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name == "nt":  # Windows can't open folders, and needs no such call.
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn the file system's errors into ours, with a remedy.
-
-    Raises:
-        StoreError: for any `OSError` in the block.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            remedy = "free some space, or choose another folder with --output"
-        elif error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-            remedy = "choose a folder that you may write to with --output"
-        else:
-            remedy = "choose another folder with --output"
-        raise StoreError(f"can't write to {path}: {error.strerror or error}; {remedy}") from error
+def _listed(paths: list[str]) -> str:
+    names = list(dict.fromkeys(paths))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

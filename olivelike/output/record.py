@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.layout import DEFAULT
+from olivelike.output.journal import JOURNAL_FILE, is_file_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,22 +53,32 @@ class OutputRecord:
 
     @classmethod
     def read(cls, folder: Path) -> OutputRecord | None:
-        """Read the record of a folder; `None` if there is none, or it can't be read."""
+        """Read the record of a folder; `None` if there is none, or it can't be read.
+
+        A folder may come from anywhere: a record that names a file outside of it is no record.
+        """
+        path = folder / RECORD_FILE
         try:
-            content = json.loads((folder / RECORD_FILE).read_bytes())
-        except (OSError, ValueError):
+            content = json.loads(path.read_bytes()) if path.is_file() else None
+        except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
             return None
         try:
             record = cls(**content)
-            for facts in record.files.values():
-                _ = facts["size"], facts["sha256"]
-            for facts in record.components.values():
-                _ = facts.get("key")
-        except (TypeError, KeyError, AttributeError):
+        except TypeError:
             return None
-        return record
+        return record if record._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        return (
+            all(isinstance(text, str) for text in (self.workflow, self.layout))
+            and all(isinstance(table, dict) for table in (self.target, self.source, self.components))
+            and all(isinstance(facts, dict) for facts in self.components.values())
+            and all(isinstance(items, list) for items in (self.loras, self.embeddings))
+            and is_file_table(self.files)
+            and not {RECORD_FILE, JOURNAL_FILE} & {path.casefold() for path in self.files}
+        )
 
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_file
 from olivelike.output.record import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from olivelike.plan import Node
@@ -42,7 +43,7 @@ def is_current(folder: Path, record: OutputRecord, paths: Iterable[str], store: 
     A file whose size and times are those that were seen when it was last known to be right is taken as right;
     any other one is hashed.
     """
-    return all(_is_right(folder / path, record.files[path], store) for path in paths)
+    return all(is_right(folder / path, record.files[path], store) for path in paths)
 
 
 def remember(path: Path, store: Store, sha256: str) -> None:
@@ -50,9 +51,11 @@ def remember(path: Path, store: Store, sha256: str) -> None:
     store.remember_json(_HINTS, str(path), [sha256, *_stamp(path)])
 
 
-def _is_right(path: Path, recorded: dict[str, Any], store: Store) -> bool:
+def is_right(path: Path, recorded: Mapping[str, Any], store: Store) -> bool:
+    """Tell whether one file is as recorded."""
     try:
-        if path.stat().st_size != recorded["size"]:
+        status = path.stat()
+        if status.st_size != recorded["size"] or not stat.S_ISREG(status.st_mode):
             return False
         if store.recall_json(_HINTS, str(path)) == [recorded["sha256"], *_stamp(path)]:
             return True

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import os.path
 from pathlib import Path
 
@@ -10,6 +11,14 @@ from pathlib import Path
 def absolute(text: str | Path, folder: Path) -> Path:
     """Return an absolute path: `~` expanded, `..` removed, links kept; relative ones start at `folder`."""
     return Path(os.path.abspath(os.path.join(folder, os.path.expanduser(text))))
+
+
+def may_be_path(text: str) -> bool:
+    """Tell whether the system could have a file of this name at all."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def exists(path: Path) -> bool:

@@ -32,6 +32,10 @@ class FileSystem:
         """Tell whether there is a folder at the path."""
         return path.is_dir()
 
+    def may_write(self, folder: Path) -> bool:
+        """Tell whether a folder lets us put names into it; Windows tells only when it is tried."""
+        return os.access(folder, os.W_OK)
+
     def files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
         """Return every file below a folder with its status; what vanishes meanwhile is left out."""
         found = []

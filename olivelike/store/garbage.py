@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import StoreError
 from olivelike.store.failures import explained
-from olivelike.store.locks import held, try_lock
+from olivelike.store.locks import drop_lock, held
 from olivelike.store.reports import GcReport, StoreSize
 
 if TYPE_CHECKING:
@@ -46,23 +46,25 @@ class Garbage:
         """Remove leftovers, then the least recently used results until the store fits."""
         self._publisher.check_writable()
         with explained(self._layout.root, "clean"), self._exclusively():
-            before = self.size().total
+            before = self._size_beside_results()
             self._claims.sweep()
             self._roots.drop_dead()
             self._runs.drop_old()
             self._drop_key_locks()
             self._drop_quarantine(_QUARANTINE_SECONDS)
+            beside = self._size_beside_results()
+            # The results, which are most of a store, are walked through once.
             sweep = _Sweep(self._publisher, self._actions, self._roots, self._claims.others_since())
-            sweep.drop_unreferenced(time.time() - grace_seconds)
-            if self.size().total > max_bytes:
-                self._drop_quarantine(0.0)
-            excess = self.size().total - max_bytes
+            results = sweep.size()
+            before, after = before + results, beside + results
+            after -= sweep.drop_unreferenced(time.time() - grace_seconds)
+            if after > max_bytes:
+                after -= self._drop_quarantine(0.0)
             for action, used in sweep.least_recently_used():
-                if excess <= 0:
+                if after <= max_bytes:
                     break
                 if action.key not in sweep.keys and used < sweep.others_since:
-                    excess -= sweep.drop(action)
-            after = self.size().total
+                    after -= sweep.drop(action)
         return GcReport(before, after, max_bytes, sweep.actions_removed, sweep.objects_removed)
 
     def drop(self, keys: Iterable[str]) -> int:
@@ -107,21 +109,27 @@ class Garbage:
             files={name: len(found) for name, found in files.items()},
         )
 
+    def _size_beside_results(self) -> int:
+        folders = [path for name, path in self._layout.folders.items() if name not in ("objects", "actions")]
+        return sum(status.st_size for folder in folders for _, status in self._fs.files(folder))
+
     def _exclusively(self) -> contextlib.AbstractContextManager[None]:
         path = self._layout.lock("gc")
         self._fs.make_folder(path.parent)
         return held(path)
 
-    def _drop_quarantine(self, older_than_seconds: float) -> None:
+    def _drop_quarantine(self, older_than_seconds: float) -> int:
+        freed = 0
         for path, status in self._fs.files(self._layout.quarantine):
             if status.st_ctime <= time.time() - older_than_seconds:
                 self._fs.remove(path)
+                freed += status.st_size
+        return freed
 
     def _drop_key_locks(self) -> None:
         for path, status in self._fs.files(self._layout.key_locks):
-            if status.st_mtime < time.time() - _KEY_LOCK_SECONDS and (lock := try_lock(path)):
-                self._fs.remove(path)
-                lock.release()
+            if status.st_mtime < time.time() - _KEY_LOCK_SECONDS:
+                drop_lock(path, self._fs.remove)
 
 
 class _Sweep:
@@ -139,6 +147,11 @@ class _Sweep:
         self._counts = Counter(part for action in self.actions.values() for part in action.parts)
         self.actions_removed = 0
         self.objects_removed = 0
+
+    def size(self) -> int:
+        """Return the bytes of all results."""
+        records = self._fs.files(self._layout.actions)
+        return sum(status.st_size for _, status in (*self._objects.items(), *records))
 
     def least_recently_used(self) -> list[tuple[Action, float]]:
         """Return the actions with the time of their last use, oldest first."""
@@ -159,16 +172,18 @@ class _Sweep:
                 freed += self._drop_object(path, status, self.others_since)
         return freed
 
-    def drop_unreferenced(self, older_than: float) -> None:
-        """Remove objects that no action has as a part, and actions that lack one, if they are old enough."""
+    def drop_unreferenced(self, older_than: float) -> int:
+        """Remove old objects that no action has as a part, and old actions that lack one; return the bytes freed."""
         limit = min(older_than, self.others_since)
+        freed = 0
         for action in list(self.actions.values()):
             incomplete = any(self._layout.object(part) not in self._objects for part in action.parts)
             if incomplete and self._used(action.key) < limit:
-                self.drop(action)
+                freed += self.drop(action)
         for path, status in list(self._objects.items()):
             if self._counts[path.name] <= 0:
-                self._drop_object(path, status, limit)
+                freed += self._drop_object(path, status, limit)
+        return freed
 
     def _drop_object(self, path: Path, status: os.stat_result, older_than: float) -> int:
         if path.name in self._digests:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ def try_lock(path: Path) -> BaseFileLock | None:
         return lock
     lock.release()
     return None
+
+
+def drop_lock(path: Path, remove: Callable[[Path], None]) -> None:
+    """Remove the file of a lock, unless somebody holds it."""
+    lock = try_lock(path)
+    if lock is None:
+        return
+    try:
+        if os.name == "posix":
+            remove(path)  # while it is held, so that nobody else can take it in between
+    finally:
+        lock.release()
+    if os.name != "posix":  # A file that is open can't be removed there, be it by us or by the next holder.
+        with suppress(PermissionError):
+            remove(path)
 
 
 @contextmanager

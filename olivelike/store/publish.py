@@ -29,14 +29,15 @@ class Publisher:
         self.writable = writable
 
     def check_writable(self) -> None:
-        """Refuse to change a store that was opened for reading.
+        """Refuse to change a store that was opened for reading only, or lies on a read-only disk.
 
         Raises:
             StoreError: naming the store.
         """
         if not self.writable:
             raise StoreError(
-                f"the store {self.layout.root} was opened for reading only: open it with create=True"
+                f"the store {self.layout.root} is for reading only: make it writable, or put the store elsewhere "
+                "with --cache-dir"
             )
 
     def temporary(self) -> Path:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.store.failures import explained
+from olivelike.store.layout import Layout
 from olivelike.store.records import seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from olivelike.store.publish import Publisher
 
@@ -32,6 +34,13 @@ class Runs:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._layout = publisher.layout
+
+    @cached_property
+    def _elsewhere(self) -> Layout:
+        """Where a store that can't be written has its logs."""
+        import tempfile
+
+        return Layout(Path(tempfile.mkdtemp(prefix="olivelike-logs-")))
 
     def put(self, record: dict[str, Any]) -> Path:
         """Write a run's record under its `run_id`; a later record of the same run replaces it."""
@@ -56,9 +65,8 @@ class Runs:
         return record if record and f"{record['run_id']}.json" == path.name else None
 
     def log_path(self, run_id: str, node: str) -> Path:
-        """Return the path of a node's log; its folder exists at return."""
-        self._publisher.check_writable()
-        path = self._layout.log(run_id, node)
+        """Return the path of a node's log; its folder exists at return, in the system's temporary one if need be."""
+        path = (self._layout if self._publisher.writable else self._elsewhere).log(run_id, node)
         with explained(path):
             self._publisher.fs.make_folder(path.parent)
         return path
@@ -66,6 +74,12 @@ class Runs:
     def folder(self, run_id: str) -> Path:
         """Return the folder of a run's logs; it exists at return."""
         return self.log_path(run_id, "workers").parent
+
+    def drop_elsewhere(self) -> None:
+        """Remove the logs of a store that can't be written."""
+        if "_elsewhere" in self.__dict__:
+            self._publisher.fs.remove(self._elsewhere.root)
+            del self._elsewhere
 
     def drop_old(self) -> None:
         """Remove all but the newest records, and the logs of runs older than those."""

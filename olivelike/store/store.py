@@ -55,17 +55,22 @@ class Store:
 
         Args:
             root: the store's folder.
-            create: create it if needed, and remove what dead processes left. Without it nothing is ever
-                changed: an absent store is an empty one, and writing raises `StoreError`.
+            create: create it if needed, and remove what dead processes left. Without it, or where the disk is
+                read-only, nothing is ever changed: an absent store is an empty one, and writing raises
+                `StoreError`.
             filesystem: the file operations; tests give one that fails.
 
         Raises:
             StoreError: if the folder can't be created or read.
         """
-        store = cls(root.absolute(), writable=create, filesystem=filesystem or FileSystem())
+        filesystem = filesystem or FileSystem()
+        root = root.absolute()
         if create:
             with explained(root, "create"):
-                store._fs.make_folder(store.root)
+                filesystem.make_folder(root)
+                create = filesystem.may_write(root)
+        store = cls(root, writable=create, filesystem=filesystem)
+        if store.writable:
             store.sweep()
         return store
 
@@ -76,7 +81,7 @@ class Store:
 
     @property
     def writable(self) -> bool:
-        """Whether this store may be written: false for one opened with `create=False`."""
+        """Whether this store may be written: false if opened with `create=False`, or on a read-only disk."""
         return self._publisher.writable
 
     # Objects
@@ -195,6 +200,10 @@ class Store:
     def run_folder(self, run_id: str) -> Path:
         """Return the folder of a run's logs and report, which goes with them; it exists at return."""
         return self._runs.folder(run_id)
+
+    def drop_temporary_logs(self) -> None:
+        """Remove the logs that a store which can't be written has in the system's temporary folder."""
+        self._runs.drop_elsewhere()
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:

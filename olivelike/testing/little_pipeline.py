@@ -71,9 +71,9 @@ def little_pipeline(kind: LittleKind = "sd", *, half: bool = False) -> Path:
         half: in half precision.
     """
     from olivelike.output.assets import normalise_assets
+    from olivelike.output.files import write_file
     from olivelike.output.folder import INDEX_FILE, component_config, index
     from olivelike.output.materialize import materialize
-    from olivelike.output.publish import write_file
     from olivelike.output.record import RECORD_FILE, OutputRecord
     from olivelike.registry import Registry
     from olivelike.sources import SourceSpec, open_source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from olivelike.errors import PluginError, UsageError
 from olivelike.registry import Registry, resolve_plugin
 from olivelike.registry.nearest import did_you_mean
-from olivelike.registry.text_paths import absolute
+from olivelike.registry.text_paths import absolute, may_be_path
 from olivelike.targets import find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
 from olivelike.workflow.findings import Findings
@@ -197,6 +197,10 @@ def _check_outputs(
             root.position if several is None else root.keys["outputs"],
             "a workflow has either `output` or `outputs`; keep exactly one, such as `output: models/NAME`",
         )
+    items = several.items if isinstance(several, Sequence) else []
+    for path in (_inner(root, "output"), *(_inner(item, "path") for item in items)):
+        if isinstance(path, Scalar) and isinstance(path.value, str) and not may_be_path(path.value):
+            findings.add(path.position, "this is no path: it holds a character that no file's name can have")
     if not isinstance(several, Sequence):
         return
     names = list(dict.fromkeys(step.pass_name for chain in steps.values() for step in chain))

@@ -66,6 +66,22 @@ def test_a_changed_option_runs_its_node_and_writes_the_output(project, cli):
     assert "convert" not in result.out
 
 
+def test_another_pipeline_in_the_output_stops_run_and_convert_unless_it_may_be_replaced(project, cli):
+    Path("checkpoint").rename("painter")
+    run = ("run", LITTLE, "--set", "source=./painter")
+    for command in (run, ("convert", "painter", "-t", "cpu", "-o", "models/little")):
+        refused = cli(*command)
+        assert refused.status == 2
+        assert "models/little holds another pipeline, made from" in refused.err
+        assert "this run would replace it with one from" in refused.err
+        assert "--overwrite" in refused.err
+    refused = cli(*run, "--json")
+    assert "holds another pipeline" in events(refused.out)[-1]["error"]
+    assert cli(*run, "--overwrite").status == 0
+    assert json.loads(Path("models/little/olivelike.json").read_bytes())["source"]["name"] == "painter"
+    assert "nothing to do" in cli(*run).out
+
+
 def test_a_deleted_output_is_written_again_without_running_a_pass(project, cli):
     shutil.rmtree("models")
     result = cli("run", LITTLE)

@@ -52,10 +52,10 @@ def test_folder_and_single_file_give_identical_bytes_and_rerun_nothing_but_the_f
 def test_copies_in_float32_and_float16_give_identical_bytes(small: Project) -> None:
     make_single_file(small.folder / "checkpoint", small.folder / "wide.safetensors", dtype="F32")
     make_single_file(small.folder / "checkpoint", small.folder / "half.safetensors", dtype="F16")
-    small.run("source=half.safetensors")
+    small.run("source=half.safetensors", overwrite=True)
     before = small.files()
     shutil.rmtree(small.output)
-    small.run("source=wide.safetensors")
+    small.run("source=wide.safetensors", overwrite=True)
     assert small.files() == before
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.errors import UsageError
 from olivelike.runtime.folder_target import read_folder_target
 
 from .conftest import Project
@@ -106,13 +107,18 @@ def test_a_deleted_output_is_rebuilt_by_streaming_alone(project: Project) -> Non
 @pytest.mark.parametrize(
     "name", ["text_encoder/weights.pb", "text_encoder/model.onnx", "text_encoder/config.json"]
 )
-def test_a_damaged_or_lost_file_of_the_output_is_made_again(project: Project, name: str) -> None:
+def test_a_lost_file_of_the_output_is_made_again_and_a_changed_one_when_asked(
+    project: Project, name: str
+) -> None:
     before = project.files()
     path = project.output / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    project.run()
+    with pytest.raises(UsageError, match=f"changed since olivelike wrote them: {name}; move them away"):
+        project.run()
+    assert project.executed() == set()
+    project.run(overwrite=True)
     assert project.executed() == {"text_encoder.materialize"}
     path.unlink()
     project.run()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
-from olivelike.output.publish import check_is_ours, publish, recover, staging_folder, write_file
+from olivelike.output.files import write_file
+from olivelike.output.publish import check_is_ours, discard_staging, publish, recover, staging_folder
 from olivelike.output.record import OutputRecord
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def publish_files(output: Path, files: dict[str, bytes]) -> None:
                 write_file(staging / path, data)
         publish(staging, output, record, before)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        discard_staging(staging)
 
 
 def content(output: Path) -> dict[str, bytes]:

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from olivelike.output.assets import normalise_assets
+from olivelike.output.files import write_file
 from olivelike.output.folder import INDEX_FILE, component_config, index
 from olivelike.output.materialize import materialize
-from olivelike.output.publish import write_file
 from olivelike.sources import SourceSpec, open_source
 
 if TYPE_CHECKING:

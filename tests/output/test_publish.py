@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
+import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +16,10 @@ import pytest
 from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
 from olivelike.errors import StoreError, UsageError
-from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover, staging_folder, write_file
-from olivelike.output.record import OutputRecord
+from olivelike.output.files import write_file
+from olivelike.output.hashed_file import HashedFile
+from olivelike.output.journal import JOURNAL_FILE
+from olivelike.output.publish import check_is_ours, recover, staging_folder
 
 
 def add_mine(output):
@@ -73,7 +78,7 @@ def test_a_link_may_be_the_output(tmp_path):
 
 
 def test_names_with_special_characters_are_names(tmp_path):
-    (tmp_path / ".[x]*.staging-999999999-ab").mkdir()
+    (tmp_path / ".[x]*.staging-999999999-0123abcd").mkdir()
     publish_files(tmp_path / "[x]*", OLD)
     publish_files(tmp_path / "[x]*", NEW)
     assert [path.name for path in tmp_path.iterdir()] == ["[x]*"]
@@ -222,36 +227,133 @@ def test_an_output_of_ours_an_empty_folder_and_none_are_accepted(tmp_path):
         check_is_ours(tmp_path / name)
 
 
+STAGED = """
+import sys
+from pathlib import Path
+from olivelike.output.publish import staging_folder
+
+for name in ("out", "output"):
+    (staging_folder(Path(sys.argv[1], name)) / "model.onnx").write_bytes(b"begun")
+"""
+
+
 def test_staging_folders_of_dead_processes_go_and_those_of_live_ones_stay(tmp_path):
-    (tmp_path / ".out.staging-999999999-ab").mkdir()
-    (tmp_path / f".out.staging-{os.getppid()}-ab").mkdir()
-    (tmp_path / ".output.staging-999999999-ab").mkdir()
-    made = staging_folder(tmp_path / "out")
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {f".out.staging-{os.getppid()}-ab", ".output.staging-999999999-ab", made.name}
-
-
-def test_a_record_says_what_a_component_holds(tmp_path):
-    publish_files(tmp_path / "out", OLD)
-    record = OutputRecord.read(tmp_path / "out")
-    assert record.component_files("unet").keys() == {"unet/model.onnx", "unet/weights.pb"}
+    subprocess.run([sys.executable, "-c", STAGED, tmp_path], check=True)
+    [dead] = tmp_path.glob(".out.staging-*")
+    [other] = tmp_path.glob(".output.staging-*")
+    live = staging_folder(tmp_path / "out").parent
+    made = staging_folder(tmp_path / "out").parent
+    assert set(tmp_path.iterdir()) == {live, other, made}
+    assert not dead.exists()
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: "",
-        lambda text: "[]",
-        lambda text: text.replace("output/1", "output/9"),
-        lambda text: text.replace('"files"', '"flies"'),
-        lambda text: text.replace('"size"', '"seize"'),
-        lambda text: re.sub(r'"files": .*', '"files": []}', text, flags=re.DOTALL),
-        lambda text: re.sub(r'"components": \{.*?\}', '"components": {"unet": 3', text, flags=re.DOTALL),
-        lambda text: "\udcff",
-    ],
+    "name", [".out.staging-notes", ".out.staging-999999999-0123abcd", ".out.staging-publishing-0123abcd"]
 )
-def test_a_damaged_record_is_none(tmp_path, damage):
+def test_folders_of_the_user_that_are_named_like_ours_stay(tmp_path, name):
+    subprocess.run([sys.executable, "-c", STAGED, tmp_path], check=True)
+    [ours] = tmp_path.glob(".out.staging-*")
+    shutil.copytree(ours, tmp_path / name)  # with all that is in one of ours, but from elsewhere
+    (tmp_path / name / "thesis.tex").write_text("mine")
     publish_files(tmp_path / "out", OLD)
-    file = tmp_path / "out" / "olivelike.json"
-    file.write_text(damage(file.read_text()), errors="surrogateescape")
-    assert OutputRecord.read(tmp_path / "out") is None
+    assert not ours.exists()
+    assert (tmp_path / name / "thesis.tex").read_text() == "mine"
+    assert (tmp_path / name / "files" / "model.onnx").read_bytes() == b"begun"
+
+
+FORGED = [
+    "", "{", "[]", "3", "null", '{"staging": "x"}', "[" * 100_000,
+    '{"staging": "/", "moved": [], "gone": ["../f"]}',
+    '{"kind": "journal/1", "output": 1, "staging": "x", "proof": [], "moved": {}, "replaced": {}, "gone": []}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_a_journal_that_did_not_begin_here_is_refused_and_nothing_is_done(tmp_path, text):
+    publish_files(tmp_path / "out", OLD)
+    (tmp_path / "f").write_text("mine")
+    (tmp_path / "out" / JOURNAL_FILE).write_text(text)
+    for act in (check_is_ours, recover, staging_folder):
+        with pytest.raises(UsageError, match="is damaged, or did not begin here"):
+            act(tmp_path / "out")
+    assert content(tmp_path / "out").items() >= OLD.items()
+    assert (tmp_path / "f").read_text() == "mine"
+
+
+def killed_under_its_journal(tmp_path):
+    """Return an output that a killed process left with its journal."""
+    output = tmp_path / "template" / "out"
+    publish_files(output, OLD)
+    script = Path(__file__).with_name("killed_while_publishing.py")
+    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    return next(path.parent for path in sorted(tmp_path.glob(f"*/out/{JOURNAL_FILE}")))
+
+
+def test_a_copy_of_a_half_published_output_is_refused_and_the_original_completed(tmp_path):
+    output = killed_under_its_journal(tmp_path)
+    shutil.copytree(output.parent, tmp_path / "copy")
+    before = content(tmp_path / "copy" / "out")
+    with pytest.raises(UsageError, match="the folder was copied or is someone else's"):
+        recover(tmp_path / "copy" / "out")
+    assert content(tmp_path / "copy" / "out") == before
+    output.parent.rename(tmp_path / "moved")
+    assert recover(tmp_path / "moved" / "out")
+    assert is_whole(tmp_path / "moved" / "out", NEW)
+
+
+def test_a_file_put_in_the_way_of_a_half_published_output_stays(tmp_path):
+    output = killed_under_its_journal(tmp_path)
+    journal = json.loads((output / JOURNAL_FILE).read_bytes())
+    name = next(name for name in reversed(journal["moved"]) if name != "olivelike.json")
+    write_file(output / name, b"mine")
+    with pytest.raises(UsageError, match=name):
+        recover(output)
+    assert (output / name).read_bytes() == b"mine"
+    (output / name).unlink()
+    assert recover(output)
+    assert is_whole(output, NEW)
+
+
+def test_a_file_of_the_user_is_never_replaced(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    write_file(tmp_path / "out" / "vae_encoder" / "model.onnx", b"mine")
+    with pytest.raises(UsageError, match=r"must go: vae_encoder/model\.onnx; move them away"):
+        publish_files(tmp_path / "out", NEW)
+    assert content(tmp_path / "out") == OLD | {"vae_encoder/model.onnx": b"mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_changed_file_that_the_output_no_longer_has_stays(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    write_file(tmp_path / "out" / "safety_checker" / "model.onnx", b"mine")
+    publish_files(tmp_path / "out", NEW)
+    assert content(tmp_path / "out") == NEW | {"safety_checker/model.onnx": b"mine"}
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    publish_files(tmp_path / "out", OLD)
+    shutil.move(tmp_path / "out" / "unet", tmp_path / "elsewhere")
+    (tmp_path / "out" / "unet").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="files or links .* must go: unet; move them away"):
+        publish_files(tmp_path / "out", NEW)
+    assert (tmp_path / "elsewhere" / "model.onnx").read_bytes() == OLD["unet/model.onnx"]
+
+
+def test_a_disk_that_cannot_sync_folders_takes_an_output(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    publish_files(tmp_path / "out", OLD)
+    publish_files(tmp_path / "out", NEW)
+    assert is_whole(tmp_path / "out", NEW)
+
+
+def test_a_writer_hears_of_any_error_of_its_file(tmp_path):
+    with pytest.raises(BufferError), HashedFile(tmp_path / "file") as file:
+        for _ in range(10):
+            file.write(memoryview(b"abcdef")[::2])

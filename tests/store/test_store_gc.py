@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,7 +14,8 @@ import pytest
 from store_faults import make_action, put
 
 from olivelike.errors import StoreError, UsageError
-from olivelike.store import Action, Store, new_run_id
+from olivelike.store import Action, Store, locks, new_run_id
+from olivelike.store.filesystem import FileSystem
 from olivelike.store.limits import DEFAULT_BYTES, parse_size, size_limit
 from olivelike.store.runs import KEPT_RUNS
 
@@ -266,3 +268,42 @@ def test_the_cap_is_20_gib_unless_the_environment_says_otherwise(store: Store, m
     for wrong in ("-1", "1 PB", "GiB", "1.", "KB2"):
         with pytest.raises(UsageError):
             parse_size(wrong, "--max-size")
+
+
+def test_collecting_walks_through_the_objects_once(tmp_path):
+    walked = []
+
+    class Watching(FileSystem):
+        def files(self, folder):
+            walked.append(folder)
+            return super().files(folder)
+
+    store = Store.open(tmp_path / "cache", filesystem=Watching())
+    store.put_bytes(b"x" * 1000)
+    walked.clear()
+    report = store.gc(grace_seconds=-1)
+    assert [walked.count(store.root / name) for name in ("objects", "actions")] == [1, 1]
+    assert (report.bytes_freed, report.objects_removed) == (1000, 1)
+    assert report.bytes_after == store.size().total
+
+
+@pytest.mark.parametrize("system", ["posix", "nt"])
+def test_the_file_of_a_lock_goes_as_the_system_allows_and_a_held_one_stays(tmp_path, monkeypatch, system):
+    monkeypatch.setattr(locks, "os", SimpleNamespace(name=system))
+    path = tmp_path / "key.lock"
+    free_to_others = []
+
+    def remove(target):
+        lock = locks.try_lock(target)
+        free_to_others.append(lock is not None)
+        if lock is not None:
+            lock.release()
+        target.unlink()
+
+    locks.drop_lock(path, remove)
+    assert free_to_others == [system == "nt"]
+    assert not path.exists()
+    lock = locks.try_lock(path)
+    locks.drop_lock(path, remove)
+    assert path.exists()
+    lock.release()

@@ -139,7 +139,6 @@ def test_a_store_opened_for_reading_refuses_to_change(tmp_path: Path) -> None:
         lambda: store.live_run("run").__enter__(),
         lambda: store.drop_action("0" * 64),
         lambda: store.unpin("name"),
-        lambda: store.log_path("run", "node"),
         lambda: store.verify(repair=True),
         store.gc,
         store.clear,

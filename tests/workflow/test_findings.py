@@ -72,6 +72,8 @@ def test_every_error_is_reported_at_once_in_the_order_of_the_file(write):
         ("source: owner/model\n", "", "1:1: missing key 'source'"),
         ("output: models/mine\n", "", "1:1: a workflow has either `output` or `outputs`"),
         ("output: models/mine\n", "output: a\noutputs: [{path: b}]\n", "10:1: a workflow has either"),
+        ("output: models/mine", r'output: "a\0b"', "9:9: this is no path: it holds a character"),
+        ("output: models/mine", r'outputs: [{path: a}, {path: "\ud800"}]', "9:29: this is no path"),
         ("output: models/mine\n", "outputs: []\n", "9:10: `outputs` must have at least 1 item"),
         ("output: models/mine\n", "outputs: [{path: a}, {path: a}]\n", "9:29: two outputs are 'a'"),
         ("output: models/mine", "outputs: [{path: a/b}, {path: ./a//c/../b}]", "two outputs are './a//c/../b'"),
