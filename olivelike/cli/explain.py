@@ -137,6 +137,7 @@ def _key_lines(planned: "PlannedNode") -> "Iterator[str]":
     yield from (f"  facet    {name} {digest[:_SHOWN_DIGITS]}" for name, digest in sorted(key.facets.items()))
     yield from (f"  option   {name} = {value}" for name, value in key.options.items())
     yield from (f"  tool     {name} {version}" for name, version in key.tools.items())
+    yield from (f"  named    {name}" for name in key.named)
     if key.target is not None:
         yield f"  target   {key.target['name']}"
     yield f"  code     {key.code[:_SHOWN_DIGITS]}, over {', '.join(key.modules)}"

@@ -79,6 +79,8 @@ def _purpose(entry: "PassEntry") -> str:
 
 
 def _summary(entry: "PassEntry") -> dict[str, Any]:
+    from olivelike.registry import code_digest
+
     cls = entry.cls
     return {
         "name": entry.name,
@@ -88,7 +90,9 @@ def _summary(entry: "PassEntry") -> dict[str, Any]:
         "file": str(entry.module_file) if entry.module_file else None,
         "reads": list(cls.reads),
         "writes": list(cls.writes),
-        "tools": list(cls.tools),
+        "tools": sorted({*cls.tools, *code_digest(entry, cls.unreached).tools}),
+        "files": None if cls.files is None else list(cls.files),
+        "environment": None if cls.environment is None else list(cls.environment),
         "components": None if cls.components is None else list(cls.components),
     }
 
@@ -131,9 +135,11 @@ def _description(entry: "PassEntry") -> "Iterator[str]":
     yield ""
     yield facts["description"]
     yield ""
-    for title in ("reads", "writes", "tools", "components"):
+    for title in ("reads", "writes", "tools", "files", "components"):
         if facts[title]:
             yield f"{title + ':':<12}{', '.join(facts[title])}"
+    if facts["environment"]:
+        yield f"{'variables:':<12}{', '.join(facts['environment'])}"
     if entry.module_file:
         yield f"{'file:':<12}{entry.module_file}"
     options = _options(entry)
