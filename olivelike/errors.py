@@ -22,13 +22,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 class OlivelikeError(Exception):
     """Root of all errors; `exit_code` is the status of the command line."""
 
     exit_code: ClassVar[int] = 1
+    word: ClassVar[str] = "olivelike"
+    """The kind's name where processes exchange errors as text: `SourceError` is `source`."""
+
+    def __init_subclass__(cls) -> None:
+        """Give each kind its word."""
+        cls.word = cls.__name__.removesuffix("Error").lower()
 
 
 class UsageError(OlivelikeError):
@@ -94,3 +100,14 @@ class Interrupted(OlivelikeError):  # noqa: N818  (named after the event, as Key
     """The user cancelled the run."""
 
     exit_code = 130
+
+
+def error_of(word: str) -> type[OlivelikeError]:
+    """Return the kind of error that has this `word`; of one that is not known, `PassError`."""
+    return next((kind for kind in _kinds(OlivelikeError) if kind.word == word), PassError)
+
+
+def _kinds(root: type[OlivelikeError]) -> Iterator[type[OlivelikeError]]:
+    for kind in root.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

@@ -13,12 +13,12 @@ from olivelike.engine.preparation import prepare
 from olivelike.errors import (
     DamagedError,
     Interrupted,
+    MissingError,
     OlivelikeError,
     PassError,
-    PluginError,
-    SourceError,
     StoreError,
-    VerificationError,
+    UsageError,
+    error_of,
 )
 from olivelike.executor.events import Event
 from olivelike.output.publish import JOURNAL_FILE, check_is_ours, recover
@@ -266,10 +266,11 @@ class _Run:
 
 def _failure(failed: Sequence[NodeResult]) -> OlivelikeError:
     """Return the error of a run with failed nodes: of the gravest kind, what is missing before what went wrong."""
-    kinds: dict[str, type[OlivelikeError]] = {
-        "store": StoreError, "source": SourceError, "plugin": PluginError, "pass": PassError,
-        "verification": VerificationError,
-    }  # fmt: skip
     lines = [f"{result.id} failed: {result.error}\n  log: {result.log}" for result in failed]
-    found = {result.facts["error_kind"] for result in failed}
-    return next(error for kind, error in kinds.items() if kind in found)("\n".join(lines))
+    kinds = [error_of(result.facts["error_kind"]) for result in failed]
+    return min(kinds, key=_gravity)("\n".join(lines))
+
+
+def _gravity(kind: type[OlivelikeError]) -> int:
+    order = (StoreError, MissingError, UsageError, PassError)
+    return next((place for place, root in enumerate(order) if issubclass(kind, root)), len(order))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import queue
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.errors import DamagedError
+from olivelike.errors import DamagedError, PassError
 from olivelike.executor.events import Event
 from olivelike.executor.job import Job
 from olivelike.executor.memory import MemoryWatch, resident
@@ -31,6 +32,7 @@ Status = Literal["hit", "executed", "failed", "skipped"]
 _HEAVY = {"torch", "diffusers"}
 """Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
 _POLL_SECONDS = 0.1
+"""Windows can't interrupt a wait without an end."""
 _REUSE_BELOW = 700 << 20
 """A worker that holds more than this is replaced before a job that needs no heavy library."""
 
@@ -268,9 +270,8 @@ class Executor:
         )
 
     def _receive(self) -> None:
-        try:
-            answer = self._pool.answers.get(timeout=_POLL_SECONDS if self._waiting else None)
-        except queue.Empty:
+        answer = self._next_answer()
+        if answer is None:
             return
         running = self._running.get(answer.worker)
         if running is None:
@@ -289,6 +290,14 @@ class Executor:
             _release(running)
         if answer.kind == "died":
             self._pool.drop(answer.worker)
+
+    def _next_answer(self) -> Answer | None:
+        """Return what a worker said; `None` when it is time to look at the nodes that wait for something else."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._pool.answers.get(timeout=_POLL_SECONDS)
+            if self._waiting:
+                return None
 
     def _finish(self, running: _Running, answer: Answer) -> None:
         node, key = running.node, running.resolution.key
@@ -310,13 +319,16 @@ class Executor:
         self._emit("node_finished", node, seconds=round(result.seconds, 3), peak_memory_bytes=peak)
 
     def _fail(self, running: _Running, answer: Answer) -> None:
-        if answer.data.get("error") == "damaged":
+        if answer.data.get("error") == DamagedError.word:
             raise DamagedError(answer.data["message"])
         log = str(self._store.log_path(self._run_id, running.node.id))
         result = self._end(running.node, "failed", running.reason, running.resolution, emit=False)
         result.error = answer.data["message"] if answer.kind == "failed" else _death(answer.data["status"])
         result.log = log
-        result.facts = {**answer.data.get("facts", {}), "error_kind": answer.data.get("error", "pass")}
+        result.facts = {
+            **answer.data.get("facts", {}),
+            "error_kind": answer.data.get("error", PassError.word),
+        }
         self._emit("node_failed", running.node, error=result.error, log=log)
 
     def _end(

@@ -19,15 +19,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import (
-    DamagedError,
-    OlivelikeError,
-    PassError,
-    PluginError,
-    SourceError,
-    StoreError,
-    VerificationError,
-)
+from olivelike.errors import OlivelikeError, PassError, VerificationError
 from olivelike.executor.job import Job
 from olivelike.executor.tasks import run_job
 
@@ -37,10 +29,6 @@ if TYPE_CHECKING:
     from olivelike.executor.job import Done
 
 _PROGRESS_INTERVAL = 0.1
-_KINDS: dict[type[OlivelikeError], str] = {
-    DamagedError: "damaged", PassError: "pass", SourceError: "source", StoreError: "store", PluginError: "plugin",
-    VerificationError: "verification",
-}  # fmt: skip
 
 
 def main() -> None:
@@ -78,21 +66,20 @@ def _serve(job: Job, answers: Any) -> None:
             done = _timed(job, logger, progress)
         except OlivelikeError as error:
             logger.exception("%s failed", job.node)
-            kind = next((name for cls, name in _KINDS.items() if isinstance(error, cls)), "pass")
             facts = dict(error.facts) if isinstance(error, VerificationError) else {}
-            answer("failed", message=str(error), error=kind, facts=facts)
+            answer("failed", message=str(error), error=error.word, facts=facts)
         except MemoryError:
             logger.exception("%s ran out of memory", job.node)
             answer(
                 "failed",
                 message="ran out of memory; allow more with --memory-limit, or use --workers 1",
-                error="pass",
+                error=PassError.word,
             )
         except (Exception, SystemExit) as error:  # The worker boundary.
             logger.exception("%s raised", job.node)
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(place.filename).name}:{place.lineno}"
-            answer("failed", message=f"{type(error).__name__}: {error} (at {where})", error="pass")
+            answer("failed", message=f"{type(error).__name__}: {error} (at {where})", error=PassError.word)
         else:
             answer("done", outputs=done.outputs, parts=done.parts, facts=done.facts, seconds=done.seconds)
 

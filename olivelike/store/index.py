@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _QUERY = "SELECT value FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND filename IS NULL"
 _BUSY_SECONDS = 5.0
+"""How long all that a process asks of an index waits for another that has locked it."""
 _SETTINGS = {
     "eviction_policy": "none",
     "cull_limit": 0,
@@ -36,6 +37,7 @@ class Index:
         self._publisher = publisher
         self._folder = publisher.layout.index
         self._database = self._folder / "cache.db"
+        self._patience = _BUSY_SECONDS
 
     def recall(self, namespace: str, key: str) -> Any:
         """Return what was remembered, or `None`."""
@@ -58,7 +60,9 @@ class Index:
         try:
             with self._lock():
                 self._set(row_key, row_value)
-        except OSError:  # a read-only or full disk, or another process is busy for long
+        except TimeoutError:
+            self._patience = 0.0
+        except OSError:  # a read-only or full disk
             return
         except (sqlite3.Error, sqlite3.Warning, AttributeError, KeyError, TypeError, ValueError) as error:
             # All that diskcache raises on a database whose tables hold something else.
@@ -70,7 +74,7 @@ class Index:
         if not self._database.exists():
             return None
         address = f"{self._database.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(address, uri=True, timeout=_BUSY_SECONDS)
+        connection = sqlite3.connect(address, uri=True, timeout=self._patience)
         try:
             row = connection.execute(_QUERY, (key,)).fetchone()
         finally:
@@ -86,7 +90,7 @@ class Index:
 
         self._publisher.fs.make_folder(self._folder, 0o700)
         self._publisher.fs.set_private(self._folder)
-        cache = Cache(str(self._folder), timeout=_BUSY_SECONDS, disk=JsonDisk, **_SETTINGS)
+        cache = Cache(str(self._folder), timeout=self._patience, disk=JsonDisk, **_SETTINGS)
         try:
             cache.set(key, value)
         except Timeout as error:
@@ -96,7 +100,10 @@ class Index:
 
     def _rebuild_after(self, error: Exception) -> None:
         """Move a damaged database aside; the next `remember` makes a new one."""
-        if not self._publisher.writable or _is_passing(error):
+        if _is_passing(error):
+            self._patience = 0.0
+            return
+        if not self._publisher.writable:
             return
         try:
             with self._lock():
@@ -107,7 +114,7 @@ class Index:
     def _lock(self) -> AbstractContextManager[None]:
         path = self._publisher.layout.lock("index")
         self._publisher.fs.make_folder(path.parent)
-        return held(path, timeout=_BUSY_SECONDS)
+        return held(path, timeout=self._patience)
 
 
 def _key(namespace: str, key: str) -> str:

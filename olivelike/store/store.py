@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from olivelike.store.actions import Actions
@@ -167,15 +168,15 @@ class Store:
         """
         from olivelike.store.file_digests import file_digest
 
-        return file_digest(path, self._index())
+        return file_digest(path, self._index)
 
     def remember_json(self, namespace: str, key: str, value: Any) -> None:
         """Keep a small JSON value as a hint, which may be forgotten at any time."""
-        self._index().remember(namespace, key, value)
+        self._index.remember(namespace, key, value)
 
     def recall_json(self, namespace: str, key: str) -> Any:
         """Return a hint, or `None`."""
-        return self._index().recall(namespace, key)
+        return self._index.recall(namespace, key)
 
     # Runs
 
@@ -297,6 +298,7 @@ class Store:
 
         return Garbage(self._publisher, self._actions, self._roots, self._claims, self._runs)
 
+    @cached_property
     def _index(self) -> Index:
         from olivelike.store.index import Index
 

@@ -12,7 +12,7 @@ def test_my_pass_keeps_the_numbers():
 | name | what it does |
 | --- | --- |
 | `run_pass` | runs a pass as the engine does, with its checks, in this process |
-| `tiny_model` | a component of a small SD 1.5 checkpoint, with its graph if wanted; made once in a process |
+| `tiny_model` | a component of a small SD 1.5 checkpoint, with its graph if wanted; traced once on a machine |
 | `load_model` | a component of a checkpoint folder |
 | `random_model` | seeded random weights for any architecture |
 | `LocalModel`, `LocalTensors` | a model whose weight bytes are on this machine, and its access to them |

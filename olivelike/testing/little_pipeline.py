@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import shutil
 import tempfile
 from functools import cache
@@ -109,7 +108,7 @@ def little_pipeline(kind: LittleKind = "sd", *, half: bool = False) -> Path:
 @cache
 def little_model(kind: LittleKind, component: str) -> LocalModel:
     """Return a network of a little checkpoint with its graph, as `convert` makes it."""
-    from olivelike.export import export_component
+    from olivelike.testing.traced import traced_graph
 
     model = load_model(little_checkpoint(kind), component)
     if kind != "sd" and component in ("text_encoder", "vae_encoder", "vae_decoder"):
@@ -118,7 +117,7 @@ def little_model(kind: LittleKind, component: str) -> LocalModel:
     if kind == "inpainting" and component == "unet":
         return model.replace(graph=_with_channels(little_model("sd", component), UNET_CHANNELS[kind]))
     assert model.architecture is not None
-    return model.replace(graph=export_component(model.architecture, logging.getLogger(__name__)))
+    return model.replace(graph=traced_graph(model.architecture))
 
 
 def _with_channels(unet: LocalModel, channels: int) -> Graph:

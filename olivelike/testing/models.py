@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import shutil
 import tempfile
 import weakref
@@ -131,22 +130,23 @@ def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
 def tiny_model(component: str, *, seed: int = 0, graph: bool = False) -> LocalModel:
     """Return a component of the tiny SD 1.5 checkpoint: the real classes and structure at small widths.
 
-    The checkpoint is made, and each component exported, once in a process.
+    The checkpoint is made once in a process, and each component exported once on a machine: its graph stays in the
+    user's cache folder until the exporter changes.
 
     Args:
         component: One of `text_encoder`, `unet`, `vae_encoder`, `vae_decoder`, `safety_checker`.
         seed: Of the weights; all seeds share one graph.
-        graph: Export it too: half a minute for the UNet, seconds for the others.
+        graph: With its graph; the first time that takes half a minute for the UNet, seconds for the others.
     """
     if not graph:
         return load_model(tiny_checkpoint(seed), component)
-    from olivelike.export import export_component
+    from olivelike.testing.traced import traced_graph
 
     model = tiny_model(component, seed=seed)
     if seed:
         return model.replace(graph=tiny_model(component, graph=True).graph)
     assert model.architecture is not None
-    return model.replace(graph=export_component(model.architecture, logging.getLogger(__name__)))
+    return model.replace(graph=traced_graph(model.architecture))
 
 
 @cache

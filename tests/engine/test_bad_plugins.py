@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike import errors
 from olivelike.errors import PassError, PluginError, SourceError
 
 from .conftest import Project
@@ -74,6 +75,17 @@ def test_a_pass_that_misbehaves_fails_its_node_and_nothing_else(project: Project
     assert project.leftovers() == []
     log = Path(str(caught.value).partition("log: ")[2].strip())
     assert log.is_file()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("UsageError", 2), ("MissingError", 3), ("SessionError", 3), ("PassError", 4), ("VerificationError", 5)],
+)
+def test_an_error_of_a_pass_keeps_its_kind(project: Project, kind: str, status: int) -> None:
+    add_plugin(project, f"        from olivelike import errors\n        raise errors.{kind}('such an error')")
+    with pytest.raises(getattr(errors, kind), match="such an error") as caught:
+        project.run(only=("text_encoder",))
+    assert caught.value.exit_code == status
 
 
 def test_a_failure_is_not_remembered(project: Project) -> None:

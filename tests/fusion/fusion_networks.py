@@ -1,8 +1,7 @@
-"""Small networks of the real classes, exported once per session, and what torch makes of their inputs."""
+"""Small networks of the real classes, exported once on a machine, and what torch makes of their inputs."""
 
 from __future__ import annotations
 
-import logging
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 
 from olivelike.model import Architecture, Graph
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs
+from olivelike.testing.traced import traced_graph
 
 UNET = {
     "in_channels": 4,
@@ -101,9 +101,7 @@ class Network:
 
     @cached_property
     def graph(self) -> Graph:
-        from olivelike.export import export_component
-
-        graph = export_component(self.architecture, logging.getLogger("test"))
+        graph = traced_graph(self.architecture)
         return _with_embedding(graph) if self.name == "safety_checker" else graph
 
     @cached_property

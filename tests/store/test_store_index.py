@@ -187,6 +187,21 @@ def test_a_busy_index_is_skipped_and_not_rebuilt(warm: Store, monkeypatch: pytes
     assert not warm.root.joinpath("quarantine").exists()
 
 
+def test_a_busy_index_is_waited_for_once_in_a_process(warm: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.5)
+    connection = sqlite3.connect(warm.root / DATABASE, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    store, start = Store.open(warm.root), time.monotonic()
+    for _ in range(5):
+        assert store.recall_json("space", "key") is None
+        store.remember_json("space", "other", 1)
+    waited = time.monotonic() - start
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert 0.4 < waited < 1.5
+    assert store.recall_json("space", "key") is not None
+
+
 def connection_is_locked(store: Store) -> None:
     connection = sqlite3.connect(store.root / DATABASE, timeout=0)
     try:

@@ -1,0 +1,50 @@
+"""Graphs that are traced once on a machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from olivelike.model import Architecture
+from olivelike.store import Store
+from olivelike.testing.traced import shared_folder, traced_graph
+
+CHILD = """
+import sys
+from olivelike.model import Architecture
+from olivelike.testing.traced import traced_graph
+graph = traced_graph(Architecture.from_bytes(sys.stdin.buffer.read()))
+print(graph.digest, "torch" in sys.modules)
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def digest_in_another_process(architecture: Architecture) -> tuple[str, str]:
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(command, input=architecture.to_bytes(), capture_output=True, check=True)
+    digest, torch_is_imported = done.stdout.decode().split()
+    return digest, torch_is_imported
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names its folder by $XDG_CACHE_HOME")
+def test_a_graph_is_traced_once_and_then_read_by_any_process(tiny, home):
+    architecture = tiny("vae_encoder").architecture
+    graph = traced_graph(architecture)
+    assert shared_folder().is_relative_to(home)
+    assert digest_in_another_process(architecture) == (graph.digest, "False")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names its folder by $XDG_CACHE_HOME")
+def test_a_damaged_graph_is_traced_again(tiny, home):
+    architecture = tiny("vae_encoder").architecture
+    graph = traced_graph(architecture)
+    Store.open(shared_folder()).object_path(graph.digest).chmod(0o600)
+    Store.open(shared_folder()).object_path(graph.digest).write_bytes(b"\0" * len(graph.to_bytes()))
+    assert traced_graph(architecture) == graph
