@@ -22,6 +22,7 @@ def explain(
     ] = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
@@ -35,7 +36,9 @@ def explain(
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
 
-    options = shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras)
+    options = shared.selection(
+        overrides, plugins, cache_dir, output, None, None, allow_pickle, loras, allow_plugins
+    )
     prepared, plan = engine.plan(workflow, options)
     nodes = list(plan.nodes) if node is None else [_named(node, list(plan.nodes))]
     if json:

@@ -15,7 +15,7 @@ from olivelike.digest import digest_bytes, digest_json
 from olivelike.registry.import_targets import Targets
 from olivelike.registry.imports import read_imports
 from olivelike.registry.local_modules import ENGINE, LocalModules
-from olivelike.registry.plugin_files import private_package
+from olivelike.registry.plugin_files import module_names, private_package
 from olivelike.registry.tool_versions import IDLE, distributions_of
 from olivelike.registry.unfollowable import find_unfollowable
 
@@ -76,8 +76,8 @@ def plugin_modules(location: Path) -> Mapping[str, str]:
     """Return the digest of each module that a plugin file or folder consists of, as far as imports tell."""
     package = private_package(location)
     walk = _Walk(package, str(location))
-    stems = [location.stem] if location.is_file() else sorted(path.stem for path in location.glob("*.py"))
-    walk.follow([package, *(f"{package}.{stem}" for stem in stems if stem != "__init__")])
+    names = [location.stem] if location.is_file() else module_names(location)
+    walk.follow([package, *(f"{package}.{name}" for name in names)])
     return {name: digest for name, digest in walk.modules.items() if name.partition(".")[0] != ENGINE}
 
 

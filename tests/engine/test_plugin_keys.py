@@ -37,7 +37,9 @@ def note(project: Project):
     def note(value: str, imports: str = "", facts: str = "") -> Path:
         folder = project.folder / "plugins"
         folder.mkdir(exist_ok=True)
-        (folder / "note.py").write_text(PASS.format(value=value, imports=imports, facts=facts), encoding="utf-8")
+        (folder / "note.py").write_text(
+            PASS.format(value=value, imports=imports, facts=facts), encoding="utf-8"
+        )
         project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, note]")
         project.edit("name: small", "name: small\nplugins: [../plugins/note.py]")
         return folder
@@ -74,7 +76,9 @@ def test_named_files_and_variables_rerun_the_pass_and_are_named_without_their_va
         imports="import os\nfrom pathlib import Path",
         facts="files = ('table.txt',)\n    environment = ('NOTE_SECRET',)",
     )
-    with pytest.raises(PluginError, match=r"names the data file 'table\.txt' .* no file .*table\.txt; put it there"):
+    with pytest.raises(
+        PluginError, match=r"names the data file 'table\.txt' .* no file .*table\.txt; put it there"
+    ):
         project.run()
     (folder / "table.txt").write_text("A", encoding="utf-8")
     project.run()
@@ -91,12 +95,14 @@ def test_named_files_and_variables_rerun_the_pass_and_are_named_without_their_va
     assert not any("hidden-" in path.read_text(encoding="utf-8") for path in records)
 
 
-def test_a_pass_whose_inputs_cannot_be_told_runs_every_time_and_the_reason_says_why(project: Project, note) -> None:
+def test_a_pass_whose_inputs_cannot_be_told_runs_every_time_and_the_reason_says_why(
+    project: Project, note
+) -> None:
     folder = note("open(__file__).read()[:3]")
     project.run()
     project.run()
     assert project.executed() == {NODE}
-    assert f"{folder / 'note.py'}:16: __file__: it may read files" in project.reasons()[NODE]
+    assert f"{folder / 'note.py'}:15: __file__: it may read files" in project.reasons()[NODE]
 
 
 def test_a_pass_that_changes_while_it_runs_is_not_kept_under_its_old_key(project: Project, note) -> None:
