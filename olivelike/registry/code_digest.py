@@ -174,7 +174,8 @@ class _Walk:
                     self._note_tool(target.partition(".")[0], idle_counts=not module.is_engine)
 
     def _note_tool(self, top: str, *, idle_counts: bool) -> None:
-        if top == "pydantic" or (top in IDLE and not idle_counts):
+        # Options are in the key as what pydantic made of them.
+        if top in {"pydantic", "pydantic_core"} or (top in IDLE and not idle_counts):
             return
         self.tools.update(distributions_of(top))
 

@@ -35,6 +35,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "platformdirs": "platformdirs",
     "psutil": "psutil",
     "pydantic": "pydantic",
+    "pydantic_core": "pydantic",
     "rich": "rich",
     "safetensors": "safetensors",
     "scipy": "scipy",
@@ -45,9 +46,12 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "typer": "typer",
     "yaml": "pyyaml",
 }
-"""The distribution of each module that olivelike itself imports; asking the environment takes 90 ms."""
+"""The distribution of each module that olivelike itself imports, by which `pyproject.toml` declares it; asking the
+environment takes 90 ms."""
 
-IDLE: Final = frozenset({"diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic"})
+IDLE: Final = frozenset(
+    {"diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core"}
+)
 """Modules on which no result of olivelike's own code depends: they fetch, lock and keep, or check options."""
 
 _SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")}

@@ -41,7 +41,7 @@ _DOTTED: dict[str, Kind] = {
         "program",
     ),
     **dict.fromkeys(
-        ("socket", "urllib.request", "urllib3", "http.client", "ftplib", "requests", "httpx", "aiohttp",
+        ("socket", "urllib.request", "urllib3", "http.client", "ftplib", "requests", "httpx", "httpx2", "aiohttp",
          "huggingface_hub"),
         "network",
     ),
