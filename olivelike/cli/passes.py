@@ -58,11 +58,14 @@ def new(
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where the two files go; made if needed.")
     ] = Path("plugins"),
+    writes: Annotated[
+        Literal["graph", "weights"], typer.Option("--writes", help="What the pass changes.")
+    ] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""
     from olivelike.registry import new_pass
 
-    module, test = new_pass(name, folder)
+    module, test = new_pass(name, folder, writes)
     write_line(f"wrote {module} and {test}")
     write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {module}")
 
