@@ -6,6 +6,7 @@ installed modules, `.sharpen` for modules of a plugin, `tint` for helpers beside
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,6 +177,8 @@ class _Walk:
     def _note_tool(self, top: str, *, idle_counts: bool) -> None:
         # Options are in the key as what pydantic made of them.
         if top in {"pydantic", "pydantic_core"} or (top in IDLE and not idle_counts):
+            return
+        if top in sys.stdlib_module_names:
             return
         self.tools.update(distributions_of(top))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,6 +87,16 @@ def test_what_a_worker_runs_for_a_node_is_in_its_key(kind):
     assert imported - MACHINERY <= keyed
 
 
+def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(monkeypatch):
+    """That costs as much as all keys of a run with nothing to do."""
+
+    def asked():
+        raise AssertionError
+
+    monkeypatch.setattr(sys.modules["olivelike.registry.tool_versions"], "_installed", asked)
+    assert listed()
+
+
 def test_an_onnx_source_is_keyed_by_what_reads_onnx():
     def source(graph):
         return SimpleNamespace(checkpoint=lambda component: SimpleNamespace(graph=graph))
@@ -111,6 +123,22 @@ def test_only_the_search_for_exceptions_brings_verification_into_float16():
     assert not parts & {"verify", "contrib", "export"}
     assert "verify.half_search" in found["float16: auto"]
     assert not [module for module in found["materialize"] if module.startswith("targets")]
+
+
+def test_a_step_without_the_search_does_not_reach_what_it_says_it_does_not():
+    code = (
+        "import sys, onnx\n"
+        "from olivelike.model import Graph, Model\n"
+        "from olivelike.registry import Registry\n"
+        "from olivelike.testing import run_pass\n"
+        "graph = onnx.parser.parse_model('<ir_version: 10, opset_import: [\"\": 23]> "
+        "g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
+        "cls = Registry.built_in().get('float16').cls\n"
+        "run_pass(cls(), Model('unet', graph=Graph(graph.SerializeToString())), target='cuda')\n"
+        "print([name for name in cls.unreached if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 if __name__ == "__main__":
