@@ -27,7 +27,8 @@ def test_an_architecture_alone_becomes_a_graph():
 
 def test_its_key_holds_the_architecture_and_the_libraries_that_decide_the_graph():
     assert (CONVERT.reads, CONVERT.writes) == (("architecture",), ("graph",))
-    assert {"torch", "diffusers", "transformers", "onnxscript", "onnx"} <= set(CONVERT.tools)
+    tools = code_digest(Registry.built_in().get("convert")).tools
+    assert {"torch", "diffusers", "transformers", "onnxscript", "onnx", "accelerate"} <= set(tools)
 
 
 def test_a_config_that_the_library_refuses_fails_the_pass():
