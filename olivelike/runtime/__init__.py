@@ -15,7 +15,7 @@ result.pictures[0].image.save("circle.png")
 | `folder` | what a pipeline's folder holds, and what its configs say |
 | `request`, `settling` | what to make: `Request`, checked against the folder |
 | `pipeline` | `open_pipeline`, `Pipeline.generate`, `Pipeline.batches` |
-| `networks`, `network` | the folder's networks in sessions, each with buffers that are made once |
+| `network` | a network of the folder in its session, with buffers that are made once |
 | `conditioning` | prompts → what the UNet attends to |
 | `noise`, `latents`, `masks` | what denoising starts from |
 | `denoising`, `guidance`, `preview` | the loop around the UNet |

@@ -14,6 +14,7 @@ from olivelike.registry import Registry
 from olivelike.store import Action, Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from olivelike.model import Architecture
@@ -36,7 +37,16 @@ def traced_graph(architecture: Architecture) -> Graph:
     store = Store.open(shared_folder())
     with store.lock(key.digest):
         graph = _stored(store, key)
-        return graph if graph is not None else _trace(store, key, architecture)
+        if graph is None:
+            graph = _trace(store, key, architecture)
+    return graph
+
+
+def lend_graphs(folder: Path, architectures: Iterable[Architecture]) -> None:
+    """Put the graphs of architectures into another store, so that a run of its project finds `convert` done."""
+    store = Store.open(folder)
+    for architecture in architectures:
+        _keep(store, _key(architecture), traced_graph(architecture), 0.0)
 
 
 def shared_folder() -> Path:
@@ -64,12 +74,15 @@ def _trace(store: Store, key: Key, architecture: Architecture) -> Graph:
 
     start = time.perf_counter()
     graph = export_component(architecture, logging.getLogger(__name__))
+    _keep(store, key, graph, time.perf_counter() - start)
+    store.gc(_MOST_BYTES)
+    return graph
+
+
+def _keep(store: Store, key: Key, graph: Graph, seconds: float) -> None:
     data = graph.to_bytes()
     digest = store.put_bytes(data)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    seconds = time.perf_counter() - start
     store.put_action(
         Action(key.digest, key.inputs(), {"graph": digest}, {digest: len(data)}, {}, seconds, 0, created)
     )
-    store.gc(_MOST_BYTES)
-    return graph

@@ -14,7 +14,9 @@ from little_project import PLUGIN, WORKFLOW
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
+from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.traced import lend_graphs
 
 
 @dataclass
@@ -29,6 +31,7 @@ def warm_project(tmp_path_factory):
     """A project that was run once; tests get copies."""
     folder = tmp_path_factory.mktemp("warm") / "project"
     make_checkpoint(folder / "checkpoint")
+    lend_graphs(folder / "cache", [load_model(folder / "checkpoint", "text_encoder").architecture])
     (folder / "workflows").mkdir()
     (folder / "workflows" / "little.yaml").write_text(WORKFLOW)
     (folder / "plugins").mkdir()

@@ -13,7 +13,9 @@ import pytest
 
 from olivelike.engine import Options, RunResult, run
 from olivelike.errors import OlivelikeError
+from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.traced import lend_graphs
 
 WORKFLOW = """
 name: small
@@ -92,6 +94,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def lend_graphs_of(checkpoint: Path, project: Path, *components: str) -> None:
+    """Spare a new project the tracing of networks that were traced on this machine before."""
+    lend_graphs(project / "cache", [load_model(checkpoint, name).architecture for name in components])
+
+
 @pytest.fixture(scope="session")
 def template(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project after its first run; not to be changed."""
@@ -100,6 +107,7 @@ def template(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Pro
     shutil.copytree(checkpoints / "one", folder / "checkpoint")
     project = Project(folder)
     project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    lend_graphs_of(folder / "checkpoint", folder, "text_encoder", "vae_decoder")
     project.run()
     return project
 

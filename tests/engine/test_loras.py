@@ -18,7 +18,7 @@ from olivelike.output.initializers import Initializers
 from olivelike.output.swap import swap_loras
 from olivelike.testing.lora_files import make_lora
 
-from .conftest import Project
+from .conftest import Project, lend_graphs_of
 
 WORKFLOW = """
 name: small
@@ -52,6 +52,7 @@ def merged(checkpoints: Path, loras: Path, tmp_path_factory: pytest.TempPathFact
     shutil.copytree(loras, folder / "loras")
     project = Project(folder)
     project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    lend_graphs_of(folder / "checkpoint", folder, *BOTH)
     project.run()
     shutil.copytree(project.output, folder / "base")
     project.run("loras=[loras/one.safetensors]")

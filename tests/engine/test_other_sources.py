@@ -12,7 +12,7 @@ from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
 from olivelike.testing.single_file import make_single_file
 
-from .conftest import Project
+from .conftest import Project, lend_graphs_of
 
 WORKFLOW = """
 name: small
@@ -33,6 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Project:
     make_checkpoint(folder / "checkpoint", "sd15", size="small", dtype="F16")
     project = Project(folder)
     project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    lend_graphs_of(folder / "checkpoint", folder, "text_encoder", "vae_decoder")
     project.run()
     return project
 
