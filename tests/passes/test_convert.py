@@ -9,7 +9,7 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.model import Architecture, Model
-from olivelike.registry import Registry
+from olivelike.registry import Registry, code_digest
 from olivelike.testing import run_pass, tiny_model
 
 CONVERT = Registry.built_in().get("convert").cls
@@ -41,7 +41,7 @@ def test_a_config_that_the_library_refuses_fails_the_pass():
 def test_loading_the_built_in_passes_imports_no_heavy_library():
     code = """
 import sys
-from olivelike.registry import Registry
+from olivelike.registry import Registry, code_digest
 Registry.built_in()
 print(*{"torch", "onnx", "onnx_ir", "numpy", "diffusers", "transformers"} & sys.modules.keys())
 """

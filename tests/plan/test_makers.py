@@ -131,7 +131,7 @@ def test_a_step_without_the_search_does_not_reach_what_it_says_it_does_not():
         "from olivelike.model import Graph, Model\n"
         "from olivelike.registry import Registry\n"
         "from olivelike.testing import run_pass\n"
-        "graph = onnx.parser.parse_model('<ir_version: 10, opset_import: [\"\": 23]> "
+        'graph = onnx.parser.parse_model(\'<ir_version: 10, opset_import: ["": 23]> '
         "g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
         "cls = Registry.built_in().get('float16').cls\n"
         "run_pass(cls(), Model('unet', graph=Graph(graph.SerializeToString())), target='cuda')\n"
