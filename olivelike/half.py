@@ -19,6 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike.errors import PassError
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, block_of, weight_values
+from olivelike.model.half_values import HALVES, to_half
 from olivelike.targets import TARGETS, float32_inputs
 
 if TYPE_CHECKING:
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from olivelike.targets import Target
 
 FLOAT = ir.DataType.FLOAT
-HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
-"""The types of half precision, and what workflows call them."""
-HALF_MAX = 65504.0
-"""Largest finite float16."""
-_PIECE = 1 << 17
 
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _FLOAT_OUTPUTS = {"SkipLayerNormalization": (1, 2), "LayerNormalization": (1, 2)}
@@ -277,35 +273,6 @@ class HalfPrecision:
             name = value.name
             value.name, cast.name = f"{name}.{value.dtype.name.lower()}", name
             self._graph.outputs[index] = cast
-
-
-def to_half(
-    array: np.ndarray[Any, Any], dtype: ir.DataType = ir.DataType.FLOAT16
-) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
-    """Round float32 values to half precision; infinities and NaN stay what they are.
-
-    What is beyond float16 becomes ±65,504; bfloat16 has the range of float32.
-
-    Returns:
-        The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
-    """
-    half = np.empty(array.shape, dtype.numpy())
-    lost = {"saturated": 0, "flushed": 0}
-    wide, narrow = array.reshape(-1), half.reshape(-1)
-    # Pieces that fit the cache: this runs over every weight of a model.
-    for start in range(0, wide.size, _PIECE):
-        source, target = wide[start : start + _PIECE], narrow[start : start + _PIECE]
-        with np.errstate(over="ignore", invalid="ignore"):
-            target[...] = source
-        # Shifted out of the bits, the sign does not hide a zero; NumPy counts integers faster than halves.
-        nonzero = np.count_nonzero(target.view(np.uint16) << 1)
-        if nonzero < target.size:
-            lost["flushed"] += int(np.count_nonzero(source) - nonzero)
-        if dtype == ir.DataType.FLOAT16 and not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
-            over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
-            target[over] = np.copysign(np.float16(HALF_MAX), source[over])
-            lost["saturated"] += int(np.count_nonzero(over))
-    return half, {kind: count for kind, count in lost.items() if count}
 
 
 def _is_packed_attention(node: ir.Node) -> bool:

@@ -74,7 +74,15 @@ class Pass(BaseModel):
     writes: ClassVar[tuple[str, ...]] = ()
     """Facets that the result may change; the others come back unchanged."""
     tools: ClassVar[tuple[str, ...]] = ()
-    """Installed distributions whose version changes the result, such as `torch`."""
+    """Installed distributions whose version changes the result, beside those that the code imports."""
+    files: ClassVar[tuple[str, ...] | None] = None
+    """Data files whose content decides the result, relative to the class's own file. A pass that says nothing and
+    reads files runs every time; `()` says that none decides."""
+    environment: ClassVar[tuple[str, ...] | None] = None
+    """Environment variables whose value decides the result; as `files`, `()` says that none does."""
+    unreached: ClassVar[tuple[str, ...]] = ()
+    """Modules that a step does not reach though the code imports them, since the option that needs them is not set;
+    counts for built-in passes alone."""
     components: ClassVar[tuple[str, ...] | None] = None
     """Components that the pass applies to; `None` for all networks."""
     resources: ClassVar[Resources] = Resources()

@@ -46,6 +46,7 @@ class Project:
     """What was made."""
 
     workflow: Path
+    plugins: Path
     files: tuple[Path, ...]
 
 
@@ -84,7 +85,7 @@ def create_project(folder: Path, source: str, target: str) -> Project:
         schema.write_text(json.dumps(json_schema(registry), indent=2) + "\n", encoding="utf-8", newline="\n")
     except OSError as error:
         raise UsageError(f"{error.filename or folder} can't be written: {error.strerror}") from error
-    return Project(workflow, files)
+    return Project(workflow, plugins, files)
 
 
 def _workflow_text(name: str, source: str, target: str) -> str:

@@ -15,7 +15,6 @@ class AddEmbeddings(Pass):
 
     reads: ClassVar = ("architecture", "weights", "embeddings")
     writes: ClassVar = ("architecture", "weights")
-    tools: ClassVar = ("numpy",)
     components: ClassVar = ("text_encoder", "text_encoder_2")
     resources: ClassVar = Resources(memory_bytes=600 << 20)
 

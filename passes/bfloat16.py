@@ -16,7 +16,6 @@ class Bfloat16(Pass):
 
     reads: ClassVar = ("graph",)
     writes: ClassVar = ("graph",)
-    tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
 
     force_fp32: tuple[str, ...] = ()

@@ -15,7 +15,6 @@ class Convert(Pass):
 
     reads: ClassVar = ("architecture",)
     writes: ClassVar = ("graph",)
-    tools: ClassVar = ("torch", "diffusers", "transformers", "onnxscript", "onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=900 << 20)
 
     def run(self, model: Model, context: Context) -> Model:

@@ -24,11 +24,7 @@ class Float16(Pass):
     )
     writes: ClassVar = ("graph",)
     optional: ClassVar = by_option("auto", ("architecture",), ())
-    tools: ClassVar = by_option(
-        "auto",
-        ("onnx-ir", "onnx"),
-        ("onnx-ir", "onnx", "torch", "diffusers", "transformers", "onnxruntime"),
-    )
+    unreached: ClassVar = by_option("auto", ("olivelike.verify.half_search",), ())
     resources: ClassVar = by_option(
         "auto",
         Resources(memory_bytes=300 << 20, weights_scale=0.5),

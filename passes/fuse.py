@@ -18,7 +18,6 @@ class Fuse(Pass):
     reads: ClassVar = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
     optional: ClassVar = ("architecture",)
-    tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
     precision: Precision | None = None
@@ -96,8 +95,8 @@ class Fuse(Pass):
         from olivelike.errors import PassError
         from olivelike.fusion import fuse
         from olivelike.fusion.rules import RULES
-        from olivelike.half import HALVES
         from olivelike.model import Graph
+        from olivelike.model.half_values import HALVES
         from olivelike.targets.precision import HalfPolicy, half_policy
 
         assert model.graph is not None

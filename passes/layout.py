@@ -16,7 +16,6 @@ class Layout(Pass):
 
     reads: ClassVar = ("graph",)
     writes: ClassVar = ("graph",)
-    tools: ClassVar = ("onnx-ir", "onnx")
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
     profile: LayoutName

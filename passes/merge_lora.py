@@ -15,7 +15,6 @@ class MergeLora(Pass):
 
     reads: ClassVar = ("architecture", "weights", "loras")
     writes: ClassVar = ("weights",)
-    tools: ClassVar = ("torch", "diffusers", "peft", "numpy")
     components: ClassVar = ("text_encoder", "text_encoder_2", "unet")
     resources: ClassVar = Resources(memory_bytes=1000 << 20)
 

@@ -16,7 +16,6 @@ class OnnxTokenizer(Pass):
 
     reads: ClassVar = ("architecture",)
     writes: ClassVar = ("graph",)
-    tools: ClassVar = ("onnx", "tokenizers")
     components: ClassVar = TOKENIZERS
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 

@@ -16,7 +16,6 @@ class Verify(Pass):
     """Compare the graph's outputs with torch's on random inputs; a run stops where they are too far off."""
 
     reads: ClassVar = ("architecture", "weights", "graph")
-    tools: ClassVar = ("torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxruntime")
     resources: ClassVar = Resources(memory_bytes=1800 << 20)
 
     max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -11,9 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.half import HalfPrecision, to_half
+from olivelike.half import HalfPrecision
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
+from olivelike.model.half_values import to_half
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 

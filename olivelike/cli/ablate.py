@@ -56,6 +56,7 @@ def ablate(
     ] = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
@@ -79,7 +80,9 @@ def ablate(
     if csv_file is not None:
         require_writable(csv_file)
     chosen = dataclasses.replace(
-        shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras),
+        shared.selection(
+            overrides, plugins, cache_dir, output, None, None, allow_pickle, loras, allow_plugins
+        ),
         keep_going=True,
         overwrite=overwrite,
     )

@@ -172,12 +172,15 @@ def pin(
     workflow: shared.Workflow,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     cache_dir: shared.CacheDir = None,
 ) -> None:
     """Keep a workflow's stored results from `gc`, under the workflow's name."""
     from olivelike import engine
 
-    options = shared.selection(overrides, plugins, cache_dir, None, None, None, allow_pickle=False)
+    options = shared.selection(
+        overrides, plugins, cache_dir, None, None, None, False, allow_plugins=allow_plugins
+    )
     prepared = engine.prepare(workflow, options, writes=True)
     plan = prepared.plan()
     keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.kind != "materialize"]

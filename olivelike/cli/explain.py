@@ -22,6 +22,7 @@ def explain(
     ] = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
@@ -35,7 +36,9 @@ def explain(
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
 
-    options = shared.selection(overrides, plugins, cache_dir, output, None, None, allow_pickle, loras)
+    options = shared.selection(
+        overrides, plugins, cache_dir, output, None, None, allow_pickle, loras, allow_plugins
+    )
     prepared, plan = engine.plan(workflow, options)
     nodes = list(plan.nodes) if node is None else [_named(node, list(plan.nodes))]
     if json:
@@ -137,6 +140,7 @@ def _key_lines(planned: "PlannedNode") -> "Iterator[str]":
     yield from (f"  facet    {name} {digest[:_SHOWN_DIGITS]}" for name, digest in sorted(key.facets.items()))
     yield from (f"  option   {name} = {value}" for name, value in key.options.items())
     yield from (f"  tool     {name} {version}" for name, version in key.tools.items())
+    yield from (f"  named    {name}" for name in key.named)
     if key.target is not None:
         yield f"  target   {key.target['name']}"
     yield f"  code     {key.code[:_SHOWN_DIGITS]}, over {', '.join(key.modules)}"

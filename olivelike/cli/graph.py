@@ -29,6 +29,7 @@ def graph(
     until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     cache_dir: shared.CacheDir = None,
     allow_pickle: shared.AllowPickle = False,
@@ -38,7 +39,9 @@ def graph(
     from olivelike.cli.stdout import write, write_text_file
     from olivelike.plan.drawing import FORMATS
 
-    options = shared.selection(overrides, plugins, cache_dir, None, only, until, allow_pickle, loras)
+    options = shared.selection(
+        overrides, plugins, cache_dir, None, only, until, allow_pickle, loras, allow_plugins
+    )
     _, plan = engine.plan(workflow, options)
     drawing = FORMATS[format.value](plan)
     if output is None:

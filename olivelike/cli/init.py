@@ -19,11 +19,17 @@ def init(
 
     Nothing is overwritten.
     """
-    from olivelike.cli.stdout import write_line
+    from olivelike.cli.stdout import write_error, write_line
+    from olivelike.errors import PluginError
+    from olivelike.registry.allowed_plugins import AllowedPlugins
     from olivelike.scaffold import create_project
     from olivelike.workflow.findings import file_label
 
     project = create_project(folder.absolute(), source, target)
     for path in project.files:
         write_line(f"wrote {file_label(path)}")
+    try:
+        AllowedPlugins().allow_folders([project.plugins.resolve()])
+    except PluginError as error:  # The project is complete; its first command will ask.
+        write_error(f"note: {error}")
     write_line(f"next: olivelike plan {file_label(project.workflow)}")

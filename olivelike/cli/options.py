@@ -50,6 +50,12 @@ Plugins = Annotated[
         "--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."
     ),
 ]
+AllowPlugins = Annotated[
+    bool,
+    typer.Option(
+        "--allow-plugins", help="Run the code that the workflow file names under `plugins:`, without asking."
+    ),
+]
 Loras = Annotated[
     list[str] | None,
     typer.Option(
@@ -107,8 +113,10 @@ def selection(
     until: str | None,
     allow_pickle: bool,
     loras: list[str] | None = None,
+    allow_plugins: bool = False,
 ) -> "Options":
     """Return the options that select and place a workflow's nodes."""
+    from olivelike.cli.plugin_question import ask
     from olivelike.engine import Options
 
     return Options(
@@ -120,4 +128,6 @@ def selection(
         only=tuple(only or ()),
         until=until,
         allow_pickle=allow_pickle,
+        allow_plugins=allow_plugins,
+        ask_plugins=ask,
     )

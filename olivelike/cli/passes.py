@@ -58,11 +58,14 @@ def new(
     folder: Annotated[
         Path, typer.Option("--folder", metavar="DIR", help="Where the two files go; made if needed.")
     ] = Path("plugins"),
+    writes: Annotated[
+        Literal["graph", "weights"], typer.Option("--writes", help="What the pass changes.")
+    ] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""
     from olivelike.registry import new_pass
 
-    module, test = new_pass(name, folder)
+    module, test = new_pass(name, folder, writes)
     write_line(f"wrote {module} and {test}")
     write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {module}")
 
@@ -79,6 +82,8 @@ def _purpose(entry: "PassEntry") -> str:
 
 
 def _summary(entry: "PassEntry") -> dict[str, Any]:
+    from olivelike.registry import code_digest
+
     cls = entry.cls
     return {
         "name": entry.name,
@@ -88,7 +93,9 @@ def _summary(entry: "PassEntry") -> dict[str, Any]:
         "file": str(entry.module_file) if entry.module_file else None,
         "reads": list(cls.reads),
         "writes": list(cls.writes),
-        "tools": list(cls.tools),
+        "tools": sorted({*cls.tools, *code_digest(entry, cls.unreached).tools}),
+        "files": None if cls.files is None else list(cls.files),
+        "environment": None if cls.environment is None else list(cls.environment),
         "components": None if cls.components is None else list(cls.components),
     }
 
@@ -131,9 +138,11 @@ def _description(entry: "PassEntry") -> "Iterator[str]":
     yield ""
     yield facts["description"]
     yield ""
-    for title in ("reads", "writes", "tools", "components"):
+    for title in ("reads", "writes", "tools", "files", "components"):
         if facts[title]:
             yield f"{title + ':':<12}{', '.join(facts[title])}"
+    if facts["environment"]:
+        yield f"{'variables:':<12}{', '.join(facts['environment'])}"
     if entry.module_file:
         yield f"{'file:':<12}{entry.module_file}"
     options = _options(entry)

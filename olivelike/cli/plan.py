@@ -17,6 +17,7 @@ def plan(
     until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
@@ -29,7 +30,9 @@ def plan(
     """
     show_plan(
         workflow,
-        shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle, loras),
+        shared.selection(
+            overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, allow_plugins
+        ),
         json,
     )
 

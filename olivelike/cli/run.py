@@ -16,6 +16,7 @@ def run(
     until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
@@ -50,7 +51,9 @@ def run(
 
     With nothing to do it says so, at once.
     """
-    chosen = shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle, loras)
+    chosen = shared.selection(
+        overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, allow_plugins
+    )
     if dry_run:
         if clean_cache:
             raise UsageError("--dry-run changes nothing, so it can't go with --clean-cache; leave one out")

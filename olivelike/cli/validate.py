@@ -13,11 +13,13 @@ def validate(
     ],
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
 ) -> None:
     """Report everything that is wrong with workflow files.
 
     Each finding has its file, line and column. Sources are not opened; `plan` does that.
     """
+    from olivelike.cli.plugin_question import ask
     from olivelike.cli.stdout import write_error, write_line
     from olivelike.cli.text import count
     from olivelike.errors import OlivelikeError
@@ -26,7 +28,13 @@ def validate(
     worst = 0
     for workflow in workflows:
         try:
-            loaded = load_workflow(workflow, tuple(overrides or ()), tuple(plugins or ()))
+            loaded = load_workflow(
+                workflow,
+                tuple(overrides or ()),
+                tuple(plugins or ()),
+                allow_plugins=allow_plugins,
+                ask=ask,
+            )
         except OlivelikeError as error:
             write_error(f"error: {error}")
             worst = max(worst, error.exit_code)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from olivelike.plan import Additions, Node, Plan
+    from olivelike.registry.allowed_plugins import Ask
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.places import Place
@@ -39,6 +40,10 @@ class Options:
     loras: tuple[str, ...] = ()
     """`FILE` or `FILE:WEIGHT`, on top of those of the workflow."""
     plugins: tuple[str, ...] = ()
+    allow_plugins: bool = False
+    """Run plugins that workflow files name, whether or not they were allowed before."""
+    ask_plugins: Ask | None = None
+    """Asks about those that were not; without it they are refused."""
     cache_dir: Path | None = None
     output: Path | None = None
     only: tuple[str, ...] = ()
@@ -114,7 +119,14 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         SourceError: for a missing or damaged source.
         StoreError: for a store that can't be used.
     """
-    loaded = load_workflow(ref, options.overrides, options.plugins, options.loras)
+    loaded = load_workflow(
+        ref,
+        options.overrides,
+        options.plugins,
+        options.loras,
+        allow_plugins=options.allow_plugins,
+        ask=options.ask_plugins,
+    )
     outputs = _outputs(loaded, options)
     _check_variants(outputs)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)

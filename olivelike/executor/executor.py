@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Status = Literal["hit", "executed", "failed", "skipped"]
 
+_HEAVY = {"torch", "diffusers"}
+"""Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
 _POLL_SECONDS = 0.1
 """Windows can't interrupt a wait without an end."""
 _REUSE_BELOW = 700 << 20
@@ -207,9 +209,7 @@ class Executor:
         used = sum(running.memory for running in self._running.values())
         if self._running and used + memory > self._memory_limit:
             return False
-        heavy = node.kind in {"load", "assets"} or (
-            node.step is not None and "torch" in node.step.instance.tools
-        )
+        heavy = resolution.key is None or bool(_HEAVY & resolution.key.tools.keys())
         worker = self._pool.idle(lambda worker: heavy or resident(worker.pid) < _REUSE_BELOW)
         if worker is None:
             return False

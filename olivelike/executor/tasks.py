@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import logging
 
     from olivelike.pass_api import Pass, Progress
+    from olivelike.registry import PassEntry
     from olivelike.store import Store
 
 
@@ -99,7 +100,8 @@ def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress
     from olivelike.registry import Registry
     from olivelike.targets import find_target
 
-    instance = Registry.load_pass(job.pass_name, job.plugin).cls(**job.options)
+    entry = Registry.load_pass(job.pass_name, job.plugin)
+    instance = entry.cls(**job.options)
     model = _model(job, store)
     files = {digest: Path(path) for digest, path in job.files.items()}
     with store.scratch() as scratch, StoredTensors(store, files) as tensors:
@@ -112,6 +114,7 @@ def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress
         )
         result = instance.run(model, context)
     _check_unchanged(job)
+    _check_same_pass(job, entry, instance)
     check_result(job.pass_name, instance, model, result)
     return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.facts))
 
@@ -210,6 +213,20 @@ def _check_unchanged(job: Job) -> None:
         status = Path(path).stat()
         if [status.st_size, status.st_mtime_ns] != stamp:
             raise SourceError(f"{path} changed while it was read; run again when it is complete")
+
+
+def _check_same_pass(job: Job, entry: PassEntry, instance: Pass) -> None:
+    """Refuse the result of a plugin whose code or data was written to since its key was made."""
+    if job.plugin is None or not job.code:
+        return
+    from olivelike.plan.makers import pass_key
+
+    key = pass_key(entry, instance, {}, None)
+    if isinstance(key, str) or key.maker != job.code:
+        raise PassError(
+            f"pass {job.pass_name} changed while it was waiting or running ({entry.module_file}, or what it uses); "
+            "run again"
+        )
 
 
 def _materialize(job: Job, store: Store, progress: Progress) -> Done:

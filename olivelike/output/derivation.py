@@ -15,8 +15,8 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.half import HALVES, to_half
 from olivelike.model.graph import PARAMETER_KEY
+from olivelike.model.half_values import HALVES, to_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -25,6 +25,7 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     found += _changes("target fact", now["target"] or {}, before["target"] or {})
     found += _changes("version of", now["tools"], before["tools"])
     found += _code(now, before)
+    found += _named(now.get("named", {}), before.get("named", {}))
     for facet in sorted(now["facets"].keys() | before["facets"].keys()):
         if now["facets"].get(facet) != before["facets"].get(facet):
             found.append(f"the {facet} changed")
@@ -72,6 +73,13 @@ def _code(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     new, old = now["modules"], before["modules"]
     changed = sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
     return [f"code changed: {', '.join(changed)}" if changed else "code changed"]
+
+
+def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
+    """Compare data files and variables, whose values nobody needs to see."""
+    return [
+        f"{name} changed" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
+    ]
 
 
 def _show(value: Any) -> str:

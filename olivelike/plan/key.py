@@ -26,19 +26,23 @@ class Key:
     target: dict[str, Any] | None = None
     """Facts of the target, if the pass reads them."""
     tools: dict[str, str] = field(default_factory=dict)
-    """Version of each tool that the pass declares."""
+    """Version of each library that the code imports, and of each tool that the pass declares."""
+    named: dict[str, str] = field(default_factory=dict)
+    """Digest of each data file and environment variable that the pass names."""
 
     @cached_property
     def digest(self) -> str:
         """SHA-256, 64 hexadecimal digits."""
+        named = [self.named] if self.named else []
         return digest_json(
-            ["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools],
+            ["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools, *named],
         )
 
     @property
     def maker(self) -> str:
-        """Digest of what works, without what it works on: pass, code and tools."""
-        return digest_json(["maker/1", self.name, self.code, self.tools])
+        """Digest of what works, without what it works on: pass, code, tools, and data files that it names."""
+        named = [self.named] if self.named else []
+        return digest_json(["maker/1", self.name, self.code, self.tools, *named])
 
     def inputs(self) -> dict[str, Any]:
         """Return the parts as JSON, for records and for `explain`."""
@@ -50,4 +54,5 @@ class Key:
             "facets": self.facets,
             "target": self.target,
             "tools": self.tools,
+            "named": self.named,
         }

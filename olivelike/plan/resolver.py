@@ -14,7 +14,7 @@ from olivelike.digest import digest_file, digest_json
 from olivelike.errors import DamagedError, SourceError
 from olivelike.plan.file_digests import FileDigests
 from olivelike.plan.key import Key
-from olivelike.registry import CodeDigest, code_digest, module_code_digest, tool_versions
+from olivelike.plan.makers import code_of, modules_of, pass_key, versions_of
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
     from olivelike.store import Action, Store
     from olivelike.workflow import LoadedWorkflow
 
-LOAD_MODULE, LOAD_TOOLS = "olivelike.sources.adapt", ("torch", "diffusers", "transformers")
-ASSETS_MODULE = "olivelike.output.assets"
-ASSETS_TOOLS = ("diffusers", "transformers", "tokenizers")
-TOKENIZER_MODULE = "olivelike.output.tokenizer"
 MATERIALIZE_MEMORY = 120 << 20
 """Resident memory of a process that materialises, before its first tensor, in bytes."""
-MATERIALIZE_MODULE, CONFIG_MODULE = "olivelike.output.materialize", "olivelike.output.folder"
-MATERIALIZE_TOOLS = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "diffusers", "transformers")
 
 
 class OutputState(Protocol):
@@ -89,7 +83,7 @@ class Resolver:
             case "load":
                 return self._look_up(self._load_key(node))
             case "assets":
-                return self._look_up(self._assets_key())
+                return self._look_up(self._assets_key(node))
             case "tokenizer":
                 return self._resolve_tokenizer(node)
             case "pass":
@@ -178,12 +172,10 @@ class Resolver:
         return self._bound[component]
 
     def _load_key(self, node: Node) -> Key:
-        checkpoint = self._source.checkpoint(node.component)
-        code = module_code_digest(LOAD_MODULE)
-        facets = {"checkpoint": checkpoint.layout_digest}
-        return _key("load", code, {"component": node.component}, facets, LOAD_TOOLS)
+        facets = {"checkpoint": self._source.checkpoint(node.component).layout_digest}
+        return self._key(node, {"component": node.component}, facets)
 
-    def _assets_key(self) -> Key:
+    def _assets_key(self, node: Node) -> Key:
         try:
             files = {relative: digest_file(path) for relative, path in self._source.extras.items()}
         except OSError as error:
@@ -194,40 +186,40 @@ class Resolver:
         facets = {"assets": digest_json(["assets/1", classes, files])}
         if tokens := self._additions.tokens(self._source):
             facets["tokens"] = digest_json(["tokens/1", tokens])
-        return _key("assets", module_code_digest(ASSETS_MODULE), {}, facets, ASSETS_TOOLS)
+        return self._key(node, {}, facets)
 
     def _resolve_tokenizer(self, node: Node) -> Resolution:
         facets = self.facets(node)
         if facets is None:
             return Resolution(None)
-        code = module_code_digest(TOKENIZER_MODULE)
-        return self._look_up(_key("tokenizer", code, {"component": node.component}, facets, ()))
+        return self._look_up(self._key(node, {"component": node.component}, facets))
 
     def _resolve_pass(self, node: Node) -> Resolution:
         assert node.step is not None
         instance = node.step.instance
         entry = self._workflow.registry.get(node.step.pass_name)
-        code = code_digest(entry)
         facets = self.facets(node)
         if facets is None:
             return Resolution(None)
         target = self._workflow.workflow.target.facts() if "target" in instance.reads else None
-        if code.digest is None:
-            return Resolution(None, problem=f"its code can't be hashed: {code.uncacheable}")
-        options = instance.model_dump(mode="json")
-        # A plugin's key holds its own code; what it uses of the engine is known by version.
-        tools = instance.tools if entry.plugin is None else (*instance.tools, "olivelike")
-        return self._look_up(_key(node.name, code, options, facets, tools, target))
+        key = pass_key(entry, instance, facets, target)
+        return Resolution(None, problem=key) if isinstance(key, str) else self._look_up(key)
 
     def _resolve_materialize(self, node: Node) -> Resolution:
         facets = self.facets(node)
         if facets is None:
             return Resolution(None)
-        parts = [module_code_digest(module) for module in (MATERIALIZE_MODULE, CONFIG_MODULE)]
-        modules = {name: digest for part in parts for name, digest in part.modules.items()}
-        code = CodeDigest(digest_json(["code/1", modules]), modules)
-        key = _key("materialize", code, dict(node.file_names), facets, MATERIALIZE_TOOLS)
+        key = self._key(node, dict(node.file_names), facets)
         return Resolution(key, done=self._output_state(node, key.digest))
+
+    def _key(self, node: Node, options: dict[str, object], facets: dict[str, str]) -> Key:
+        """Return the key of a node that is no pass."""
+        modules = modules_of(node, self._source)
+        code = code_of(modules)
+        assert code.digest is not None, code.uncacheable
+        return Key(
+            node.kind, code.digest, dict(code.modules), options, facets, tools=versions_of(modules, code)
+        )
 
     def _look_up(self, key: Key) -> Resolution:
         action = self._store.get_action(key.digest)
@@ -241,15 +233,3 @@ def _reads(node: Node) -> tuple[str, ...]:
     if node.kind == "tokenizer":
         return ("assets",)
     return ("architecture", "weights", "graph") if node.kind == "materialize" else ()
-
-
-def _key(
-    name: str,
-    code: CodeDigest,
-    options: dict[str, object],
-    facets: dict[str, str],
-    tools: tuple[str, ...],
-    target: dict[str, object] | None = None,
-) -> Key:
-    assert code.digest is not None
-    return Key(name, code.digest, dict(code.modules), options, facets, target, tool_versions(tools))

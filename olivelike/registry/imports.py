@@ -8,10 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-_LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
+LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
+"""What loads code under a name that may be computed."""
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_FLAG = "TYPE_CHECKING"
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,7 @@ class Import:
     """Leading dots: 0 for an absolute import."""
     module: str
     names: tuple[str, ...]
-    """What `from module import …` lists; each may be a submodule."""
-    lazy: bool
-    """Inside a function: runs only if the function does."""
+    """What `from module import …` lists; each may be a submodule. Empty for `import module`."""
 
 
 @dataclass(frozen=True)
@@ -37,40 +37,138 @@ class ModuleImports:
 
 
 @lru_cache(maxsize=1024)
-def read_imports(source: bytes) -> ModuleImports:
-    """Return what the source text of a module imports.
+def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
+    """Return what the source text of a module imports, inside functions too.
+
+    Args:
+        source: The text.
+        ours: Whether it is olivelike's own, where `TYPE_CHECKING` is that of `typing` without a look.
 
     Raises:
         SyntaxError: if it is not Python.
     """
     tree = ast.parse(source)
-    found = list(_statements(tree.body, lazy=False))
+    flag = _Flag(frozenset({_FLAG}), frozenset({"typing"})) if ours else _flag(tree, source)
+    found = list(_statements(tree.body, flag))
     computed = None
     # Looking at every expression costs ten times as much as looking at statements, and few modules need it.
-    if any(name.encode() in source for name in _LOADERS):
+    if any(name.encode() in source for name in LOADERS):
         literal, computed = _loader_calls(tree)
         found += literal
     return ModuleImports(tuple(found), computed)
 
 
-def _statements(body: Iterable[ast.AST], *, lazy: bool) -> Iterator[Import]:
+@lru_cache(maxsize=256)
+def read_exports(source: bytes, package: str) -> Mapping[str, tuple[str, str]]:
+    """Return what the `__init__` of one of olivelike's packages hands on: module and name there, by name here."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.parse(source).body:
+        match node:
+            case ast.ImportFrom(level=0, module=str(module), names=names):
+                found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
+            case ast.Assign(
+                targets=[ast.Name(id="__getattr__")],
+                value=ast.Call(func=ast.Name(id="names_from"), args=[_, ast.Dict(keys=keys, values=values)]),
+            ):
+                for key, value in zip(keys, values, strict=True):
+                    assert key is not None
+                    module = f"{package}.{ast.literal_eval(key)}"
+                    found |= {name: (module, name) for name in ast.literal_eval(value)}
+    return found
+
+
+def read_all(source: bytes) -> tuple[str, ...] | None:
+    """Return the names of a module's `__all__`; `None` if they are not one list of texts."""
+    found: list[ast.expr] = []
+    mentions = 0
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=value)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
+            ):
+                found.append(value)
+            case ast.Name(id="__all__"):
+                mentions += 1
+    try:
+        names = ast.literal_eval(found[0]) if len(found) == mentions == 1 else None
+    except ValueError:
+        return None
+    return tuple(names) if isinstance(names, list | tuple | set) else None
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """How a module spells the flag that is true for type checkers alone."""
+
+    names: frozenset[str]
+    modules: frozenset[str]
+    """Names under which it knows `typing`."""
+
+    def is_tested_by(self, test: ast.expr) -> bool:
+        match test:
+            case ast.Name(id=name):
+                return name in self.names
+            case ast.Attribute(attr="TYPE_CHECKING", value=ast.Name(id=module)):
+                return module in self.modules
+        return False
+
+
+def _flag(tree: ast.Module, source: bytes) -> _Flag:
+    """Return the spellings that are surely those of `typing`: none if the module may give the name a value."""
+    none = _Flag(frozenset(), frozenset())
+    if _FLAG.encode() not in source:
+        return none
+    names: set[str] = set()
+    modules: set[str] = set()
+    uses = 0
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module="typing", level=0, names=aliases) if any(
+                a.name == _FLAG for a in aliases
+            ):
+                names.update(alias.name for alias in aliases if alias.name == _FLAG and alias.asname is None)
+                uses += 1
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                return none
+            case ast.Import(names=aliases):
+                modules.update(alias.asname or alias.name for alias in aliases if alias.name == "typing")
+            case (
+                ast.Name(id="TYPE_CHECKING", ctx=ast.Load())
+                | ast.Attribute(attr="TYPE_CHECKING", ctx=ast.Load())
+            ):
+                uses += 1
+    # A use of any other kind, even in a text or a comment, may be a way to change it.
+    return _Flag(frozenset(names), frozenset(modules)) if uses == source.count(_FLAG.encode()) else none
+
+
+def _statements(body: Iterable[ast.AST], flag: _Flag) -> Iterator[Import]:
     for node in body:
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    yield Import(0, alias.name, (), lazy)
+                    yield Import(0, alias.name, ())
             case ast.ImportFrom(module=module, names=names, level=level):
-                yield Import(level, module or "", tuple(alias.name for alias in names), lazy)
-            case ast.If(
-                test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"), orelse=orelse
-            ):
-                yield from _statements(orelse, lazy=lazy)
+                yield Import(level, module or "", tuple(alias.name for alias in names))
+            case ast.If(test=test, orelse=orelse) if flag.is_tested_by(test):
+                yield from _statements(orelse, flag)
             case _:
-                inside = lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 for block in _BLOCKS:
                     nested = getattr(node, block, None)
                     if isinstance(nested, list):
-                        yield from _statements(nested, lazy=inside)
+                        yield from _statements(nested, flag)
+
+
+def literal_import(node: ast.AST) -> str | None:
+    """Return the module that a call imports under a literal absolute name."""
+    match node:
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name))],
+            keywords=[],
+        ) if not name.startswith("."):
+            return name
+    return None
 
 
 def _loader_calls(tree: ast.Module) -> tuple[list[Import], int | None]:
@@ -78,16 +176,10 @@ def _loader_calls(tree: ast.Module) -> tuple[list[Import], int | None]:
     literal: list[Import] = []
     understood: set[ast.AST] = set()
     for node in ast.walk(tree):
-        match node:
-            case ast.Call(
-                func=(
-                    ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module")
-                ) as func,
-                args=[ast.Constant(value=str(name))],
-                keywords=[],
-            ):
-                literal.append(Import(0, name, (), lazy=True))
-                understood.add(func)
+        name = literal_import(node)
+        if name is not None and isinstance(node, ast.Call):
+            literal.append(Import(0, name, ()))
+            understood.add(node.func)
     lines = [line for node in ast.walk(tree) if node not in understood for line in _loader_uses(node)]
     return literal, min(lines, default=None)
 
@@ -95,7 +187,7 @@ def _loader_calls(tree: ast.Module) -> tuple[list[Import], int | None]:
 def _loader_uses(node: ast.AST) -> Iterator[int]:
     """Yield the line of a node that is, or renames, something that loads code."""
     match node:
-        case ast.Name(id=name, lineno=line) | ast.Attribute(attr=name, lineno=line) if name in _LOADERS:
+        case ast.Name(id=name, lineno=line) | ast.Attribute(attr=name, lineno=line) if name in LOADERS:
             yield line
-        case ast.alias(name=name, asname=str(), lineno=line) if name in _LOADERS:
+        case ast.alias(name=name, asname=str(), lineno=line) if name in LOADERS:
             yield line

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.registry.plugin_files import installed_spec, sibling_spec
+from olivelike.registry.tool_versions import distributions_of
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-_ENGINE = "olivelike"
+ENGINE = "olivelike"
+"""Top-level name of olivelike's own modules."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,17 @@ class LocalModule:
         """Whether relative imports start at the module itself."""
         return self.search is not None
 
+    @property
+    def is_engine(self) -> bool:
+        """Whether it belongs to olivelike itself."""
+        return self.name.partition(".")[0] == ENGINE
+
 
 class LocalModules:
-    """The code around one pass: its own top-level package, and what lies beside a plugin.
+    """The code around one pass: its own top-level package, what lies beside a plugin, and olivelike.
 
-    The standard library and installed distributions are not local: a pass declares them in `tools`. A module
-    on the import path that no distribution installed, such as one in the current folder, is local too.
+    The standard library and installed distributions are not local: they count by version. A module on the import
+    path that no distribution installed, such as one in the current folder, is local too.
     """
 
     def __init__(self, own: str, folder: Path | None) -> None:
@@ -49,7 +56,7 @@ class LocalModules:
         self._own = own
         self._folder = folder
         self._found: dict[str, LocalModule | None] = {}
-        self._local_tops: dict[str, bool] = {own: True}
+        self._local_tops: dict[str, bool] = {own: True, ENGINE: True}
 
     def is_local(self, name: str) -> bool:
         """Tell whether a module would be local code; true too for one that does not exist."""
@@ -65,20 +72,22 @@ class LocalModules:
         return self._found[name]
 
     def _is_local_top(self, top: str) -> bool:
-        if self._own == _ENGINE or top == _ENGINE:
+        if self._own == ENGINE:
             return False
         spec = installed_spec(top, None)
         if spec is None:
             return True
         origin = spec.origin or next(iter(_search(spec) or ()), "")
-        return not {"site-packages", "dist-packages"} & set(Path(origin).parts)
+        if not {"site-packages", "dist-packages"} & set(Path(origin).parts):
+            return True  # Also what was installed as editable: its version stays when its code changes.
+        return not distributions_of(top)
 
     def _locate(self, name: str) -> LocalModule | None:
         parent_name, _, last = name.rpartition(".")
+        if name.partition(".")[0] == ENGINE:
+            return _locate_engine(name)
         if not parent_name:
             return self._locate_top(name)
-        if self._own == _ENGINE:
-            return _locate_engine(name)
         parent = self.find(parent_name)
         if parent is None or parent.search is None:
             return None

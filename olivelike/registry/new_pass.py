@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from olivelike.errors import UsageError
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*")
 
-_MODULE = '''\
+Facet = Literal["graph", "weights"]
+
+_GRAPH_MODULE = '''\
 """The pass `{name}`."""
 
 from olivelike.model import Graph, Model
@@ -35,7 +37,7 @@ class {class_name}(Pass):
         return model.replace(graph=Graph.from_ir(onnx_model))
 '''
 
-_TEST = '''\
+_GRAPH_TEST = '''\
 """Tests of the pass `{name}`."""
 
 import onnx
@@ -57,12 +59,66 @@ def test_the_graph_gets_the_label():
 '''
 
 
-def new_pass(name: str, folder: Path) -> tuple[Path, Path]:
+_WEIGHTS_MODULE = '''\
+"""The pass `{name}`."""
+
+from olivelike.model import Model
+from olivelike.pass_api import Context, Pass
+
+
+class {class_name}(Pass):
+    """Limit the weights; say here what your pass does."""
+
+    reads = ("weights",)
+    writes = ("weights",)
+
+    limit: float = 4.0
+    """Largest absolute value that is kept."""
+
+    def run(self, model: Model, context: Context) -> Model:
+        changed = {{}}
+        for done, (name, tensor) in enumerate(model.weights.items()):
+            if tensor.dtype in ("F32", "F16", "BF16"):
+                before = context.tensors.read(tensor)
+                after = before.clip(-self.limit, self.limit).astype(before.dtype)
+                if (after != before).any():
+                    changed[name] = context.tensors.write(after)
+            context.progress(done + 1, len(model.weights))
+        context.facts["changed"] = len(changed)
+        return model.replace(weights=model.weights.replace(changed))
+'''
+
+_WEIGHTS_TEST = '''\
+"""Tests of the pass `{name}`."""
+
+import numpy as np
+from {name} import {class_name}
+
+from olivelike.testing import LocalModel, LocalTensors, run_pass
+
+
+def test_values_beyond_the_limit_become_the_limit():
+    tensors = LocalTensors()
+    large, small = np.array([1, -9], np.float32), np.array([1, 2], np.float32)
+    weights = tensors.table({{"large": large, "small": small}})
+
+    result = run_pass({class_name}(limit=4), LocalModel("unet", weights=weights, tensors=tensors))
+
+    assert result.parameter("large").tolist() == [1, -4]
+    assert result.weights["small"] == weights["small"]
+    assert result.facts["changed"] == 1
+'''
+
+_TEMPLATES = {"graph": (_GRAPH_MODULE, _GRAPH_TEST), "weights": (_WEIGHTS_MODULE, _WEIGHTS_TEST)}
+
+
+def new_pass(name: str, folder: Path, writes: Facet = "graph") -> tuple[Path, Path]:
     """Write `NAME.py` and `test_NAME.py` into `folder`, which is made if needed.
 
     Args:
         name: name of the pass, lower-case words joined by `_`.
         folder: where the files go; list it, or the new file, under `plugins:`.
+        writes: what the pass changes.
 
     Returns:
         The two files.
@@ -81,6 +137,6 @@ def new_pass(name: str, folder: Path) -> tuple[Path, Path]:
             raise UsageError(f"{file} exists already; choose another name or folder")
     class_name = "".join(word.capitalize() for word in name.split("_"))
     folder.mkdir(parents=True, exist_ok=True)
-    for file, template in zip(files, (_MODULE, _TEST), strict=True):
+    for file, template in zip(files, _TEMPLATES[writes], strict=True):
         file.write_text(template.format(name=name, class_name=class_name), encoding="utf-8", newline="\n")
     return files

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
     from olivelike.registry.entry import PassEntry
 
+_EXAMPLES = {
+    "reads": "graph", "optional": "architecture", "writes": "graph", "tools": "scipy", "files": "table.csv",
+    "environment": "NAME", "components": "unet",
+}  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_pass_class(entry: PassEntry) -> None:
-    """Check name, `reads`, `optional`, `writes`, `tools` and `components` of a pass.
+    """Check name, `reads`, `optional`, `writes`, `tools`, `files`, `environment` and `components` of a pass.
 
     Raises:
         PluginError: with file, line and what to do, for everything that is wrong with the class.
@@ -40,13 +44,17 @@ def _findings(entry: PassEntry) -> Iterator[str]:
     )
     yield from _names("writes", cls.writes, list(FACETS), "facets")
     yield from _names("tools", cls.tools, None, "distributions")
+    if cls.files is not None:
+        yield from _names("files", cls.files, None, "files")
+    if cls.environment is not None:
+        yield from _names("environment", cls.environment, None, "variables")
     if cls.components is not None:
         yield from _names("components", cls.components, None, "components")
 
 
 def _names(attribute: str, value: object, valid: Collection[str] | None, kind: str) -> Iterator[str]:
     if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-        yield f'`{attribute}` is {value!r}; make it a tuple of names, such as ("graph",)'
+        yield f'`{attribute}` is {value!r}; make it a tuple of names, such as ("{_EXAMPLES[attribute]}",)'
         return
     for item in value:
         if valid is not None and item not in valid:

@@ -69,7 +69,7 @@ def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
     folder = location if location.is_dir() else location.parent
     package = private_package(location)
     _FINDER.add(str(folder), package)
-    names = [location.stem] if location.is_file() else _module_names(folder)
+    names = [location.stem] if location.is_file() else module_names(folder)
     with explain_import(str(location), folder, "fix it, or take it out of `plugins:`"):
         modules = [_import_package(package, folder, run_init=location.is_dir())]
         modules += [importlib.import_module(f"{package}.{name}") for name in names]
@@ -146,7 +146,8 @@ class _PluginFinder:
 _FINDER = _PluginFinder()
 
 
-def _module_names(folder: Path) -> list[str]:
+def module_names(folder: Path) -> list[str]:
+    """Return the modules that a plugin folder offers: all but private ones and tests."""
     return sorted(path.stem for path in folder.glob("*.py") if not path.name.startswith(_NOT_PLUGINS))
 
 

@@ -19,6 +19,7 @@ def test_my_pass_keeps_the_numbers():
 | `compare_with_torch` | relative errors of a model, or of an output folder, against the torch network in float64 |
 | `make_checkpoint` | writes a whole pipeline folder with seeded random weights, of any family |
 | `make_single_file` | writes such a folder's weights into one file, as model sites hold them |
+| `make_lora` | writes a LoRA for such a folder, in the spelling of any trainer |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from olivelike.lazy import names_from
 
 if TYPE_CHECKING:
     from olivelike.testing.checkpoints import make_checkpoint
+    from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
     from olivelike.testing.parity import Comparison, compare_with_torch
     from olivelike.testing.passes import run_pass
@@ -43,6 +45,7 @@ __all__ = [
     "compare_with_torch",
     "load_model",
     "make_checkpoint",
+    "make_lora",
     "make_single_file",
     "random_model",
     "run_pass",
@@ -53,6 +56,7 @@ __getattr__ = names_from(
     __name__,
     {
         "checkpoints": ("make_checkpoint",),
+        "lora_files": ("make_lora",),
         "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
         "parity": ("Case", "Comparison", "compare_with_torch"),
         "passes": ("run_pass",),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.model import Graph
 from olivelike.plan import Key
-from olivelike.registry import Registry, code_digest, tool_versions
+from olivelike.plan.makers import pass_key
+from olivelike.registry import Registry
 from olivelike.store import Action, Store
 
 if TYPE_CHECKING:
@@ -57,18 +58,9 @@ def shared_folder() -> Path:
 
 def _key(architecture: Architecture) -> Key:
     entry = Registry.built_in().get("convert")
-    code, tools = code_digest(entry), tool_versions(entry.cls.tools)
-    assert code.digest is not None
-    options = entry.cls().model_dump(mode="json")
-    return Key(
-        "convert",
-        code.digest,
-        dict(code.modules),
-        options,
-        {"architecture": architecture.digest},
-        None,
-        tools,
-    )
+    key = pass_key(entry, entry.cls(), {"architecture": architecture.digest}, None)
+    assert isinstance(key, Key), key
+    return key
 
 
 def _stored(store: Store, key: Key) -> Graph | None:

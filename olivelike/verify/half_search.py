@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import VerificationError
-from olivelike.half import HALF_MAX
 from olivelike.model import Graph
+from olivelike.model.half_values import HALF_MAX
 from olivelike.verify.bisection import fewest
 from olivelike.verify.blocks import Reach
 from olivelike.verify.evaluation import Evaluation

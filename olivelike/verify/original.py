@@ -9,8 +9,8 @@ import numpy as np
 
 from olivelike.errors import PassError, VerificationError
 from olivelike.export.interface import interface_of
-from olivelike.half import HALVES
 from olivelike.model.graph import BLOCK_KEY
+from olivelike.model.half_values import HALVES
 from olivelike.verify.figures import Figures, compare, summary
 from olivelike.verify.inputs import CASES, Case, random_inputs
 from olivelike.verify.reference import Reference

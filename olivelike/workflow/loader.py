@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from olivelike.errors import PluginError, UsageError
+from olivelike.errors import UsageError
 from olivelike.registry import Registry, resolve_plugin
 from olivelike.registry.nearest import did_you_mean
 from olivelike.registry.text_paths import absolute, may_be_path
 from olivelike.targets import find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
 from olivelike.workflow.findings import Findings
+from olivelike.workflow.listed_plugins import listed_plugins, require_allowed
 from olivelike.workflow.long_form import is_hub_id
 from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.places import find_workflow
@@ -29,9 +30,9 @@ from olivelike.workflow.weight_inputs import (
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Sequence as SequenceOf
 
+    from olivelike.registry.allowed_plugins import Ask
     from olivelike.targets import Target
     from olivelike.workflow.places import Place
     from olivelike.workflow.schema import Step
@@ -64,6 +65,9 @@ def load_workflow(
     overrides: SequenceOf[str] = (),
     extra_plugins: SequenceOf[str] = (),
     extra_loras: SequenceOf[str] = (),
+    *,
+    allow_plugins: bool = False,
+    ask: Ask | None = None,
 ) -> LoadedWorkflow:
     """Load and validate a workflow.
 
@@ -72,17 +76,22 @@ def load_workflow(
         overrides: `key.path=value`, applied in order after `extends`.
         extra_plugins: more plugins, relative to the current folder.
         extra_loras: more LoRAs, `FILE` or `FILE:WEIGHT`, relative to the current folder.
+        allow_plugins: run the plugins that workflow files name; `extra_plugins` run in any case.
+        ask: asks whether those may run that were not allowed before; by default they may not.
 
     Raises:
-        WorkflowError: with everything that is wrong, each with its position.
+        WorkflowError: with everything that is wrong, each with its position; a plugin that is not allowed is wrong.
         PluginError: if a plugin can't be loaded.
     """
     place = find_workflow(ref) if isinstance(ref, str) else ref
     findings = Findings()
     root = read_with_bases(place, findings)
     apply_overrides(root, overrides, place.project_folder, findings)
+    listed = list(listed_plugins(root, place, findings))
+    if not allow_plugins:
+        require_allowed(listed, ask, findings)
     plugins = [
-        *_plugins(root, place, findings),
+        *(plugin for plugin, _ in listed),
         *(resolve_plugin(text, Path.cwd()) for text in extra_plugins),
     ]
     registry = Registry.load(plugins)
@@ -145,17 +154,6 @@ def _as_values(steps: dict[str, tuple[Step, ...]]) -> dict[str, tuple[tuple[str,
         component: tuple((step.pass_name, step.instance.model_dump(mode="json")) for step in chain)
         for component, chain in steps.items()
     }
-
-
-def _plugins(root: Mapping, place: Place, findings: Findings) -> Iterable[str]:
-    """Return the plugins, each path relative to the file that lists it."""
-    listed = root.entries.get("plugins")
-    for item in listed.items if isinstance(listed, Sequence) else ():
-        if isinstance(item, Scalar) and isinstance(item.value, str):
-            try:
-                yield resolve_plugin(item.value, (item.position.document.path or place.path).parent)
-            except PluginError as error:
-                findings.add(item.position, str(error))
 
 
 def _target(root: Mapping, findings: Findings) -> Target | None:

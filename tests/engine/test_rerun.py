@@ -177,17 +177,18 @@ def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:
     assert project.counts()["output_unchanged"] == 1
 
 
-def test_another_version_of_a_tool_reruns_the_passes_that_declare_it(
+def test_another_version_of_a_library_reruns_the_passes_whose_code_imports_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from olivelike.plan import resolver
+    from olivelike.plan import makers
 
-    real = resolver.tool_versions
+    real = makers.tool_versions
 
-    def newer(names: tuple[str, ...]) -> dict[str, str]:
-        return {name: "99.0" if name == "onnxscript" else version for name, version in real(names).items()}
+    def newer(names: tuple[str, ...], imported: tuple[str, ...]) -> dict[str, str]:
+        versions = real(names, imported)
+        return {name: "99.0" if name == "onnxscript" else version for name, version in versions.items()}
 
-    monkeypatch.setattr(resolver, "tool_versions", newer)
+    monkeypatch.setattr(makers, "tool_versions", newer)
     project.run(only=("vae_decoder",))
     assert project.executed() == {"vae_decoder.convert"}
     assert project.reasons()["vae_decoder.convert"].startswith("version of onnxscript changed from ")

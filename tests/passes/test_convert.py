@@ -9,7 +9,7 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.model import Architecture, Model
-from olivelike.registry import Registry
+from olivelike.registry import Registry, code_digest
 from olivelike.testing import run_pass, tiny_model
 
 CONVERT = Registry.built_in().get("convert").cls
@@ -27,7 +27,8 @@ def test_an_architecture_alone_becomes_a_graph():
 
 def test_its_key_holds_the_architecture_and_the_libraries_that_decide_the_graph():
     assert (CONVERT.reads, CONVERT.writes) == (("architecture",), ("graph",))
-    assert {"torch", "diffusers", "transformers", "onnxscript", "onnx"} <= set(CONVERT.tools)
+    tools = code_digest(Registry.built_in().get("convert")).tools
+    assert {"torch", "diffusers", "transformers", "onnxscript", "onnx", "accelerate"} <= set(tools)
 
 
 def test_a_config_that_the_library_refuses_fails_the_pass():
@@ -40,7 +41,7 @@ def test_a_config_that_the_library_refuses_fails_the_pass():
 def test_loading_the_built_in_passes_imports_no_heavy_library():
     code = """
 import sys
-from olivelike.registry import Registry
+from olivelike.registry import Registry, code_digest
 Registry.built_in()
 print(*{"torch", "onnx", "onnx_ir", "numpy", "diffusers", "transformers"} & sys.modules.keys())
 """

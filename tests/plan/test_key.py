@@ -37,6 +37,7 @@ def test_the_order_of_options_does_not_matter() -> None:
         {"facets": {"weights": "a" * 64}},
         {"target": {"name": "cpu"}},
         {"tools": {"onnx": "1.20.0"}},
+        {"named": {"data file table.csv": "f" * 64}},
     ],
 )
 def test_every_part_changes_the_digest(change: dict) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import runpy
+
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.registry import Registry, new_pass
+from olivelike.registry import Registry, code_digest, new_pass
 
 
 def test_the_written_pass_loads_under_its_name_and_has_at_most_fifteen_lines_of_code(tmp_path):
@@ -32,3 +34,16 @@ def test_existing_files_are_left_alone(tmp_path):
     with pytest.raises(UsageError, match="exists already"):
         new_pass("prune", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["test_prune.py"]
+
+
+@pytest.mark.parametrize("writes", ["graph", "weights"])
+def test_the_written_test_passes_and_the_pass_is_cached(tmp_path, monkeypatch, writes):
+    module, test = new_pass(f"my_{writes}", tmp_path, writes)
+    entry = Registry.load([str(module)]).get(f"my_{writes}")
+    assert entry.cls.writes == (writes,)
+    assert code_digest(entry).uncacheable is None
+    monkeypatch.syspath_prepend(tmp_path)
+    functions = runpy.run_path(str(test))
+    tests = [value for name, value in functions.items() if name.startswith("test_")]
+    assert len(tests) == 1
+    tests[0]()

@@ -145,6 +145,7 @@ def test_only_a_search_reads_the_weights():
     assert "weights" not in FLOAT16().reads
     assert "weights" not in FLOAT16.reads
     assert "weights" in FLOAT16(auto=True).reads
-    assert "torch" in FLOAT16(auto=True).tools
+    assert FLOAT16().unreached
+    assert not FLOAT16(auto=True).unreached
     assert FLOAT16(auto=True).resources.memory_bytes > FLOAT16().resources.memory_bytes
     assert FLOAT16(auto=True).optional == ()

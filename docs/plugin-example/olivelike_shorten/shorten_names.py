@@ -16,7 +16,6 @@ class ShortenNames(Pass):
 
     reads = ("graph",)
     writes = ("graph",)
-    tools = ("onnx-ir",)
 
     prefix: str = "v"
     """What each short name begins with."""

@@ -1,0 +1,43 @@
+"""Half precision as values: its types, and how float32 is rounded to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
+"""The types of half precision, and what workflows call them."""
+HALF_MAX = 65504.0
+"""Largest finite float16."""
+_PIECE = 1 << 17
+
+
+def to_half(
+    array: np.ndarray[Any, Any], dtype: ir.DataType = ir.DataType.FLOAT16
+) -> tuple[np.ndarray[Any, Any], dict[str, int]]:
+    """Round float32 values to half precision; infinities and NaN stay what they are.
+
+    What is beyond float16 becomes ±65,504; bfloat16 has the range of float32.
+
+    Returns:
+        The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
+    """
+    half = np.empty(array.shape, dtype.numpy())
+    lost = {"saturated": 0, "flushed": 0}
+    wide, narrow = array.reshape(-1), half.reshape(-1)
+    # Pieces that fit the cache: this runs over every weight of a model.
+    for start in range(0, wide.size, _PIECE):
+        source, target = wide[start : start + _PIECE], narrow[start : start + _PIECE]
+        with np.errstate(over="ignore", invalid="ignore"):
+            target[...] = source
+        # Shifted out of the bits, the sign does not hide a zero; NumPy counts integers faster than halves.
+        nonzero = np.count_nonzero(target.view(np.uint16) << 1)
+        if nonzero < target.size:
+            lost["flushed"] += int(np.count_nonzero(source) - nonzero)
+        if dtype == ir.DataType.FLOAT16 and not (source.max() <= HALF_MAX and source.min() >= -HALF_MAX):
+            over = np.isfinite(source) & (np.abs(source) > HALF_MAX)
+            target[over] = np.copysign(np.float16(HALF_MAX), source[over])
+            lost["saturated"] += int(np.count_nonzero(over))
+    return half, {kind: count for kind, count in lost.items() if count}
