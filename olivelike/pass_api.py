@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    import onnx_ir as ir
 
-    from olivelike.model import Model, Tensor
+    from olivelike.model import Model, Tensor, Weights
     from olivelike.targets import Target
 
 
@@ -109,6 +110,29 @@ class TensorAccess(Protocol):
 
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a new tensor; return its table entry, to be put into the weights facet."""
+
+    def evaluate(self, value: ir.Value, weights: Weights) -> np.ndarray[Any, Any]:
+        """Return the values of a weight of a graph, computed as they are when the output is written.
+
+        A pass that wants to know what a layer multiplies by need not know how that derives from the checkpoint:
+
+            graph = model.graph.to_ir()
+            for node in graph.graph:
+                if node.op_type == "MatMul" and node.inputs[1] in weight_values(graph.graph):
+                    matrix = context.tensors.evaluate(node.inputs[1], model.weights)
+
+        One tensor is read, derived and returned at a time; nothing is kept.
+
+        Args:
+            value: An input of the graph that stands for a parameter, or what operators make of parameters and
+                constants alone; `olivelike.model.graph.weight_values` returns all of them. Its node is still part of
+                the graph.
+            weights: The model's.
+
+        Raises:
+            PassError: when the value is no such weight, the table lacks a parameter, or an operator of the derivation
+                has no reference implementation.
+        """
 
 
 class Progress(Protocol):

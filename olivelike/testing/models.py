@@ -24,6 +24,8 @@ from olivelike.testing.checkpoints import make_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx_ir as ir
+
     Array = np.ndarray[Any, Any]
 
 
@@ -55,6 +57,12 @@ class LocalTensors:
             self.files[digest] = self._new_folder() / digest
             self.files[digest].write_bytes(data)
         return Tensor(dtype, array.shape, digest, 0)
+
+    def evaluate(self, value: ir.Value, weights: Weights) -> Array:
+        """Return the values of a weight of a graph; raises as `TensorAccess.evaluate`."""
+        from olivelike.output.derivation import evaluate_weight
+
+        return evaluate_weight(value, weights, self.read)
 
     def table(self, arrays: Mapping[str, Array]) -> Weights:
         """Keep arrays; return them as a weights facet."""
