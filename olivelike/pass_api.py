@@ -58,7 +58,9 @@ class _ByOption:
         return self._given if instance is not None and getattr(instance, self._option) else self._unset
 
 
-INPUTS = ("target", "loras", "embeddings")
+ADDITIONS = ("loras", "embeddings")
+"""What a workflow adds to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
+INPUTS = ("target", *ADDITIONS, "original")
 """What a pass may read beside facets."""
 
 
@@ -68,8 +70,9 @@ class Pass(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """What decides the result: the facets `architecture`, `weights`, `graph`; and of the workflow `target`, `loras`,
-    `embeddings`. A step that reads LoRAs or embeddings is left out where none apply to the component."""
+    """What decides the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
+    `embeddings`; and `original`, the network before any pass changed its weights. A step that reads LoRAs or embeddings
+    is left out where none apply to the component."""
     optional: ClassVar[tuple[str, ...]] = ()
     """Facets of `reads` that the pass does without: a graph that someone else exported has no `architecture`."""
     writes: ClassVar[tuple[str, ...]] = ()
@@ -190,5 +193,8 @@ class Context:
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
     """Set only if the pass lists `embeddings` in `reads`."""
+    original: Model | None = None
+    """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
+    right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
     memory: Memory = field(default_factory=Memory)
     """For passes that try things out: a trial that was made once need not be made again."""

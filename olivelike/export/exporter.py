@@ -97,7 +97,10 @@ def _trace(network: torch.nn.Module, interface: Interface, architecture: Archite
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's remarks on missing torchvision and on its own deprecations."""
+    """Silence the exporter's remarks on missing torchvision and on its own deprecations.
+
+    Levels and warning filters belong to the process, so other threads are silenced for that time, too.
+    """
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -80,12 +80,22 @@ def no_progress(done: int, total: int) -> None:
     del done, total
 
 
+_NOTHING = Model("")
+
+
 @dataclass(frozen=True)
 class LocalModel(Model):
     """A model, access to its weights, and what the last pass put into the run record."""
 
     tensors: LocalTensors = field(default_factory=LocalTensors, compare=False)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
+    original: Model = field(default=_NOTHING, compare=False)
+    """Architecture and weights as they were loaded, LoRAs and textual inversions added; by default the model's own.
+    It stays what it is through `replace` and `run_pass`, however the weights change."""
+
+    def __post_init__(self) -> None:
+        if self.original.weights is None:
+            object.__setattr__(self, "original", Model(self.component, self.architecture, self.weights))
 
     def parameter(self, name: str) -> Array:
         """Return the values of one parameter."""
