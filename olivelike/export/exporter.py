@@ -94,7 +94,8 @@ def _trace(
             logger.exception("torch.onnx.export can't trace %s", architecture.class_name)
             raise PassError(
                 f"{architecture.component}: torch.onnx.export can't trace {architecture.class_name}: "
-                f"{first_line(_first_cause(error))}; an option of its config asks for what clients do not give it"
+                f"{first_line(_first_cause(error))}; compare its config.json with "
+                "that of a network that works, or leave the component out (the log has all that torch said)"
             ) from error
     if program is None:
         raise PassError(f"{architecture.component}: torch.onnx.export returned nothing")

@@ -45,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OlivelikeError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
-    except OSError as error:
-        sys.stderr.write(f"error: {error.filename}: {error.strerror}\n")
+    except (OSError, ValueError) as error:
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"error: {told}\n")
         return UsageError.exit_code
     files = [written] if written.is_file() else written.rglob("*")
     size = sum(path.stat().st_size for path in files if path.is_file())
