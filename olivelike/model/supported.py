@@ -54,6 +54,9 @@ _OPTIONS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
 }
 """Option of a UNet → values that are supported, and what any other means."""
 
+_TEXT_TIME: Final = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
+_NUMBERS: Final = 5
+"""Numbers that such a UNet takes with the pooled text, at least."""
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _LARGEST: Final = 1 << 20
 _MOST: Final = 100
@@ -93,6 +96,7 @@ def check_network(component: str, class_name: str, config: Mapping[str, Any]) ->
     Raises:
         SourceError: with class, option and reason.
     """
+    class_name = class_name if class_name.isidentifier() else _shown(class_name)
     allowed = CLASSES.get(component)
     if allowed is not None and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
@@ -143,18 +147,20 @@ def _check_unet(class_name: str, config: Mapping[str, Any]) -> None:
             raise SourceError(
                 f"unet: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}"
             )
-    if isinstance(config.get("cross_attention_dim"), list | tuple):
+    width = config.get("cross_attention_dim", 1)
+    if width is None or isinstance(width, list | tuple):
+        meaning = "it attends to no text" if width is None else "it attends to texts of several widths"
         raise SourceError(
-            f"unet: {class_name} with a list of `cross_attention_dim` is not supported: it attends to texts of several "
-            "widths"
+            f"unet: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}"
         )
     if config.get("addition_embed_type") == "text_time":
-        for option in ("addition_time_embed_dim", "projection_class_embeddings_input_dim"):
-            if not isinstance(config.get(option), int):
-                raise SourceError(
-                    f"unet: {class_name} with `addition_embed_type: text_time` has no `{option}`; get its config.json "
-                    "again"
-                )
+        each, whole = (config.get(option) for option in _TEXT_TIME)
+        if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
+            raise SourceError(
+                f"unet: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, the "
+                f"second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
+                "config.json again"
+            )
 
 
 def _wrong_sizes(config: Mapping[str, Any], inside: str = "") -> Iterator[str]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26
 """Bytes of a local file header before its name, and where in it the lengths of name and extra field are."""
+_WORD = 16
+"""No entry `byteorder` is longer; another one is not read."""
 SAVE_AGAIN = "load it with torch once and save it as safetensors"
 
 
@@ -46,7 +48,7 @@ def read_entries(path: Path) -> list[Entry]:
                 is_stored = info.compress_type == zipfile.ZIP_STORED
                 entries.append(Entry(start, start + info.compress_size, info.filename, is_stored))
             order = [info for info in archive.infolist() if info.filename.rpartition("/")[2] == "byteorder"]
-            if order and archive.read(order[0]).strip() == b"big":
+            if order and order[0].file_size <= _WORD and archive.read(order[0]).strip() == b"big":
                 raise SourceError(f"{path}: its numbers are big-endian; {SAVE_AGAIN}")
     except (zipfile.BadZipFile, struct.error, NotImplementedError, RuntimeError, EOFError) as error:
         raise SourceError(f"{path}: is a damaged zip archive: {error}; {DOWNLOAD_AGAIN}") from error

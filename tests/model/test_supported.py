@@ -80,8 +80,13 @@ def test_components_of_which_nothing_is_known_are_not_judged():
             True,
             "`dual_cross_attention: true` is not supported: it attends to two texts",
         ),
-        ("cross_attention_dim", [32, 32], "a list of `cross_attention_dim`"),
-        ("addition_embed_type", "text_time", "has no `addition_time_embed_dim`"),
+        (
+            "cross_attention_dim",
+            [32, 32],
+            "`cross_attention_dim: [32, 32]` is not supported: it attends to texts of",
+        ),
+        ("cross_attention_dim", None, "`cross_attention_dim: null` is not supported: it attends to no text"),
+        ("addition_embed_type", "text_time", "and has null and null; get its config.json again"),
         ("class_embed_type", "x" * 1000, "xxx…` is not supported"),
     ],
 )
@@ -147,3 +152,14 @@ def test_lists_of_levels_and_absent_sizes_are_fine():
 )
 def test_of_a_librarys_error_its_first_line_is_told(error, line):
     assert first_line(error) == line
+
+
+def test_numbers_beside_the_pooled_text_leave_room_for_it():
+    xl = FAMILIES["sdxl"].configs["unet"]
+    told = refusal("unet", "UNet2DConditionModel", {**xl, "projection_class_embeddings_input_dim": 1280})
+    assert "the second more than 5 times the first, and has 256 and 1280" in told
+
+
+def test_a_class_name_reaches_no_terminal_as_it_is():
+    with pytest.raises(SourceError, match=r'unet: "\\u001b\[31mred" is not supported here'):
+        check_network("unet", "\x1b[31mred", {})
