@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    import onnx_ir as ir
 
-    from olivelike.model import Model, Tensor
+    from olivelike.model import Model, Tensor, Weights
     from olivelike.targets import Target
 
 
@@ -57,7 +58,9 @@ class _ByOption:
         return self._given if instance is not None and getattr(instance, self._option) else self._unset
 
 
-INPUTS = ("target", "loras", "embeddings")
+ADDITIONS = ("loras", "embeddings")
+"""What a workflow adds to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
+INPUTS = ("target", *ADDITIONS, "original")
 """What a pass may read beside facets."""
 
 
@@ -67,8 +70,9 @@ class Pass(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """What decides the result: the facets `architecture`, `weights`, `graph`; and of the workflow `target`, `loras`,
-    `embeddings`. A step that reads LoRAs or embeddings is left out where none apply to the component."""
+    """What decides the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
+    `embeddings`; and `original`, the network before any pass changed its weights. A step that reads LoRAs or embeddings
+    is left out where none apply to the component."""
     optional: ClassVar[tuple[str, ...]] = ()
     """Facets of `reads` that the pass does without: a graph that someone else exported has no `architecture`."""
     writes: ClassVar[tuple[str, ...]] = ()
@@ -117,6 +121,29 @@ class TensorAccess(Protocol):
 
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a new tensor; return its table entry, to be put into the weights facet."""
+
+    def evaluate(self, value: ir.Value, weights: Weights) -> np.ndarray[Any, Any]:
+        """Return the values of a weight of a graph, computed as they are when the output is written.
+
+        A pass that wants to know what a layer multiplies by need not know how that derives from the checkpoint:
+
+            graph = model.graph.to_ir()
+            for node in graph.graph:
+                if node.op_type == "MatMul" and node.inputs[1] in weight_values(graph.graph):
+                    matrix = context.tensors.evaluate(node.inputs[1], model.weights)
+
+        One tensor is read, derived and returned at a time; nothing is kept.
+
+        Args:
+            value: An input of the graph that stands for a parameter, or what operators make of parameters and
+                constants alone; `olivelike.model.graph.weight_values` returns all of them. Its node is still part of
+                the graph.
+            weights: The model's.
+
+        Raises:
+            PassError: when the value is no such weight, the table lacks a parameter, or an operator of the derivation
+                has no reference implementation.
+        """
 
 
 class Progress(Protocol):
@@ -174,5 +201,8 @@ class Context:
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
     """Set only if the pass lists `embeddings` in `reads`."""
+    original: Model | None = None
+    """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
+    right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
     memory: Memory = field(default_factory=Memory)
     """For passes that try things out: a trial that was made once need not be made again."""

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
 
 class Verify(Pass):
-    """Compare the graph's outputs with torch's on random inputs; a run stops where they are too far off."""
+    """Compare the graph's outputs with torch's on random inputs; a run stops where they are too far off.
 
-    reads: ClassVar = ("architecture", "weights", "graph")
+    Torch has the weights as they were loaded, with the workflow's LoRAs and textual inversions: what other passes did
+    to the weights is part of the difference.
+    """
+
+    reads: ClassVar = ("architecture", "weights", "graph", "original")
     resources: ClassVar = Resources(memory_bytes=1800 << 20)
 
     max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -37,14 +41,17 @@ class Verify(Pass):
         from olivelike.verify.evaluation import Evaluation
         from olivelike.verify.original import LIMITS, Original, parameter_reader, precision_of
 
-        assert model.architecture is not None
+        assert context.original is not None
+        assert context.original.architecture is not None
+        assert context.original.weights is not None
         assert model.weights is not None
         assert model.graph is not None
         read = parameter_reader(model.weights, context.tensors)
         graph = model.graph.to_ir()
         precision = precision_of(graph)
         limit = LIMITS[precision] if self.max_relative_error is None else self.max_relative_error
-        original = Original(model.architecture, read, samples=self.samples, seed=self.seed)
+        loaded = parameter_reader(context.original.weights, context.tensors)
+        original = Original(context.original.architecture, loaded, samples=self.samples, seed=self.seed)
         found = original.hold(Evaluation(graph, parameter=read), precision, context.progress)
         found.require(model.component, limit)
         context.facts["verification"] = {**found.to_json(), "limit": limit, "passed": True}

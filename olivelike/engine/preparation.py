@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.places import Place
 
+_PICKLE_TABLE = "pickle/2"
+"""Kind of remembered table; the first did not know of compressed archives."""
 _HISTORY = 20
 """How many earlier runs of a workflow are looked at to explain a miss."""
 
@@ -171,13 +173,13 @@ def plan(ref: str | Place, options: Options) -> tuple[Prepared, Plan]:
 def _remembered_pickle_table(path: Path, store: Store) -> dict[str, RawTensor]:
     """Return the table of a pickled file; reading one takes a process that imports torch, so it is remembered."""
     digest = store.file_digest(path)
-    known = store.recall_json("pickle", digest)
+    known = store.recall_json(_PICKLE_TABLE, digest)
     if known is None:
         from olivelike.sources.pickled import read_pickle_table
 
         known = {name: [t.dtype, list(t.shape), t.offset] for name, t in read_pickle_table(path).items()}
         if store.writable:
-            store.remember_json("pickle", digest, known)
+            store.remember_json(_PICKLE_TABLE, digest, known)
     return {name: RawTensor(dtype, tuple(shape), offset) for name, (dtype, shape, offset) in known.items()}
 
 

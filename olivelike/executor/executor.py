@@ -256,12 +256,12 @@ class Executor:
         if node.kind == "load":
             return Job(**common, checkpoint=_described(self._source.checkpoint(node.component)))
         facets = self._resolver.facets(node) or {}
-        weights = facets.get("weights", "")
-        table = self._resolver.bound_weights(weights)
-        digests = self._resolver.file_digests(node.component) if "weights" in facets else {}
+        read = [digest for name, digest in facets.items() if name.rpartition(".")[2] == "weights"]
+        tables = {digest: self._resolver.bound_weights(digest) for digest in read}
+        digests = self._resolver.file_digests(node.component) if read else {}
         common |= {
             "facets": facets,
-            "inline": {} if table is None else {weights: table.to_bytes().decode()},
+            "inline": {digest: table.to_bytes().decode() for digest, table in tables.items() if table},
             "stamps": self._resolver.stamps(node),
             "files": {digest: str(path) for path, digest in digests.items()},
         }

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    import onnx_ir as ir
 
+    from olivelike.model import Weights
     from olivelike.store import Store
 
 _WRITERS = 4
@@ -77,6 +79,12 @@ class StoredTensors:
         self._pending.append(self._writers.submit(self._store.put_bytes, data, digest))
         self.sizes[digest] = array.nbytes
         return Tensor(dtype, array.shape, digest, 0)
+
+    def evaluate(self, value: ir.Value, weights: Weights) -> np.ndarray[Any, Any]:
+        """Return the values of a weight of a graph; raises as `TensorAccess.evaluate` and `read`."""
+        from olivelike.output.derivation import evaluate_weight
+
+        return evaluate_weight(value, weights, self.read)
 
 
 class TensorFiles(dict[str, "Path"]):

@@ -12,9 +12,11 @@ from olivelike.errors import DamagedError, PassError, SourceError
 from olivelike.executor.job import Done, Job
 from olivelike.executor.stored_tensors import StoredTensors, TensorFiles
 from olivelike.model import FACETS, Model, Weights
+from olivelike.plan.node import ORIGINAL
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Mapping
 
     from olivelike.pass_api import Pass, Progress
     from olivelike.registry import PassEntry
@@ -110,7 +112,15 @@ def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress
         embeddings = tuple(EmbeddingInput(Path(e["path"]), e["token"]) for e in job.embeddings)
         memory = StoredMemory(store, job.code) if job.code else Memory()
         context = Context(
-            scratch, logger, tensors, progress, target, loras=loras, embeddings=embeddings, memory=memory
+            scratch,
+            logger,
+            tensors,
+            progress,
+            target,
+            loras=loras,
+            embeddings=embeddings,
+            original=_original(job, store, model) if "original" in instance.reads else None,
+            memory=memory,
         )
         result = instance.run(model, context)
     _check_unchanged(job)
@@ -119,15 +129,30 @@ def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress
     return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.facts))
 
 
+def _original(job: Job, store: Store, model: Model) -> Model:
+    """Return the network as it was loaded; the job names those of its facets that are no longer the model's."""
+    named = {
+        name.removeprefix(ORIGINAL): digest
+        for name, digest in job.facets.items()
+        if name.startswith(ORIGINAL)
+    }
+    facets = {"architecture": model.architecture, "weights": model.weights, **_facets(job, store, named)}
+    return Model(job.component, **facets)
+
+
 def _model(job: Job, store: Store) -> Model:
+    return Model(job.component, **_facets(job, store, job.facets))
+
+
+def _facets(job: Job, store: Store, digests: Mapping[str, str]) -> dict[str, Any]:
     facets: dict[str, Any] = {}
-    for name, digest in job.facets.items():
+    for name, digest in digests.items():
         if name not in FACETS:
             continue
         text = job.inline.get(digest)
         data = text.encode() if text is not None else _stored(job, store, digest, name)
         facets[name] = FACETS[name].from_bytes(data)
-    return Model(job.component, **facets)
+    return facets
 
 
 def _stored(job: Job, store: Store, digest: str, name: str) -> bytes:

@@ -13,6 +13,7 @@ from olivelike.export.interface import Interface, interface_of
 from olivelike.export.network import PREFIX, build_network, replace_parameters_by_fakes, wrap
 from olivelike.export.simplify import simplify
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
+from olivelike.model.supported import check_network, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +37,13 @@ def export_component(architecture: Architecture, logger: logging.Logger) -> Grap
 
     Raises:
         PassError: when the library refuses the config or the exporter fails.
+        SourceError: when the network is not supported.
     """
+    check_network(architecture.component, architecture.class_name, architecture.config)
     interface = interface_of(architecture.component, architecture.config)
     network = wrap(architecture.component, build_network(architecture))
     logger.info("tracing %s", architecture.class_name)
-    model = _trace(network, interface, architecture)
+    model = _trace(network, interface, architecture, logger)
     _restrict_names(model.graph, interface)
     _hold_weights_out(model.graph, {name for name, _ in network.named_parameters()})
     _keep_block_names_only(model)
@@ -52,7 +55,9 @@ def export_component(architecture: Architecture, logger: logging.Logger) -> Grap
     return Graph.from_ir(model)
 
 
-def _trace(network: torch.nn.Module, interface: Interface, architecture: Architecture) -> ir.Model:
+def _trace(
+    network: torch.nn.Module, interface: Interface, architecture: Architecture, logger: logging.Logger
+) -> ir.Model:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -86,8 +91,11 @@ def _trace(network: torch.nn.Module, interface: Interface, architecture: Archite
                 output_names=list(interface.outputs),
             )
         except torch.onnx.errors.OnnxExporterError as error:
+            logger.exception("torch.onnx.export can't trace %s", architecture.class_name)
             raise PassError(
-                f"{architecture.component}: torch.onnx.export can't trace {architecture.class_name}: {error}",
+                f"{architecture.component}: torch.onnx.export can't trace {architecture.class_name}: "
+                f"{first_line(_first_cause(error))}; compare its config.json with "
+                "that of a network that works, or leave the component out (the log has all that torch said)"
             ) from error
     if program is None:
         raise PassError(f"{architecture.component}: torch.onnx.export returned nothing")
@@ -95,9 +103,19 @@ def _trace(network: torch.nn.Module, interface: Interface, architecture: Archite
     return model
 
 
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what an error was first about; those that torch raises on top of it are pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter's remarks on missing torchvision and on its own deprecations."""
+    """Silence the exporter's remarks on missing torchvision and on its own deprecations.
+
+    Levels and warning filters belong to the process, so other threads are silenced for that time, too.
+    """
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

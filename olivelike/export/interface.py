@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import UsageError
+from olivelike.errors import PassError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +47,18 @@ def interface_of(component: str, config: dict[str, Any]) -> Interface:
 
     Raises:
         UsageError: for a component that `convert` does not know.
+        PassError: for a config that lacks what decides the interface.
     """
+    try:
+        return _interface(component, config)
+    except KeyError as error:
+        raise PassError(
+            f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
+            "class, or not complete"
+        ) from error
+
+
+def _interface(component: str, config: dict[str, Any]) -> Interface:
     match component:
         case "unet":
             return _unet(config)

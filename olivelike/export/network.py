@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import PassError
+from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
     import torch
@@ -28,11 +29,8 @@ def build_network(architecture: Architecture) -> torch.nn.Module:
     try:
         with init_empty_weights(include_buffers=False):
             network = _instantiate(network_class, architecture)
-    except (TypeError, ValueError) as error:
-        raise PassError(
-            f"{architecture.component}: {architecture.class_name} refuses its config: {error}; "
-            "compare the config.json with the class's documentation",
-        ) from error
+    except REFUSALS as error:
+        raise PassError(refused_config(architecture.component, architecture.class_name, error)) from error
     return network.eval()
 
 

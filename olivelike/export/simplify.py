@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
+from olivelike.errors import PassError
 from olivelike.model.graph import BLOCK_KEY
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+    from onnxscript.rewriter import RewriteRule
 
 _RULES: Final = (
     "mul_by_1_rule", "add_0_rule", "sub_0_rule", "div_by_1_rule", "dropout_zero_rule", "dropout_inference_rule",
@@ -21,9 +24,10 @@ _RULES: Final = (
 )  # fmt: skip
 """Of onnxscript's common rules, in the order of its optimiser, those for operators that these networks may have.
 
-`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet. Releases
-before 0.7.1 lack `materialize_reshape_shape_rule`.
+`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet.
 """
+_NEWER: Final = {"materialize_reshape_shape_rule": (0, 7, 1)}
+"""The release of onnxscript that a rule came with, where supported ones lack it."""
 _ROUNDS: Final = 2
 
 
@@ -51,14 +55,32 @@ def simplify(model: ir.Model) -> None:
             del node.metadata_props[key]
 
 
+def _find_rules() -> list[RewriteRule]:
+    """Return the rules that the installed onnxscript should have.
+
+    Raises:
+        PassError: when it lacks one.
+    """
+    import onnxscript
+    from onnxscript.rewriter.rules import common as rules
+
+    version = tuple(int(part) for part in re.findall(r"\d+", onnxscript.__version__)[:3])
+    wanted = [name for name in _RULES if version >= _NEWER.get(name, ())]
+    if missing := [name for name in wanted if not hasattr(rules, name)]:
+        raise PassError(
+            f"onnxscript {onnxscript.__version__} has no {', '.join(missing)}, without which graphs come out "
+            "otherwise; install a release that olivelike supports (`pip install --upgrade olivelike`)"
+        )
+    return [getattr(rules, name) for name in wanted]
+
+
 def _rewrite(model: ir.Model) -> None:
     """Fold constants and apply the rules, as long as something changes."""
     from onnx_ir.passes import common
     from onnxscript.optimizer import fold_constants
     from onnxscript.rewriter import RewritePass
-    from onnxscript.rewriter.rules import common as rules
 
-    rewrite = RewritePass([getattr(rules, name) for name in _RULES if hasattr(rules, name)])
+    rewrite = RewritePass(_find_rules())
     for _ in range(_ROUNDS):
         folded = fold_constants(model, onnx_shape_inference=True).modified
         changed = rewrite(model).modified

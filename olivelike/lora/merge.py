@@ -66,7 +66,8 @@ def merge(
         in order of name. All checks are made before it is returned.
 
     Raises:
-        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity.
+        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity; on iteration, if the
+            layer's values are integers.
         UsageError: if a weight is no finite number.
     """
     from olivelike.lora.names import match_modules
@@ -80,18 +81,24 @@ def merge(
             _check_finite(lora.file, module)
             if lora.weight != 0:
                 parts.setdefault(parameter, []).append(_Part(lora, module))
-    return _merged(parts, read_base)
+    return _merged(component, parts, read_base)
 
 
 def _merged(
-    parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
+    component: str, parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
 ) -> Iterator[tuple[str, Array]]:
     import numpy as np
 
     from olivelike.lora.delta import change_of
 
     for parameter in sorted(parts):
-        base = np.require(read_base(parameter), np.float32, ["C"])
+        stored = read_base(parameter)
+        if stored.dtype.kind in "iub":
+            raise SourceError(
+                f"{parameter} of {component} is quantised, to {stored.dtype}, so no LoRA can be merged into it; put "
+                "`merge_lora` before the step that quantises"
+            )
+        base = np.require(stored, np.float32, ["C"])
         total: Array | None = None
         for part in sorted(parts[parameter], key=_digest) if len(parts[parameter]) > 1 else parts[parameter]:
             change = change_of(part.module, _factors(part.lora.file, part.module), base)

@@ -23,6 +23,22 @@ PARAMETER_KEY = "olivelike.parameter"
 BLOCK_KEY = "olivelike.block"
 """Metadata key of a node: dotted path of the module that it comes from, such as `down_blocks.0.resnets.1`."""
 
+BARRIERS = frozenset(
+    {
+        ("", "DequantizeLinear"),
+        ("com.microsoft", "DequantizeLinear"),
+        ("com.microsoft", "DequantizeBFP"),
+        ("com.microsoft", "DequantizeWithOrder"),
+    }
+)
+"""Operators, as (domain, type), that belong to the graph that runs even where all they take is weights.
+
+They make large values of small ones: folded into the weights, a quantised weight would be a float one again. So their
+inputs are written as they are, and what follows them is no weight. Operators that make small values of large ones, such
+as `QuantizeLinear` and `DynamicQuantizeLinear`, are evaluated like all others; those that compute on quantised weights,
+such as `MatMulNBits`, take an activation, and thus are never weights.
+"""
+
 _MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
 """Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
 
@@ -85,13 +101,18 @@ def real_inputs(graph: ir.Graph) -> list[ir.Value]:
 
 
 def weight_values(graph: ir.Graph) -> set[ir.Value]:
-    """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them."""
+    """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them.
+
+    What a barrier makes (`BARRIERS`) is not among them, nor what derives from that.
+    """
     import onnx_ir as ir
 
     weights = {value for value in graph.inputs if PARAMETER_KEY in value.metadata_props}
     for node in graph:
         if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
             continue  # what its subgraph takes from outside is no operand
+        if (node.domain, node.op_type) in BARRIERS:
+            continue
         operands = [value for value in node.inputs if value is not None]
         known = [value in weights or value.is_initializer() for value in operands]
         if all(known) and any(value in weights for value in operands):

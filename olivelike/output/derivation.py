@@ -15,15 +15,19 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.model.graph import PARAMETER_KEY
+from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from olivelike.model import Tensor, Weights
+
 Array = np.ndarray[Any, Any]
 Expression = dict[str, Any]
 
+_IR_VERSION = 11
+"""Of models of one operator; ONNX's reference implementation asks for one that it reads, and no more."""
 _LARGEST_CONSTANT = 4096
 """Elements of a constant that a record holds; no derivation of ours comes near."""
 
@@ -32,7 +36,7 @@ def derive(value: ir.Value) -> Expression:
     """Return the expression of a value that depends on parameters and constants alone.
 
     Raises:
-        PassError: when an attribute or constant can't be kept.
+        PassError: when it depends on more than that, or an attribute or constant can't be kept.
     """
     name = value.metadata_props.get(PARAMETER_KEY)
     if name is not None:
@@ -43,7 +47,14 @@ def derive(value: ir.Value) -> Expression:
     if value.const_value is not None:
         return _constant(value)
     node = value.producer()
-    assert node is not None
+    if node is None:
+        raise PassError(
+            f"{value.name!r} is no weight, but an input of the graph; take a value that has none above it"
+        )
+    if (node.domain, node.op_type) in BARRIERS:
+        raise PassError(
+            f"{value.name!r} is no weight: {node.op_type} makes it when the graph runs; take the inputs of that node"
+        )
     expression: Expression = {"op": node.op_type}
     if node.domain:
         expression["domain"] = node.domain
@@ -63,6 +74,16 @@ def parameters(expression: Expression | None) -> Iterator[tuple[str, tuple[int, 
         yield expression["parameter"], tuple(expression["shape"])
     for operand in expression.get("inputs", ()):
         yield from parameters(operand)
+
+
+def integer_parameters(expression: Expression | None) -> Iterator[str]:
+    """Yield the names of an expression's parameters that are not of a float type."""
+    if expression is None:
+        return
+    if "parameter" in expression and not is_float(ir.DataType[expression.get("dtype", "FLOAT")]):
+        yield expression["parameter"]
+    for operand in expression.get("inputs", ()):
+        yield from integer_parameters(operand)
 
 
 def operators(expression: Expression | None) -> Iterator[str]:
@@ -90,11 +111,11 @@ class Evaluator:
         """Return the values of an expression.
 
         Raises:
-            PassError: when an operator has no reference implementation.
+            PassError: when an operator has no reference implementation, or a parameter is an integer in the weights
+                and none in the graph, or the other way round.
         """
         if "parameter" in expression:
-            dtype = ir.DataType[expression.get("dtype", "FLOAT")].numpy()
-            return self.parameter(expression["parameter"]).astype(dtype, copy=False)
+            return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
         if "constant" in expression:
             values = np.array(expression["constant"], ir.DataType[expression["dtype"]].numpy())
             return values.reshape(expression["shape"])
@@ -106,6 +127,48 @@ class Evaluator:
                 self.lost[kind] = self.lost.get(kind, 0) + count
             return half
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
+
+
+def is_float(dtype: ir.DataType) -> bool:
+    """Tell whether a type is a float one, of whatever width; NumPy's own test does not know bfloat16."""
+    return bool(dtype.is_floating_point())
+
+
+def _as_the_graph_takes(expression: Expression, array: Array) -> Array:
+    """Return a parameter's values in the type that the graph has it in; float types alone are converted."""
+    wanted, found = ir.DataType[expression.get("dtype", "FLOAT")], ir.DataType.from_numpy(array.dtype)
+    if wanted != found and not (is_float(wanted) and is_float(found)):
+        raise PassError(
+            f"parameter {expression['parameter']!r} is {found.name.lower()} in the weights and {wanted.name.lower()} "
+            "in the graph; a pass that quantises one of them changes the type in both"
+        )
+    return array.astype(wanted.numpy(), copy=False)
+
+
+def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], Array]) -> Array:
+    """Return the values of one parameter or derived weight of a graph.
+
+    Args:
+        value: Of a graph that it is still part of.
+        weights: Table with the parameters that it derives from.
+        read: Returns a tensor's values.
+
+    Raises:
+        PassError: when the value depends on more than weights, the table lacks a parameter, or an operator can't be
+            evaluated.
+    """
+    expression = derive(value)
+
+    def parameter(name: str) -> Array:
+        if name not in weights:
+            raise PassError(f"the weights have no parameter {name!r}, which the graph needs")
+        return read(weights[name])
+
+    name = str(value.name)
+    if value.graph is None and "op" in expression:
+        raise PassError(f"{name!r} belongs to no graph any more; evaluate it before its node is removed")
+    opsets = value.graph.opset_imports if value.graph is not None else {}
+    return Evaluator(parameter, opsets, _IR_VERSION, name).evaluate(expression)
 
 
 def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Array]]:

@@ -44,6 +44,7 @@ _EVALUATORS = 2
 """Threads that read and derive tensors while earlier ones are written."""
 _STRIP = 16
 """Columns of a transposed matrix that are copied at a time."""
+_BYTE = 8
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
 
@@ -222,15 +223,18 @@ def _in_row_order(array: Array) -> Array:
 def _write(name: str, array: Array, data: HashedFile, data_file: str) -> ir.TensorProtocol:
     """Return the tensor of an initializer: small ones inline, others appended to the data file."""
     dtype = ir.DataType.from_numpy(array.dtype)
-    if array.nbytes < INLINE_BYTES:
+    packed = array.nbytes * dtype.bitwidth // (8 * array.itemsize)
+    if packed < INLINE_BYTES:
         return ir.tensor(array, dtype=dtype, name=name)
     data.write(bytes(-data.size % ALIGNMENT))
     offset = data.size
-    data.write(array.reshape(-1).view(np.uint8).data)
+    # NumPy gives each element a byte of its own at least; ONNX packs two or four smaller ones into one.
+    whole = dtype.bitwidth >= _BYTE
+    data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.tensor(array).tobytes()))
     return ir.ExternalTensor(
         location=data_file,
         offset=offset,
-        length=array.nbytes,
+        length=data.size - offset,
         dtype=dtype,
         shape=ir.Shape(array.shape),
         name=name,

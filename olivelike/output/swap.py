@@ -107,7 +107,9 @@ def _swap(
         place = places[name][0]
         return place.read_back(current(place))
 
-    for name, merged[name] in merge(component, config, shapes, mine, read_base):
+    with _saying_if_quantised(component, derivations):
+        merging = merge(component, config, shapes, mine, read_base)
+    for name, merged[name] in merging:
         for place in places[name]:
             changed[place.initializer] = place.put(current(place), evaluator)
         del merged[name]
@@ -128,11 +130,18 @@ class _Place:
     def read_back(self, array: Array) -> Array:
         """Return the parameter's values, in float32, from those of the initializer."""
         import numpy as np
+        import onnx_ir as ir
 
-        from olivelike.output.derivation import undo
+        from olivelike.output.derivation import is_float, undo
 
         with self._refusing():
-            return undo(*self._part(array)).astype(np.float32)
+            values = undo(*self._part(array))
+        if not is_float(ir.DataType.from_numpy(values.dtype)):
+            raise SourceError(
+                f"initializer {self.initializer!r} is quantised, to {values.dtype}, so a LoRA can't be merged into it; "
+                "merge the LoRA in a run, before the weights are quantised"
+            )
+        return values.astype(np.float32)
 
     def put(self, array: Array, evaluator: Evaluator) -> Array:
         """Derive the parameter's part of the initializer's values anew, and return them all."""
@@ -157,6 +166,23 @@ class _Place:
                 f"initializer {self.initializer!r} was derived by {error}, which can't be undone; "
                 "merge the LoRA in a run"
             ) from None
+
+
+@contextmanager
+def _saying_if_quantised(component: str, derivations: Mapping[str, Expression]) -> Iterator[None]:
+    """Add to a LoRA's refusal that layers may be missing because a pass has put integers in their place."""
+    from olivelike.output.derivation import integer_parameters
+
+    try:
+        yield
+    except SourceError as error:
+        names = [name for expression in derivations.values() for name in integer_parameters(expression)]
+        if not names:
+            raise
+        raise SourceError(
+            f"{error}; or a pass has quantised these layers, for {component} has parameters of whole numbers, such as "
+            f"{names[0]}: merge the LoRA in a run then, before that pass"
+        ) from error
 
 
 def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import WorkflowError
 from olivelike.pass_api import INPUTS
 from olivelike.plan.building import effective_steps
+from olivelike.plan.node import changes_network
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +24,8 @@ def check_chains(
     """Check the chain of each component that the source was opened for.
 
     Raises:
-        WorkflowError: if a pass reads a facet that nothing before it makes, lacks what must follow it, or the chain
-            makes no graph although an output is `materialized`.
+        WorkflowError: if a pass reads a facet that nothing before it makes, lacks what must follow it, compares with
+            an original that nobody has, or the chain makes no graph although an output is `materialized`.
     """
     chains = (chain for variant in workflow.variants.values() for chain in variant.steps.items())
     for component, steps in chains:
@@ -36,6 +37,8 @@ def check_chains(
 
 def _check_chain(checkpoint: Checkpoint, steps: Sequence[Step], target: Target, materialized: bool) -> None:
     component, exported = checkpoint.component, checkpoint.graph is not None
+    changed: Step | None = None
+    mixed: tuple[Step, Step] | None = None
     present = {"weights", *INPUTS, "graph" if exported else "architecture"}
     for index, step in enumerate(steps):
         instance = step.instance
@@ -50,6 +53,16 @@ def _check_chain(checkpoint: Checkpoint, steps: Sequence[Step], target: Target, 
                 f"{step.position}: pass {step.pass_name!r} of {component} needs a {missing[0]}, which no step before "
                 "it makes; put `convert` before it"
             )
+        if mixed is not None and "original" in instance.reads:
+            raise WorkflowError(
+                f"{step.position}: pass {step.pass_name!r} compares {component} with its weights as loaded, LoRAs and "
+                f"textual inversions added, and `{mixed[1].pass_name}` adds them to what `{mixed[0].pass_name}` made; "
+                f"put `{mixed[1].pass_name}` before `{mixed[0].pass_name}`"
+            )
+        if changes_network(instance):
+            changed = changed or step
+        elif changed is not None and {"architecture", "weights"} & set(instance.writes):
+            mixed = changed, step
         present |= set(instance.writes)
         if refusal := instance.refusal(target):
             raise WorkflowError(f"{step.position}: {refusal}")

@@ -30,6 +30,11 @@ LENT: Mapping[str, tuple[str, ...]] = {
     "architecture": ("olivelike.model.architecture",),
     "weights": ("olivelike.model.weights", "olivelike.executor.stored_tensors"),
     "graph": ("olivelike.model.graph",),
+    "original": (
+        "olivelike.model.architecture",
+        "olivelike.model.weights",
+        "olivelike.executor.stored_tensors",
+    ),
     "target": ("olivelike.targets.target",),
 }
 """What a pass is handed for what it reads."""

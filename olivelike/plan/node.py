@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.layout import DEFAULT, LAYOUTS, TOKENIZER_FILE, TOKENIZERS
+from olivelike.pass_api import ADDITIONS
 
 if TYPE_CHECKING:
+    from olivelike.pass_api import Pass
     from olivelike.workflow import Output, Step
 
 Kind = Literal["load", "pass", "materialize", "assets", "tokenizer"]
@@ -20,6 +22,9 @@ ADD_EMBEDDINGS = "add_embeddings"
 
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
+
+ORIGINAL = "original."
+"""Stands before the name of a facet that a node reads as it was loaded, where passes have changed it since."""
 
 PIPELINE = "pipeline"
 """Stands for a component in nodes that concern the whole pipeline."""
@@ -57,3 +62,10 @@ class Node:
         if self.component in TOKENIZERS:
             return {"model_file": TOKENIZER_FILE, "data_file": layout.data_file}
         return {} if layout.name == DEFAULT else layout.file_names(self.output.path.name)
+
+
+def changes_network(instance: Pass) -> bool:
+    """Tell whether a pass makes other weights, or another architecture, than the checkpoint with its additions has."""
+    return bool({"architecture", "weights"} & set(instance.writes)) and not set(ADDITIONS) & set(
+        instance.reads
+    )

@@ -15,6 +15,7 @@ from olivelike.errors import DamagedError, SourceError
 from olivelike.plan.file_digests import FileDigests
 from olivelike.plan.key import Key
 from olivelike.plan.makers import code_of, modules_of, pass_key, versions_of
+from olivelike.plan.node import ORIGINAL, changes_network
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Resolver:
         self._store = store
         self._output_state = output_state
         self._facets: dict[str, dict[str, str]] = {}
+        self._originals: dict[str, dict[str, str]] = {}
         self._weights: dict[str, Weights] = {}
         self._bound: dict[str, str] = {}
         self._digests = FileDigests(lambda path: known_digest(path) or store.file_digest(path))
@@ -93,9 +95,12 @@ class Resolver:
 
     def settle(self, node: Node, outputs: Mapping[str, str]) -> None:
         """Note what a node produced: digests by facet name."""
-        facets = dict(self._facets.get(node.parent or "", {}))
-        facets.update(outputs)
-        self._facets[node.id] = facets
+        before = self._facets.get(node.parent or "", {})
+        self._facets[node.id] = {**before, **outputs}
+        if (node.parent or "") in self._originals:
+            self._originals[node.id] = self._originals[node.parent or ""]
+        elif node.step is not None and changes_network(node.step.instance):
+            self._originals[node.id] = before
 
     def facets(self, node: Node) -> dict[str, str] | None:
         """Return the digests of the facets that a node reads; `None` while its parent is unsettled.
@@ -110,11 +115,26 @@ class Resolver:
         found = {name: known[name] for name in _reads(node) if name in known}
         if "weights" in _reads(node) and "weights" not in found:
             found["weights"] = self._bind(node.component, known["adaptation"])
+        if "original" in _reads(node):
+            found.update(self._original(node, found))
         if "loras" in _reads(node):
             found["loras"] = self._additions.loras_digest(node.component, self._digests)
         if "embeddings" in _reads(node):
             found["embeddings"] = self._additions.embeddings_digest(node.component, self._digests)
         return found
+
+    def _original(self, node: Node, facets: Mapping[str, str]) -> dict[str, str]:
+        """Return the network's facets before any pass changed its weights, where they are not those that it reads."""
+        known = self._loaded(node)
+        found = {name: known[name] for name in ("architecture", "weights") if name in known}
+        if "weights" not in found:
+            found["weights"] = self._bind(node.component, known["adaptation"])
+        return {f"{ORIGINAL}{name}": digest for name, digest in found.items() if facets.get(name) != digest}
+
+    def _loaded(self, node: Node) -> Mapping[str, str]:
+        """Return the digests of a node's facets before any pass changed the network other than by what was added."""
+        parent = node.parent or ""
+        return self._originals.get(parent) or self._facets.get(parent, {})
 
     def is_ready(self, node: Node) -> bool:
         """Tell whether `resolve` would answer at once: false while files that it asks about are being hashed."""
@@ -124,6 +144,8 @@ class Resolver:
         """Return the files whose digests decide the facets that a node reads."""
         reads = _reads(node)
         bound = "weights" not in reads or "weights" in self._facets.get(node.parent or "", {})
+        if "original" in reads:
+            bound = bound and "weights" in self._loaded(node)
         files = () if bound else self._checkpoint_files(node.component)
         return (*files, *self._additions.files(node.component, reads))
 
@@ -147,7 +169,7 @@ class Resolver:
     def stamps(self, node: Node) -> dict[str, list[int]]:
         """Return size in bytes and time in nanoseconds of each source file of a node when its digest was taken."""
         paths = set(self._additions.files(node.component, _reads(node)))
-        if "weights" in _reads(node):
+        if {"weights", "original"} & set(_reads(node)):
             paths.update(self._checkpoint_files(node.component))
         return {str(path): self._digests.stamps[path] for path in sorted(paths)}
 

@@ -15,7 +15,7 @@ result.pictures[0].image.save("circle.png")
 | `folder` | what a pipeline's folder holds, and what its configs say |
 | `request`, `settling` | what to make: `Request`, checked against the folder |
 | `pipeline` | `open_pipeline`, `Pipeline.generate`, `Pipeline.batches` |
-| `network` | a network of the folder in its session, with buffers that are made once |
+| `network` | one of the folder's networks in a session, with buffers that are made once |
 | `conditioning` | prompts → what the UNet attends to |
 | `noise`, `latents`, `masks` | what denoising starts from |
 | `denoising`, `guidance`, `preview` | the loop around the UNet |
@@ -23,6 +23,11 @@ result.pictures[0].image.save("circle.png")
 | `result` | what comes out |
 | `session`, `settings`, `open_session` | inference engines |
 | `prompts`, `schedulers`, `pictures` | A1111's prompt syntax; schedulers by name; picture files |
+
+What it changes in the process that imports it, each when it is first needed and for good: the first session on the CPU
+registers an arena with ONNX Runtime's environment, which sessions of the program share if they ask for
+`session.use_env_allocators`; the first one on an NVIDIA GPU loads CUDA's libraries. While those are looked for,
+`sys.stdout` is another one for a moment, since ONNX Runtime prints what it does not find.
 """
 
 from __future__ import annotations

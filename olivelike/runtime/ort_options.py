@@ -132,13 +132,19 @@ def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) 
 
 @cache
 def _share_arena() -> dict[str, str]:
-    """Make an arena for all sessions on the CPU, which run in turns; return the entries that name it to a session."""
+    """Make an arena for all sessions on the CPU, which run in turns; return the entries that name it to a session.
+
+    Where the program has registered one already and ONNX Runtime keeps that, sessions have arenas of their own.
+    """
     import onnxruntime
 
     defaults = ("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
     arena = onnxruntime.OrtArenaCfg({"max_mem": 0, **dict.fromkeys(defaults, -1)})
     kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
-    onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
+    try:
+        onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
+    except onnxruntime_errors():
+        return {}
     return {"session.use_env_allocators": "1"}
 
 

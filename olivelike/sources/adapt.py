@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
+from olivelike.model.supported import check_network
 from olivelike.sources.adaptation import Adaptation, StoredView
 from olivelike.sources.original_names import convert_names
 
@@ -44,17 +45,20 @@ def adapt(
         class: the safety checker, kept in diffusers, is a transformers model.
 
     Raises:
-        SourceError: if the class is unknown or refuses the config, a parameter has no stored tensor, or
+        SourceError: if the class is unknown, not supported or refuses the config, a parameter has no stored tensor, or
             shapes differ.
     """
     network_class = _find_class(component, library, class_name)
+    check_network(component, class_name, config)
     views = (
         {name: StoredView(name, shape) for name, shape in shapes.items()}
         if original is None
         else convert_names(component, original, config, shapes)
     )
     named = {name: view.shape for name, view in views.items()}
-    loader, loading = _load(component, network_class, dict(config), named)
+    loader, loading = _load(
+        component, class_name, network_class, dict(config), named, from_one_file=original is not None
+    )
     _check(component, class_name, loading, original)
     architecture = Architecture(component, loader, class_name, loading.config)
     names = {name: views[found] for name, (found, _) in sorted(loading.names.items())}
@@ -79,7 +83,13 @@ def _find_class(component: str, library: str, class_name: str) -> Any:
 
 
 def _load(
-    component: str, network_class: Any, config: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    component: str,
+    class_name: str,
+    network_class: Any,
+    config: dict[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    from_one_file: bool,
 ) -> tuple[str, Loading]:
     import diffusers
     import transformers
@@ -87,12 +97,17 @@ def _load(
     from olivelike.sources.diffusers_loading import load_diffusers
     from olivelike.sources.transformers_loading import load_transformers
 
-    if issubclass(network_class, diffusers.ModelMixin):
-        return "diffusers", load_diffusers(component, network_class, config, shapes)
-    if issubclass(network_class, transformers.PreTrainedModel):
-        return "transformers", load_transformers(component, network_class, config, shapes)
+    is_class = isinstance(network_class, type)
+    if is_class and issubclass(network_class, diffusers.ModelMixin):
+        return "diffusers", load_diffusers(
+            component, network_class, config, shapes, from_one_file=from_one_file
+        )
+    if is_class and issubclass(network_class, transformers.PreTrainedModel):
+        return "transformers", load_transformers(
+            component, network_class, config, shapes, from_one_file=from_one_file
+        )
     raise SourceError(
-        f"{component}: {network_class.__name__} is no network; drop {component} from `components:`",
+        f"{component}: {class_name} is no network; drop {component} from `components:`",
     )
 
 

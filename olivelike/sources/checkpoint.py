@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
+from olivelike.model.supported import check_network
 from olivelike.sources.files import missing_file, read_json
 from olivelike.sources.safetensors_header import RawTensor, read_header
 from olivelike.sources.weight_files import find_weight_file, weight_files_among
@@ -94,10 +95,12 @@ def read_checkpoint(
         read_pickle: reads the table of a `.bin` file; `None` refuses such files.
 
     Raises:
-        SourceError: if a file is missing or damaged, or the weights are pickled and may not be read.
+        SourceError: if a file is missing or damaged, the network is not supported, or the weights are pickled and may
+            not be read.
     """
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")
+    check_network(component, class_name, config)
     names = files.names(folder)
     found = find_weight_file(names, library, variant)
     if found is None:

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.supported import REFUSALS, refused_config
 from olivelike.sources.loading import Loading, identify, make_probes, quiet
 
 if TYPE_CHECKING:
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def load_diffusers(
-    component: str, network_class: Any, config: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    component: str,
+    network_class: Any,
+    config: dict[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    from_one_file: bool = False,
 ) -> Loading:
     """Return what diffusers makes of a config and stored names.
 
@@ -27,10 +33,9 @@ def load_diffusers(
     try:
         with torch.device("meta"), quiet(logging):
             network = network_class.from_config(config)
-    except (TypeError, ValueError, KeyError, IndexError, NotImplementedError) as error:
-        raise SourceError(
-            f"{component}: {network_class.__name__} refuses its config.json: {error}; get the file again",
-        ) from error
+    except REFUSALS as error:
+        told = refused_config(component, network_class.__name__, error, from_one_file=from_one_file)
+        raise SourceError(told) from error
 
     stored = list(shapes)
     probes = make_probes(shapes)

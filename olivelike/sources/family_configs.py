@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.supported import first_line
 from olivelike.sources.unet_levels import UnetLevels, read_levels
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def derive_config(
                 return template | _open_clip(template, shapes)
     except (KeyError, IndexError, ValueError) as error:
         raise SourceError(
-            f"{part.folder}: its structure can't be read from the tensors' names and shapes ({error!r}); the file "
-            "is incomplete or of another network",
+            f"{part.folder}: its structure can't be read from the tensors' names and shapes ({first_line(error)}); the "
+            "file is incomplete or of another network",
         ) from error
 
 

@@ -69,7 +69,7 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
     for prefix in _UNET_PREFIXES:
         if f"{prefix}input_blocks.0.0.weight" in shapes:
             return _original(shapes, metadata or {}, precision, prefix)
-    return _lone_network(shapes, metadata or {}, precision)
+    return _lone_network(shapes, precision)
 
 
 def _adapter_kind(shapes: Shapes) -> Kind | None:
@@ -210,9 +210,8 @@ def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, s
     ), f"{known} through {'linear' if linear else 'convolution'} projections"
 
 
-def _lone_network(shapes: Shapes, metadata: Mapping[str, str], precision: Precision) -> Identity:
+def _lone_network(shapes: Shapes, precision: Precision) -> Identity:
     """Identify a file with one network, or with none that is known."""
-    del metadata
     vae = _vae_part(shapes)
     texts = [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
     if vae is not None and not texts:

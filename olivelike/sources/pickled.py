@@ -10,10 +10,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.sources.pickle_archive import SAVE_AGAIN, check_span, read_entries
 from olivelike.sources.safetensors_header import DOWNLOAD_AGAIN, RawTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from olivelike.sources.pickle_archive import Entry
 
 
 def read_pickle_table(path: Path) -> dict[str, RawTensor]:
@@ -28,7 +34,9 @@ def read_pickle_table(path: Path) -> dict[str, RawTensor]:
     if child.returncode == SourceError.exit_code:
         raise SourceError(child.stdout)
     if child.returncode:
-        raise SourceError(f"{path}: reading it failed: {child.stderr.strip()[-2000:]}; {DOWNLOAD_AGAIN}")
+        told = child.stderr.strip().splitlines()[-1:] if child.returncode > 0 else []
+        reason = "".join(told) or f"torch's reader ended with status {child.returncode}"
+        raise SourceError(f"{path}: can't be loaded as plain tensors: {reason}; {DOWNLOAD_AGAIN}")
     rows: dict[str, list[Any]] = json.loads(child.stdout)
     return {name: RawTensor(dtype, tuple(shape), offset) for name, (dtype, shape, offset) in rows.items()}
 
@@ -44,6 +52,7 @@ def describe_pickle(path: Path) -> dict[str, list[Any]]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    entries = read_entries(path)
     try:
         with FakeTensorMode(), torch.serialization.safe_globals([(_TrainingLeftover, _LIGHTNING_CALLBACK)]):
             content = torch.load(path, weights_only=True)
@@ -52,7 +61,7 @@ def describe_pickle(path: Path) -> dict[str, list[Any]]:
         raise SourceError(f"{path}: can't be loaded as plain tensors: {reason}; {DOWNLOAD_AGAIN}") from error
     if not isinstance(content, dict):
         raise SourceError(f"{path}: expected a dict of tensors, found {type(content).__name__}")
-    return {name: _describe(path, name, value) for name, value in _unwrap(content).items()}
+    return {name: _describe(path, entries, name, value) for name, value in _unwrap(content).items()}
 
 
 class _TrainingLeftover:
@@ -78,7 +87,7 @@ def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
     return tensors
 
 
-def _describe(path: Path, name: str, value: Any) -> list[Any]:
+def _describe(path: Path, entries: Sequence[Entry], name: str, value: Any) -> list[Any]:
     import torch
 
     names = {
@@ -86,14 +95,14 @@ def _describe(path: Path, name: str, value: Any) -> list[Any]:
         torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
         torch.uint8: "U8", torch.bool: "BOOL",
     }  # fmt: skip
-    save_again = "load it with torch once and save it as safetensors"
     if not isinstance(value, torch.Tensor) or value.dtype not in names:
-        raise SourceError(f"{path}: {name} is no tensor of a supported dtype; {save_again}")
+        raise SourceError(f"{path}: {name} is no tensor of a supported dtype; {SAVE_AGAIN}")
     # Set by torch.load under a fake mode since torch 2.8; absent in the format from before torch 1.6.
     start = getattr(value.untyped_storage(), "_checkpoint_offset", None)
     if start is None or not value.is_contiguous():
-        raise SourceError(f"{path}: the bytes of {name} do not lie in one piece; {save_again}")
+        raise SourceError(f"{path}: the bytes of {name} do not lie in one piece; {SAVE_AGAIN}")
     offset = start + value.storage_offset() * value.element_size()
+    check_span(path, name, entries, offset, value.numel() * value.element_size())
     return [names[value.dtype], list(value.shape), offset]
 
 

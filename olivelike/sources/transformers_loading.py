@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.supported import REFUSALS, refused_config
 from olivelike.sources.loading import Loading, identify, make_probes, quiet
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ _BOOKKEEPING = frozenset({"architectures", "dtype", "torch_dtype", "transformers
 
 
 def load_transformers(
-    component: str, network_class: Any, config: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    component: str,
+    network_class: Any,
+    config: dict[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    from_one_file: bool = False,
 ) -> Loading:
     """Return what transformers makes of a config and stored names.
 
@@ -34,10 +40,9 @@ def load_transformers(
             parsed = _parse(network_class.config_class, config)
             with torch.device("meta"):
                 network = network_class(parsed)
-    except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
-        raise SourceError(
-            f"{component}: {network_class.__name__} refuses its config.json: {error}; get the file again",
-        ) from error
+    except (*REFUSALS, StrictDataclassError) as error:
+        told = refused_config(component, network_class.__name__, error, from_one_file=from_one_file)
+        raise SourceError(told) from error
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     normalised = _normalise(parsed)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from olivelike.errors import OlivelikeError, UsageError
 from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file import make_single_file, require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("folder", type=Path, metavar="DIR")
     command.add_argument("path", type=Path, metavar="FILE")
     command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
-    command.set_defaults(write=make_single_file)
+    command.set_defaults(write=_make_readable_file)
     options = vars(parser.parse_args(arguments))
-    written: Path = options.pop("write")(options.pop("folder"), **options)
+    try:
+        written: Path = options.pop("write")(options.pop("folder"), **options)
+    except OlivelikeError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except (OSError, ValueError) as error:
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"error: {told}\n")
+        return UsageError.exit_code
     files = [written] if written.is_file() else written.rglob("*")
     size = sum(path.stat().st_size for path in files if path.is_file())
     sys.stdout.write(f"{written}: {size / 1e6:.1f} MB\n")
     return 0
+
+
+def _make_readable_file(folder: Path, path: Path, **options: Any) -> Path:
+    if not (folder / "model_index.json").is_file():
+        raise UsageError(f"{folder}: has no model_index.json; name a folder that `make-checkpoint` wrote")
+    require_readable(folder)
+    return make_single_file(folder, path, **options)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from olivelike.testing.checkpoints import make_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx_ir as ir
+
     Array = np.ndarray[Any, Any]
 
 
@@ -55,6 +57,12 @@ class LocalTensors:
             self.files[digest].write_bytes(data)
         return Tensor(dtype, array.shape, digest, 0)
 
+    def evaluate(self, value: ir.Value, weights: Weights) -> Array:
+        """Return the values of a weight of a graph; raises as `TensorAccess.evaluate`."""
+        from olivelike.output.derivation import evaluate_weight
+
+        return evaluate_weight(value, weights, self.read)
+
     def table(self, arrays: Mapping[str, Array]) -> Weights:
         """Keep arrays; return them as a weights facet."""
         return Weights({name: self.write(array) for name, array in arrays.items()})
@@ -71,12 +79,22 @@ def no_progress(done: int, total: int) -> None:
     del done, total
 
 
+_NOTHING = Model("")
+
+
 @dataclass(frozen=True)
 class LocalModel(Model):
     """A model, access to its weights, and what the last pass put into the run record."""
 
     tensors: LocalTensors = field(default_factory=LocalTensors, compare=False)
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
+    original: Model = field(default=_NOTHING, compare=False)
+    """Architecture and weights as they were loaded, LoRAs and textual inversions added; by default the model's own.
+    It stays what it is through `replace` and `run_pass`, however the weights change."""
+
+    def __post_init__(self) -> None:
+        if self.original.weights is None:
+            object.__setattr__(self, "original", Model(self.component, self.architecture, self.weights))
 
     def parameter(self, name: str) -> Array:
         """Return the values of one parameter."""

@@ -67,22 +67,34 @@ def compare_with_torch(
     Args:
         subject: A model with a graph, which is materialised first, or a component's folder with its
             `model.onnx`, such as `models/sd15_cuda/unet`.
-        reference: Architecture and weights of the original; needed for a folder, `subject` itself otherwise.
+        reference: Architecture and weights of the original; needed for a folder, and for a model whose weights are
+            no longer those that were loaded, LoRAs and textual inversions aside.
         cases: Batches and sizes to compare at.
         seed: Of the inputs.
 
     Raises:
-        UsageError: when a folder comes without its reference.
+        UsageError: when a folder, or a model with changed weights, comes without its reference.
         PassError: when the graph can't be materialised.
     """
     if isinstance(subject, LocalModel):
-        reference = reference or subject
+        reference = reference or _itself(subject)
         with tempfile.TemporaryDirectory(prefix="olivelike-parity-") as folder:
             materialize_model(subject, Path(folder))
             return _compare(Path(folder), reference, cases, seed)
     if reference is None:
         raise UsageError("name the original of the folder: reference=load_model(CHECKPOINT, COMPONENT)")
     return _compare(Path(subject), reference, cases, seed)
+
+
+def _itself(subject: LocalModel) -> LocalModel:
+    """Return a model as its own reference, which it is as long as only LoRAs and the like changed its weights."""
+    loaded = subject.original.weights
+    if loaded is not None and subject.weights is not None and loaded.digest != subject.weights.digest:
+        raise UsageError(
+            f"the weights of {subject.component} are not those that were loaded, and compared with themselves they "
+            "would always be right; name the model before the change: reference=MODEL"
+        )
+    return subject
 
 
 def materialize_model(model: LocalModel, folder: Path) -> None:

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import UsageError
 from olivelike.executor.tasks import check_result, checked_facts
+from olivelike.model import Model
 from olivelike.pass_api import Context, Pass
+from olivelike.plan.node import changes_network
 from olivelike.targets import Target, find_target
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from olivelike.model import Model
+    from olivelike.model import Architecture, Weights
     from olivelike.pass_api import EmbeddingInput, LoraInput
+
+_NETWORK = ("architecture", "weights")
 
 
 def run_pass(
@@ -53,6 +57,8 @@ def run_pass(
     instance = _instance(tested, options)
     name = type(instance).name()
     tensors = model.tensors if isinstance(model, LocalModel) else LocalTensors()
+    loaded = Model(model.component, model.architecture, model.weights)
+    original = model.original if isinstance(model, LocalModel) else loaded
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="olivelike-scratch-") as scratch:
         context = Context(
@@ -64,6 +70,7 @@ def run_pass(
             facts,
             tuple(loras) if "loras" in instance.reads else (),
             tuple(embeddings) if "embeddings" in instance.reads else (),
+            original if "original" in instance.reads else None,
         )
         result = instance.run(model, context)
     check_result(name, instance, model, result)
@@ -74,7 +81,20 @@ def run_pass(
         result.graph,
         tensors,
         checked_facts(name, facts),
+        _original(instance, original, model, result),
     )
+
+
+def _original(instance: Pass, original: Model, before: Model, after: Model) -> Model:
+    """Return the network that a result is right by; what a workflow adds to a checkpoint becomes part of it."""
+    as_loaded = all(_same(getattr(original, name), getattr(before, name)) for name in _NETWORK)
+    if changes_network(instance) or not as_loaded:
+        return original
+    return Model(after.component, after.architecture, after.weights)
+
+
+def _same(first: Architecture | Weights | None, second: Architecture | Weights | None) -> bool:
+    return (first and first.digest) == (second and second.digest)
 
 
 def _instance(tested: Pass | type[Pass], options: dict[str, Any]) -> Pass:

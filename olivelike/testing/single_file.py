@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import struct
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike.errors import SourceError, UsageError
 from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
 from olivelike.testing.original_spelling import (
     is_vae_attention_matrix,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _FILES = ("diffusion_pytorch_model.safetensors", "model.safetensors")
 _STORED = {"F32": "<f4", "F16": "<f2"}
 _SEED_OF_UNUSED = 1
+_TOLD_BY_NO_TENSOR = frozenset({"norm_num_groups", "attention_head_dim", "num_attention_heads", "hidden_act"})
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,34 @@ def make_single_file(
         value = None if hollow else lambda name: entries[name].value()
         write_safetensors(target, tensors, value, metadata)
     return target
+
+
+def require_readable(folder: str | Path) -> None:
+    """Check that a folder's networks are what a reader of one file takes them for.
+
+    One file has no config: widths are read from the tensors, and what they do not tell (groups, heads) is that of the
+    published family.
+
+    Raises:
+        UsageError: naming the network and what differs.
+    """
+    from olivelike.sources.single_file import SingleFile
+
+    with tempfile.TemporaryDirectory(prefix="olivelike-single-file-") as scratch:
+        file = SingleFile.open(make_single_file(folder, Path(scratch, "hollow"), hollow=True), None, None)
+        for part in file.identity.parts:
+            own = json.loads((Path(folder) / part.folder / "config.json").read_bytes())
+            try:
+                known = file.config(part.folder)
+            except SourceError as error:
+                raise UsageError(f"{folder} can't be put into one file: {error}") from error
+            for key in sorted(_TOLD_BY_NO_TENSOR & own.keys() & known.keys()):
+                if own[key] != known[key]:
+                    raise UsageError(
+                        f"{folder} can't be put into one file: {part.folder} has {key} {own[key]}, which no tensor "
+                        f"tells, and a file of its family is read with {known[key]}; the size `small` of "
+                        "`make-checkpoint` is like the published ones"
+                    )
 
 
 def _prefix(component: str, index: dict[str, Any]) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from olivelike.model.graph import block_of
+from olivelike.output.derivation import is_float
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import onnx_ir as ir
-
     Array = np.ndarray[Any, Any]
+
+_SINGLE = 4
+"""Bytes of a float32; smaller types are widened, since NumPy finds no maximum of those that it does not know."""
 
 
 class Reach:
@@ -33,7 +36,7 @@ class Reach:
 
 
 def _largest(array: Array) -> float:
-    if array.dtype.kind != "f" or not array.size:
+    if not is_float(ir.DataType.from_numpy(array.dtype)) or not array.size:
         return 0.0
-    size = np.abs(array)
+    size = np.abs(array.astype(np.float32, copy=False) if array.dtype.itemsize < _SINGLE else array)
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))

@@ -28,7 +28,10 @@ _EVERYTHING = ("*",)
 
 
 class HalfSearch:
-    """Trials of one network in half precision; what is remembered of one is not tried again."""
+    """Trials of one network in half precision; what is remembered of one is not tried again.
+
+    Torch has the weights of the same place: what earlier passes did to them is not what half precision costs.
+    """
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int

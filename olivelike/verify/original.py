@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_ir as ir
 
 from olivelike.errors import PassError, VerificationError
 from olivelike.export.interface import interface_of
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
+from olivelike.output.derivation import is_float
 from olivelike.verify.figures import Figures, compare, summary
 from olivelike.verify.inputs import CASES, Case, random_inputs
 from olivelike.verify.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import onnx_ir as ir
 
     from olivelike.model import Architecture, Weights
     from olivelike.pass_api import Progress, TensorAccess
@@ -181,7 +181,7 @@ class _Origin:
 
 
 def _is_finite(array: Array) -> bool:
-    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    return not is_float(ir.DataType.from_numpy(array.dtype)) or bool(np.isfinite(array).all())
 
 
 def _described(figures: Figures) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
+from olivelike.engine import Options, plan
 from olivelike.errors import SourceError, WorkflowError
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
@@ -57,6 +62,44 @@ def test_copies_in_float32_and_float16_give_identical_bytes(small: Project) -> N
     shutil.rmtree(small.output)
     small.run("source=wide.safetensors", overwrite=True)
     assert small.files() == before
+
+
+def test_a_pickled_file_gives_identical_bytes_and_a_compressed_one_is_refused(small: Project) -> None:
+    path = make_single_file(small.folder / "checkpoint", small.folder / "old.ckpt", dtype="F16", pickled=True)
+    small.run("source=./checkpoint")
+    before = small.files()
+    shutil.rmtree(small.output)
+    small.run("source=old.ckpt", allow_pickle=True)
+    assert small.files() == before
+    assert "Stable Diffusion 1" in info(path).stdout
+
+    with zipfile.ZipFile(path) as old:
+        entries = {entry.filename: old.read(entry) for entry in old.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
+        for name, data in entries.items():
+            new.writestr(name, data)
+    with pytest.raises(SourceError, match=r"old\.ckpt: \S+ is compressed in it .*save it as safetensors"):
+        small.run("source=old.ckpt", allow_pickle=True)
+    assert small.files() == before
+    done = info(path)
+    assert (done.returncode, "is compressed in it" in done.stderr) == (3, True)
+
+
+def info(path: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "olivelike", "info", "--allow-pickle", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_network_that_is_not_supported_is_refused_by_the_plan(small: Project, tmp_path: Path) -> None:
+    source = tmp_path / "checkpoint"
+    shutil.copytree(small.folder / "checkpoint", source)
+    config = json.loads((source / "unet" / "config.json").read_bytes())
+    (source / "unet" / "config.json").write_text(json.dumps({**config, "time_cond_proj_dim": 256}))
+    overrides = (f"source={source}", "components.unet=[convert]")
+    with pytest.raises(
+        SourceError, match="`time_cond_proj_dim: 256` is not supported: it takes the guidance"
+    ):
+        plan(str(small.workflow), Options(overrides=overrides))
 
 
 def test_an_exported_folder_is_a_source(small: Project) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 
 from olivelike.errors import PassError, UsageError
+from olivelike.export import export_component
 from olivelike.export.interface import interface_of
 from olivelike.export.network import build_network
 from olivelike.model import Architecture
+from olivelike.testing.little_pipeline import little_checkpoint
+from olivelike.testing.models import load_model
 
 
 def test_a_network_is_built_without_memory_for_its_parameters(tiny):
@@ -33,3 +38,24 @@ def test_a_config_that_the_class_refuses_is_an_error_of_the_component():
 def test_a_component_that_convert_does_not_know_is_a_usage_error():
     with pytest.raises(UsageError, match="'image_encoder'"):
         interface_of("image_encoder", {})
+
+
+def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(caplog):
+    """A first convolution of even width makes levels that do not fit each other."""
+    config = {**load_model(little_checkpoint(), "unet").architecture.config, "conv_in_kernel": 4}
+    with pytest.raises(PassError) as caught:
+        export_component(
+            Architecture("unet", "diffusers", "UNet2DConditionModel", config), logging.getLogger("x")
+        )
+    message = str(caught.value)
+    assert message.startswith("unet: torch.onnx.export can't trace UNet2DConditionModel: ")
+    assert message.endswith("or leave the component out (the log has all that torch said)")
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("component", ["unet", "vae_decoder", "text_encoder", "safety_checker"])
+def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
+    with pytest.raises(PassError, match=f"{component}: its config has no '.*', which decides the inputs"):
+        interface_of(component, {})

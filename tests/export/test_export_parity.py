@@ -77,6 +77,6 @@ def test_the_safety_checker_flags_and_blackens_the_pictures_that_torch_flags(tin
     flagged = run_torch(torch_network(model), feeds)[1]
 
     assert 0 < flagged.sum() < len(flagged)
-    comparison = compare_with_torch(model, cases=[case])
+    comparison = compare_with_torch(model, reference=model, cases=[case])
     assert comparison.errors[case]["has_nsfw_concepts"] == 0
     assert comparison.worst <= 1e-6

@@ -11,8 +11,11 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import pytest
+from onnxscript.rewriter.rules import common as rules
 
+from olivelike.errors import PassError
 from olivelike.export.interface import interface_of
+from olivelike.export.simplify import simplify
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.testing.parity import Case, random_inputs, relative_error, run_torch, torch_network
 
@@ -170,3 +173,10 @@ def test_another_process_in_another_folder_makes_the_same_bytes(tiny, tmp_path):
         [sys.executable, "export.py"], cwd=tmp_path, input=text, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [model.graph.digest]
+
+
+def test_a_rule_that_onnxscript_has_no_more_is_an_error(monkeypatch, tiny):
+    """Without it graphs would come out otherwise, and nothing would say so."""
+    monkeypatch.delattr(rules, "reshape_reshape_rule")
+    with pytest.raises(PassError, match=r"onnxscript \S+ has no reshape_reshape_rule, without which"):
+        simplify(tiny("text_encoder").graph.to_ir())

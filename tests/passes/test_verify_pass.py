@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from olivelike.errors import PassError, VerificationError
+from olivelike.errors import PassError, UsageError, VerificationError
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY
+from olivelike.pass_api import LoraInput, Pass
 from olivelike.registry import Registry
-from olivelike.testing import run_pass
+from olivelike.testing import compare_with_torch, run_pass
 from olivelike.testing.little_pipeline import little_model
+from olivelike.testing.lora_files import make_lora
+from olivelike.verify.inputs import CASES
 
 BUILT_IN = Registry.built_in()
-VERIFY, FUSE, FLOAT16 = (BUILT_IN.get(name).cls for name in ("verify", "fuse", "float16"))
+VERIFY, FUSE, FLOAT16, BFLOAT16, MERGE = (
+    BUILT_IN.get(name).cls for name in ("verify", "fuse", "float16", "bfloat16", "merge_lora")
+)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,14 @@ def test_what_is_not_finite_is_refused_whatever_the_limit_and_its_origin_is_name
         run_pass(VERIFY, half, max_relative_error=1e9)
 
 
+def test_the_origin_of_an_infinity_in_bfloat16_is_named_too(decoder):
+    name = "decoder.up_blocks.0.resnets.1.conv2.weight"
+    loud = decoder.tensors.write(decoder.parameter(name) * np.float32(1e38) * np.float32(20))
+    half = run_pass(BFLOAT16, decoder.replace(weights=decoder.weights.replace({name: loud})))
+    with pytest.raises(VerificationError, match="comes from Conv in decoder.up_blocks.0.resnets.1.conv2"):
+        run_pass(VERIFY, half, max_relative_error=1e9, samples=1)
+
+
 def test_the_limit_can_be_set(decoder):
     with pytest.raises(VerificationError, match=r"further from torch than 1.0e-12"):
         run_pass(VERIFY, decoder, max_relative_error=1e-12)
@@ -93,11 +108,50 @@ def test_equal_seeds_give_equal_figures_and_others_others(decoder):
     assert figures(samples=1, seed=3) != figures(samples=1)
 
 
-def test_both_sides_have_the_weights_of_the_table(decoder):
-    """A LoRA that was merged before is no difference."""
-    name = "decoder.conv_in.weight"
-    merged = decoder.weights.replace({name: decoder.tensors.write(decoder.parameter(name) * np.float32(1.5))})
-    run_pass(VERIFY, decoder.replace(weights=merged))
+class Prune(Pass):
+    """Set the smaller half of one matrix to zero."""
+
+    reads: ClassVar = ("weights",)
+    writes: ClassVar = ("weights",)
+
+    def run(self, model, context):
+        name = next(name for name, tensor in sorted(model.weights.items()) if len(tensor.shape) > 1)
+        array = context.tensors.read(model.weights[name])
+        array = np.where(np.abs(array) < np.median(np.abs(array)), np.float32(0), array)
+        return model.replace(weights=model.weights.replace({name: context.tensors.write(array)}))
+
+
+@pytest.fixture(scope="module")
+def pruned(decoder):
+    return run_pass(Prune, decoder)
+
+
+def test_what_a_pass_did_to_the_weights_is_a_difference(pruned):
+    with pytest.raises(VerificationError, match="its fp32 graph is further from torch"):
+        run_pass(VERIFY, pruned)
+    figures = run_pass(VERIFY, pruned, max_relative_error=1.0).facts["verification"]
+    assert 1e-3 < figures["relative_error"] < 1
+
+
+def test_a_pruned_network_is_not_compared_with_itself(pruned, decoder):
+    with pytest.raises(
+        UsageError, match="compared with themselves they would always be right; name the model before"
+    ):
+        compare_with_torch(pruned)
+    assert compare_with_torch(pruned, reference=decoder, cases=CASES[:1]).worst > 1e-3
+
+
+def test_a_lora_that_was_merged_is_no_difference(one_torch_thread, tmp_path):
+    encoder = little_model("sd", "text_encoder")
+    shapes = {"text_encoder": {name: tensor.shape for name, tensor in encoder.weights.items()}}
+    path = make_lora(tmp_path / "style.safetensors", "kohya", base=shapes, components=("text_encoder",))
+    merged = run_pass(MERGE, encoder, loras=[LoraInput(path, 1.0)])
+    assert merged.weights.digest != encoder.weights.digest
+    assert run_pass(VERIFY, merged).facts["verification"]["passed"]
+    compare_with_torch(merged, cases=CASES[:1]).require(1e-5)
+    assert compare_with_torch(merged, reference=encoder, cases=CASES[:1]).worst > 1e-3
+    with pytest.raises(VerificationError):
+        run_pass(VERIFY, run_pass(Prune, merged))
 
 
 def test_an_output_that_the_graph_lacks_counts_as_wrong(decoder):
@@ -135,6 +189,6 @@ def test_options_that_make_no_sense_are_refused(options):
 
 
 def test_it_needs_a_torch_network_and_a_graph():
-    assert VERIFY.reads == ("architecture", "weights", "graph")
+    assert VERIFY.reads == ("architecture", "weights", "graph", "original")
     assert VERIFY.writes == ()
     assert VERIFY.optional == ()

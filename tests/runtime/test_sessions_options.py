@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -298,3 +300,21 @@ def test_an_arena_of_its_own_can_be_asked_for(tmp_path):
     session = open_session(path, settings("cpu", session_config={"session.use_env_allocators": "0"}))
     options = session._session.get_session_options()
     assert options.get_session_config_entry("session.use_env_allocators") == "0"
+
+
+def test_a_program_may_have_registered_an_allocator_of_its_own(tmp_path):
+    """In a process of its own, for the registration is for good."""
+    path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
+    program = """
+import sys
+from pathlib import Path
+import onnxruntime
+from olivelike.runtime.open_session import open_session
+from olivelike.runtime.settings import SessionSettings
+
+kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), None)
+print(type(open_session(Path(sys.argv[1]), SessionSettings())).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

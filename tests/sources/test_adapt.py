@@ -147,7 +147,8 @@ def test_weights_of_another_network_are_refused_with_what_is_missing(saved_check
     [
         ("diffusers", "UNetOfTomorrow", "the installed diffusers has no class UNetOfTomorrow"),
         ("my_custom_code", "Net", "diffusers.pipelines.my_custom_code has no class Net"),
-        ("diffusers", "PNDMScheduler", "PNDMScheduler is no network"),
+        ("diffusers", "PNDMScheduler", "PNDMScheduler is not supported here; use a checkpoint with UNet2D"),
+        ("diffusers", "UNet2DModel", "UNet2DModel is not supported here: it takes no text"),
     ],
 )
 def test_a_class_that_is_unknown_or_no_network_is_refused(
@@ -165,5 +166,24 @@ def test_a_config_that_the_class_refuses_is_reported(
     saved_checkpoint: Path, component: str, change: dict[str, object]
 ) -> None:
     found = checkpoint(saved_checkpoint, component)
-    with pytest.raises(SourceError, match=r"refuses its config\.json"):
+    with pytest.raises(
+        SourceError, match=r"refuses its config: .*; compare its config\.json with that of the network"
+    ):
         adapt(component, found.library, found.class_name, {**found.config, **change}, found.shapes)
+
+
+@pytest.mark.parametrize("name", ["PNDMScheduler", "utils", "is_torch_available"])
+def test_what_the_index_names_may_be_no_network_at_all(name: str) -> None:
+    with pytest.raises(SourceError, match=f"image_encoder: {name} is no network; drop image_encoder"):
+        adapt("image_encoder", "diffusers", name, {}, {})
+
+
+@pytest.mark.parametrize(
+    "change", [{"attention_head_dim": 7}, {"norm_num_groups": 3}, {"sample_size": {}, "norm_num_groups": 0}]
+)
+def test_numbers_that_the_class_divides_by_are_no_bug_of_ours(
+    saved_checkpoint: Path, change: dict[str, object]
+) -> None:
+    found = checkpoint(saved_checkpoint, "unet")
+    with pytest.raises(SourceError, match="unet: "):
+        adapt("unet", found.library, found.class_name, {**found.config, **change}, found.shapes)

@@ -234,3 +234,23 @@ def test_a_tokenizer_in_one_file_is_whole(saved_copy: Path, name: str) -> None:
     (saved_copy / "tokenizer/vocab.json").rename(saved_copy / "tokenizer" / name)
     (saved_copy / "tokenizer/merges.txt").unlink()
     assert f"tokenizer/{name}" in opened(saved_copy, "unet").extras
+
+
+def test_a_network_that_is_not_supported_is_refused_before_its_weights_are_looked_at(
+    saved_copy: Path,
+) -> None:
+    edit(saved_copy / "unet/config.json", time_cond_proj_dim=256)
+    (saved_copy / f"unet/{UNET}.safetensors").unlink()
+    with pytest.raises(
+        SourceError, match="unet: UNet2DConditionModel with `time_cond_proj_dim: 256` is not supp"
+    ):
+        opened(saved_copy, "text_encoder", "unet")
+    assert set(opened(saved_copy, "text_encoder").checkpoints) == {"text_encoder"}
+
+
+def test_a_config_of_absurd_size_is_refused_at_once(saved_copy: Path) -> None:
+    edit(saved_copy / "unet/config.json", layers_per_block=10**9)
+    with pytest.raises(
+        SourceError, match="`layers_per_block: 1000000000`, where whole numbers from 0 to 100"
+    ):
+        opened(saved_copy, "unet")

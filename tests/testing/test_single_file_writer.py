@@ -65,3 +65,29 @@ def test_networks_without_original_names_are_refused(folder, tmp_path) -> None:
     tiny = make_checkpoint(tmp_path / "tiny", hollow=True)
     with pytest.raises(ValueError, match="no original names are known for safety_checker"):
         make_single_file(tiny, tmp_path / "a.safetensors", components=["safety_checker"])
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "told"),
+    [
+        (
+            "sd15",
+            "tiny",
+            "unet has norm_num_groups 8, which no tensor tells, and a file of its family is read with 32",
+        ),
+        ("sd15", "small", None),
+    ],
+)
+def test_a_folder_that_no_file_can_describe_is_refused(family, size, told, tmp_path, capsys) -> None:
+    source = make_checkpoint(tmp_path / "folder", family, size=size, hollow=True)
+    status = main(["make-single-file", str(source), str(tmp_path / "a.safetensors")])
+    error = capsys.readouterr().err
+    assert (status, (tmp_path / "a.safetensors").exists()) == ((0, True) if told is None else (2, False))
+    assert error == "" if told is None else f"error: {source} can't be put into one file: {told}" in error
+
+
+def test_a_missing_folder_is_one_line(tmp_path, capsys) -> None:
+    assert main(["make-single-file", str(tmp_path / "none"), str(tmp_path / "a.safetensors")]) == 2
+    assert capsys.readouterr().err.endswith(
+        "none: has no model_index.json; name a folder that `make-checkpoint` wrote\n"
+    )

@@ -10,9 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from olivelike.errors import PassError
+from olivelike.model.graph import BLOCK_KEY
 from olivelike.registry import Registry
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu
+from olivelike.verify.blocks import Reach
 from olivelike.verify.evaluation import Evaluation
 
 BUILT_IN = Registry.built_in()
@@ -63,6 +65,15 @@ def test_bfloat16_is_rounded_after_each_operator():
     outputs = Evaluation(ir.from_proto(model)).run({"x": np.array([[256.0]]), "y": np.array([[1.0]])})
     assert {name: float(array[0, 0]) for name, array in outputs.items()} == {"sum": 256, "left": 0}
     assert outputs["left"].dtype == ml_dtypes.bfloat16
+
+
+def test_how_far_a_block_reaches_is_seen_in_bfloat16():
+    model = built([helper.make_node("Mul", ["x", "y"], ["z"])], ["x", "y"], ["z"], dtype=TensorProto.BFLOAT16)
+    model.graph.node[0].metadata_props.add(key=BLOCK_KEY, value="blocks.0")
+    reach = Reach()
+    feeds = {"x": np.array([[-512.0]]), "y": np.array([[256.0]])}
+    Evaluation(ir.from_proto(model)).run(feeds, reach.observe)
+    assert reach.largest == {"blocks.0": 131072.0}
 
 
 def test_casts_to_and_from_bfloat16_round():

@@ -1,0 +1,202 @@
+"""Which networks of a pipeline are supported: classes, options of their configs, and sizes that a network can have.
+
+Asked as a source is opened, before weights are fetched or anything is built, and again where a network is built.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL")
+CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "unet": ("UNet2DConditionModel",),
+    "vae_encoder": _VAES,
+    "vae_decoder": _VAES,
+    "text_encoder": ("CLIPTextModel",),
+    "text_encoder_2": ("CLIPTextModelWithProjection",),
+    "safety_checker": ("StableDiffusionSafetyChecker",),
+}
+"""Component → classes that have the inputs and outputs that its clients know; other components are not judged."""
+
+_REASONS: Final = {
+    "UNet2DModel": "it takes no text",
+    "UNet3DConditionModel": "it makes videos",
+    "UNetMotionModel": "it makes videos",
+    "UNetSpatioTemporalConditionModel": "it makes videos",
+    "AutoencoderKLTemporalDecoder": "it makes videos",
+    "AutoencoderTiny": "it has no distribution of latents and scales them in its own way",
+    "ConsistencyDecoderVAE": "it decodes by a diffusion of its own",
+    "VQModel": "its latents come from a table",
+    "T5EncoderModel": "it reads no CLIP tokens and has no pooled output",
+    "UMT5EncoderModel": "it reads no CLIP tokens and has no pooled output",
+    "CLIPTextModelWithProjection": "it has no pooled output beside the projected one",
+    "CLIPTextModel": "it has no projected output",
+}
+"""Why a class can't stand where another one is expected, for those that are met."""
+
+_OPTIONS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
+    "time_cond_proj_dim": (
+        (None,),
+        "it takes the guidance as an input, as LCM models do; take what it was distilled from, with an LCM LoRA",
+    ),
+    "class_embed_type": ((None,), "it takes a class, a noise level or a picture's embedding beside the text"),
+    "num_class_embeds": ((None,), "it takes the number of a class beside the text"),
+    "encoder_hid_dim": ((None,), "it takes text or pictures of another width than it attends to"),
+    "encoder_hid_dim_type": ((None,), "it takes text or pictures of another width than it attends to"),
+    "addition_embed_type": ((None, "text_time"), "it takes more text or a picture, of which no client knows"),
+    "dual_cross_attention": ((None, False), "it attends to two texts"),
+}
+"""Option of a UNet → values that are supported, and what any other means."""
+
+_TEXT_TIME: Final = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
+_NUMBERS: Final = 5
+"""Numbers that such a UNet takes with the pooled text, at least."""
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_LARGEST: Final = 1 << 20
+_MOST: Final = 100
+_COUNTS: Final = frozenset(
+    {
+        "layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block", "num_hidden_layers",
+        "down_block_layers", "up_block_layers",
+    }
+)  # fmt: skip
+"""Keys of how many layers there are: one number, or a list of them."""
+_SIZES: Final = frozenset(
+    {
+        "in_channels", "out_channels", "block_out_channels", "down_block_out_channels", "up_block_out_channels",
+        "latent_channels", "cross_attention_dim", "attention_head_dim", "num_attention_heads", "norm_num_groups",
+        "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
+        "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
+        "image_size",
+    }
+)  # fmt: skip
+"""Keys of how wide things are."""
+_LONGEST: Final = 32
+"""Members of a list of levels."""
+_DEEPEST: Final = 3
+"""Levels of lists in a list."""
+_PATCHES: Final = 1024
+"""Patches along a picture's side: the number of positions is its square."""
+
+
+def check_network(component: str, class_name: str, config: Mapping[str, Any]) -> None:
+    """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
+
+    Args:
+        component: Such as `unet`.
+        class_name: As `model_index.json` names it.
+        config: Raw or normalised; what is absent has the class's default.
+
+    Raises:
+        SourceError: with class, option and reason.
+    """
+    class_name = class_name if class_name.isidentifier() else _shown(class_name)
+    allowed = CLASSES.get(component)
+    if allowed is not None and class_name not in allowed:
+        reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
+        raise SourceError(
+            f"{component}: {class_name} is not supported here{reason}; use a checkpoint with "
+            f"{' or '.join(allowed)}, or drop {component} from `components:`"
+        )
+    if problem := next(_wrong_sizes(config), None):
+        raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")
+    if component == "unet":
+        _check_unet(class_name, config)
+
+
+REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What libraries raise for a config that they do not understand."""
+
+
+def refused_config(component: str, class_name: str, error: Exception, *, from_one_file: bool = False) -> str:
+    """Return what to say when a library can't build a network from its config.
+
+    Args:
+        component: Such as `unet`.
+        class_name: The library's class.
+        error: What the library said.
+        from_one_file: The config is the family's published one, with sizes read from the tensors of a single file.
+    """
+    if from_one_file:
+        config, remedy = (
+            "the config of its family",
+            "a network of its own sizes is read from a diffusers folder only",
+        )
+    else:
+        config, remedy = "its config", "compare its config.json with that of the network that it belongs to"
+    return f"{component}: {class_name} refuses {config}: {first_line(error)}; {remedy}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without the colours of a terminal."""
+    missing = isinstance(error, KeyError) and len(error.args) == 1
+    text = _COLOURS.sub("", f"it has no {error.args[0]!r}" if missing else str(error)).strip()
+    return text.splitlines()[0].rstrip(":. ") if text else type(error).__name__
+
+
+def _check_unet(class_name: str, config: Mapping[str, Any]) -> None:
+    for option, (supported, meaning) in _OPTIONS.items():
+        value = config.get(option)
+        if value not in supported:
+            raise SourceError(
+                f"unet: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}"
+            )
+    width = config.get("cross_attention_dim", 1)
+    if width is None or isinstance(width, list | tuple):
+        meaning = "it attends to no text" if width is None else "it attends to texts of several widths"
+        raise SourceError(
+            f"unet: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}"
+        )
+    if config.get("addition_embed_type") == "text_time":
+        each, whole = (config.get(option) for option in _TEXT_TIME)
+        if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
+            raise SourceError(
+                f"unet: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, the "
+                f"second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
+                "config.json again"
+            )
+
+
+def _wrong_sizes(config: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+    """Yield what in a config no network can have, configs inside it included."""
+    for key, value in config.items():
+        name = f"{inside}{key}"
+        if isinstance(value, dict) and key.endswith("_config"):
+            yield from _wrong_sizes(value, f"{name}.")
+        elif key in _COUNTS or key in _SIZES:
+            least, most = (0, _MOST) if key in _COUNTS else (1, _LARGEST)
+            if isinstance(value, list | tuple) and not 0 < len(value) <= _LONGEST:
+                yield f"`{name}` of {len(value)} members, where 1 to {_LONGEST} make sense"
+            for number in _flat(value):
+                # Some are written as 1280.0, and libraries take that.
+                whole = (
+                    isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
+                )
+                if not whole or not least <= number <= most:
+                    yield f"`{name}: {_shown(value)}`, where whole numbers from {least} to {most} make sense"
+    size, patch = config.get("image_size"), config.get("patch_size")
+    if isinstance(size, int) and isinstance(patch, int) and patch > 0 and size // patch > _PATCHES:
+        yield f"`{inside}image_size: {size}` with `{inside}patch_size: {patch}`, which are too many patches"
+
+
+def _flat(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the members of nested lists; nothing for an absent value."""
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        for member in value[:_LONGEST]:
+            yield from _flat(member, depth + 1)
+    elif value is not None:
+        yield value
+
+
+def _shown(value: Any) -> str:
+    """Return a config's value as JSON writes it, cut where it is long."""
+    import json
+
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
