@@ -37,20 +37,26 @@ class Refused(OSError):
         return str(self.strerror)
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
+    Args:
+        path: the file.
+        most: bytes that it may have; `None` for what is read in parts.
+
     Raises:
-        OSError: if there is none, or it can't be read.
+        OSError: if there is none, it is larger, or it can't be read.
     """
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except ValueError as error:  # a NUL, or half a surrogate pair
         raise Refused(errno.EINVAL, "its name can be no file's") from error
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(found.st_mode):
         raise Refused(errno.EINVAL, "it is a device, pipe or socket, and only regular files are read")
+    if most is not None and found.st_size > most:
+        raise Refused(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {most:,} are read")
     return path.open("rb")
 
 
@@ -60,22 +66,25 @@ def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
     Raises:
         OSError: if there is none, it is larger, or it can't be read.
     """
-    with open_file(path) as file:
+    with open_file(path, most) as file:
         data = file.read(most + 1)
-        if len(data) > most:
-            size = file.seek(0, os.SEEK_END)
-            raise Refused(errno.EFBIG, f"it has {size:,} bytes, and at most {most:,} are read")
+    if len(data) > most:  # such as a file of /proc, which says that it is empty
+        raise Refused(errno.EFBIG, f"it has more than {most:,} bytes")
     return data
 
 
 def parse_json(
-    data: bytes | str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
+    data: bytes | str,
+    pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    *,
+    halves: bool = False,
 ) -> Any:
     """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
 
     Args:
         data: the text, UTF-8 as bytes.
         pairs_hook: makes an object of its keys and values.
+        halves: allow halves of surrogate pairs, which have no UTF-8.
 
     Raises:
         ValueError: if it is none.
@@ -88,7 +97,7 @@ def parse_json(
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels") from None
     _check_depth(value)
-    if "\\u" in text:
+    if not halves and "\\u" in text:
         _check_characters(value)
     return value
 
