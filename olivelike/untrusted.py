@@ -29,7 +29,7 @@ _STEERING = re.compile(
 )
 
 
-class Refused(OSError):
+class RefusedError(OSError):
     """A file that is there and is not read; `strerror` says why."""
 
     def __str__(self) -> str:
@@ -50,13 +50,13 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
     try:
         found = path.stat()
     except ValueError as error:  # a NUL, or half a surrogate pair
-        raise Refused(errno.EINVAL, "its name can be no file's") from error
+        raise RefusedError(errno.EINVAL, "its name can be no file's") from error
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
-        raise Refused(errno.EINVAL, "it is a device, pipe or socket, and only regular files are read")
+        raise RefusedError(errno.EINVAL, "it is a device, pipe or socket, and only regular files are read")
     if most is not None and found.st_size > most:
-        raise Refused(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {most:,} are read")
+        raise RefusedError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {most:,} are read")
     return path.open("rb")
 
 
@@ -69,7 +69,7 @@ def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
     with open_file(path, most) as file:
         data = file.read(most + 1)
     if len(data) > most:  # such as a file of /proc, which says that it is empty
-        raise Refused(errno.EFBIG, f"it has more than {most:,} bytes")
+        raise RefusedError(errno.EFBIG, f"it has more than {most:,} bytes")
     return data
 
 
@@ -103,7 +103,7 @@ def parse_json(
 
 
 def shown(text: str) -> str:
-    """Return text in which what would steer a terminal, or hide, stands as an escape such as `\\x1b`."""
+    r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

@@ -1,6 +1,6 @@
-"""Module patterns of PEFT's configs (`rank_pattern`, `alpha_pattern`), matched in bounded time.
+r"""Module patterns of PEFT's configs (`rank_pattern`, `alpha_pattern`), matched in bounded time.
 
-PEFT runs each pattern from the file with `re.match(rf"(.*\\.)?({pattern})$", path)`, which some patterns keep busy for
+PEFT runs each pattern from the file with `re.match(rf"(.*\.)?({pattern})$", path)`, which some patterns keep busy for
 ever. Here a plain name is looked up, and a regular expression runs as an automaton, which reads each path once: the
 answer is the same, for it asks only whether a path matches. What such an automaton can't know (references back, looking
 around) is refused.
@@ -248,7 +248,8 @@ class _Parser:
             # Python's own reading of a class: `re` needs one step for one character.
             end = self._class_end()
             text, self._at = self._text[self._at : end], end
-            return self._one(lambda found, test=re.compile(text, re.DOTALL): bool(test.fullmatch(found)))
+            one = re.compile(text)
+            return self._one(lambda found: one.fullmatch(found) is not None)
         if letter == ".":
             self._at += 1
             return self._one(lambda found: found != "\n")
@@ -274,7 +275,7 @@ class _Parser:
         self._at += 2
         if name in _CLASSES:
             test = re.compile(_CLASSES[name])
-            return self._one(lambda found: bool(test.fullmatch(found)))
+            return self._one(lambda found: test.fullmatch(found) is not None)
         if name in ("A", "Z"):
             return self._between("^" if name == "A" else "$")
         if name.isalnum():

@@ -94,7 +94,8 @@ def _json_object(where: str, text: str | bytes) -> dict[str, Any]:
 def _settings(where: str, values: Mapping[str, Any]) -> Settings:
     kind = values.get("peft_type") or "LORA"
     if kind not in _TYPES:
-        raise SourceError(f"{where}: an adapter of type {kind} can't be merged; use {', '.join(_TYPES)}")
+        named = kind if isinstance(kind, str) else "that is no name"
+        raise SourceError(f"{where}: an adapter of type {named} can't be merged; use {', '.join(_TYPES)}")
     start = values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_REBASED):
         raise SourceError(
@@ -114,4 +115,4 @@ def _settings(where: str, values: Mapping[str, Any]) -> Settings:
             base_class=base_class if isinstance(base_class, str) else None,
         )
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise SourceError(f"{where}: rank or alpha is no number ({error}); get the file again") from error
+        raise SourceError(f"{where}: a rank or alpha is no number; get the file again") from error

@@ -102,5 +102,7 @@ def _dtype(element: int) -> str:
     try:
         name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
     except KeyError:
-        raise SessionError(f"a value has ONNX type {element}, which is unknown; export the model again") from None
+        raise SessionError(
+            f"a value has ONNX type {element}, which is unknown; export the model again"
+        ) from None
     return name

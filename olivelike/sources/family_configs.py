@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.sources.unet_levels import UnetLevels, read_levels, layer_number
+from olivelike.sources.unet_levels import UnetLevels, layer_number, read_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +157,9 @@ def _clip(shapes: Shapes) -> dict[str, Any]:
 
 def _open_clip(template: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
     vocabulary, width = shapes["token_embedding.weight"]
-    layers = 1 + max(layer_number(match[1]) for match in _matches(shapes, r"^transformer\.resblocks\.(\d+)\."))
+    layers = 1 + max(
+        layer_number(match[1]) for match in _matches(shapes, r"^transformer\.resblocks\.(\d+)\.")
+    )
     found = _text(
         vocabulary,
         width,

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LENGTH_BYTES = 8
-_LARGEST_HEADER = 25_000_000
+_LARGEST_HEADER = 16_000_000
 """Bytes; the format allows 100 MB, of which nothing that is known takes a tenth."""
-_MOST_TENSORS = 100_000
-"""Checkpoints of SDXL have 2,500, its LoRAs up to 10,000."""
-_LONGEST_NAME = 500
+_MOST_TENSORS = 50_000
+"""Checkpoints of SDXL have 2,500, its LoRAs up to 10,000; with more, what they are takes seconds to tell."""
+_LONGEST_NAME = 300
 _MOST_DIMENSIONS = 16
 _LFS_POINTER = b"version https://git-lfs"
 

@@ -186,7 +186,7 @@ class _CoreLoader(yaml.SafeLoader):
         """Compose a node, unless it is one too many or lies too deep."""
         self._count += 1
         self._depth += 1
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self._count > _MAX_NODES:
             raise _BoundError(None, None, f"the file has more than {_MAX_NODES} values; shorten it", mark)
         if self._depth > _DEEPEST:
@@ -256,7 +256,8 @@ class _Converter:
             elif key_node.value in result.entries:
                 first = result.keys[key_node.value].line
                 self._findings.add(
-                    position, f"key {quoted(key_node.value)} appears twice (first on line {first}); remove one"
+                    position,
+                    f"key {quoted(key_node.value)} appears twice (first on line {first}); remove one",
                 )
             else:
                 result.put(key_node.value, value, position)

@@ -6,6 +6,7 @@ import json
 import random
 import resource
 import string
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ def odd_value(rng: random.Random) -> object:
 
 def damage_value(rng: random.Random, value: object) -> object:
     """Change one place of a JSON value."""
-    if isinstance(value, dict) and value and rng.random() < 0.85:
+    if isinstance(value, dict) and value and rng.random() < 0.97:
         key = rng.choice(list(value))
         match rng.randrange(8):
             case 0:
@@ -63,7 +64,7 @@ def damage_value(rng: random.Random, value: object) -> object:
             case 0:
                 return value[:index] + value[index + 1 :]
             case 1:
-                return value[:index] + [value[index]] + value[index:]
+                return [*value[:index], value[index], *value[index:]]
             case _:
                 return [*value[:index], damage_value(rng, value[index]), *value[index + 1 :]]
     if isinstance(value, int) and rng.random() < 0.4:
@@ -76,7 +77,7 @@ def damage_json(rng: random.Random, value: object, times: int | None = None) -> 
     for _ in range(rng.choice((0, 1, 1, 2, 4)) if times is None else times):
         value = damage_value(rng, value)
     data = json.dumps(value).encode()
-    match rng.randrange(12):
+    match rng.randrange(20):
         case 0:
             return damage_bytes(rng, data)
         case 1:
@@ -104,7 +105,9 @@ def damage_bytes(rng: random.Random, data: bytes) -> bytes:
             case 4:
                 out[place:place] = out[place : place + rng.choice((1, 8, 64))]
             case _:
-                out[place : place + 8] = rng.choice((b"\xff" * 8, bytes(8), b"\x80" * 8, b"\xff" * 7 + b"\x7f"))
+                out[place : place + 8] = rng.choice(
+                    (b"\xff" * 8, bytes(8), b"\x80" * 8, b"\xff" * 7 + b"\x7f")
+                )
     return bytes(out)
 
 
@@ -150,9 +153,9 @@ class Outcome:
         """Assert that all is documented, quick and small, and that enough was read to matter."""
         total = sum(self.counts.values())
         share = self.counts["read"] / total
-        print(
-            f"{total} inputs, {share:.0%} read, slowest {self.slowest:.2f} s, grown {self.grown / 1e6:.0f} MB",
-            dict(self.counts),
+        sys.stdout.write(
+            f"{total} inputs, {share:.0%} read, slowest {self.slowest:.2f} s, grown {self.grown / 1e6:.0f} MB, "
+            f"{dict(self.counts)}\n"
         )
         assert not self.failures, "\n".join(self.failures[:10])
         assert self.slowest < SECONDS

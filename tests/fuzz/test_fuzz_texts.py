@@ -21,8 +21,8 @@ from olivelike.runtime.pictures.record import record_from_json
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
 from olivelike.untrusted import shown
 from olivelike.workflow import load_workflow
-from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.findings import Document, Findings
+from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.yaml_tree import parse_yaml, plain
 
 RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
@@ -55,23 +55,29 @@ outputs:
 """
 SEVERAL = f"{WORKFLOW.partition('sweep')[0]}{OTHER}"
 TOKENS = (
-    "[", "]", "{", "}", ",", ": ", ":", "- ", "\n", "  ", "? ", "|\n", ">\n", "&x ", "*x", "*chains", "<<: *chains", "!!int ",
-    "!!str ", "!!float ", "! ", "#", "'", '"', '"\\U00110000"', '"\\x00"', "%YAML 1.2\n", "---\n", "...\n", "~", "1e999",
+    "[", "]", "{", "}", ",", ": ", ":", "- ", "\n", "  ", "? ", "|\n", ">\n", "&x ", "*x", "*chains", "<<: *chains",
+    "!!int ",
+    "!!str ", "!!float ", "! ", "#", "'", '"', '"\\U00110000"', '"\\x00"', "%YAML 1.2\n", "---\n", "...\n",
+    "~", "1e999",
     "0x" + "f" * 60, "9" * 99, ".inf", "-0", "true", "convert", "fuse", "float16", "unet", "source", "extends: .\n",
 )  # fmt: skip
+KEYS = ("source", "vae", "loras", "target", "components", "sweep", "outputs", "output", "extends", "name")
 RECORD = PictureRecord(
-    'a (red:1.2) "circle", 東京 🎉\non a: background', "blurry", 20, "DPM++ 2M Karras", "DPM++ 2M", "Karras", 7.5, 0.25, 0.5,
+    'a (red:1.2) "circle", 東京 🎉\non a: background', "blurry", 20, "DPM++ 2M Karras", "DPM++ 2M", "Karras", 7.5,
+    0.25, 0.5,
     42, 64, 96, 0.75, UsedFile("start.png", "ab" * 32), UsedFile("mask.png"), 1, False, "demo", "0123456789",
     (UsedFile("ink, wet", "0123456789ab", 0.8),), "CPUExecutionProvider", "olivelike 0.1.0", {"RNG": "CPU"},
 )  # fmt: skip
 PROMPT_TOKENS = (
-    "(", ")", "[", "]", ":", "\\", "BREAK", " BREAK ", "1.3", ":1.3)", ":-1e9)", ":99999999999)", ":.)", ":+.5)", ",", " ",
+    "(", ")", "[", "]", ":", "\\", "BREAK", " BREAK ", "1.3", ":1.3)", ":-1e9)", ":99999999999)", ":.)", ":+.5)",
+    ",", " ",
     "\n", "(a:1" + "0" * 400 + ")", "red", "<lora:x:1>", "AND", "__c__", "{a|b}", "\\(", "\\\\",
 )  # fmt: skip
 A1111_TOKENS = (
-    "Steps: 20", "Sampler: Euler a", "CFG scale: ", "Seed: -1", "Size: 512x512", "Size: 0x9999999", "Model: \"a, b\"",
-    "Negative prompt:", "Clip skip: 0", "Lora hashes: \"a: b, c\"", "Version: v1.5.0", "Schedule type: Karras", "inf", "nan",
-    "1e999", "\"", "\\", "\\u0000", ", ", ": ", "\n", "Eta: 1" + "0" * 400, "Emphasis: None", "Denoising strength: x",
+    "Steps: 20", "Sampler: Euler a", "CFG scale: ", "Seed: -1", "Size: 512x512", "Size: 0x9999999", 'Model: "a, b"',
+    "Negative prompt:", "Clip skip: 0", 'Lora hashes: "a: b, c"', "Version: v1.5.0", "Schedule type: Karras", "inf",
+    "nan",
+    "1e999", '"', "\\", "\\u0000", ", ", ": ", "\n", "Eta: 1" + "0" * 400, "Emphasis: None", "Denoising strength: x",
 )  # fmt: skip
 
 
@@ -81,7 +87,9 @@ def tree(rng, depth=0):
         inner = [tree(rng, depth + 1) for _ in range(rng.randrange(4))]
         if rng.random() < 0.5:
             return "[" + ", ".join(inner) + "]"
-        keys = (rng.choice(("a", "unet", "convert", "path", "hub", "provider", "1", "~", "'x'")) for _ in inner)
+        keys = (
+            rng.choice(("a", "unet", "convert", "path", "hub", "provider", "1", "~", "'x'")) for _ in inner
+        )
         return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, inner, strict=True)) + "}"
     return rng.choice((*TOKENS, *map(str, NUMBERS), "convert", "cpu", "a.safetensors", "x y"))
 
@@ -94,8 +102,10 @@ def test_damaged_workflow_files_are_loaded_or_refused(tmp_path, monkeypatch, run
     def make(rng):
         if rng.random() < 0.2:
             lines = rng.choice((WORKFLOW, SEVERAL)).split("\n")
-            key = rng.choice(("source", "vae", "loras", "target", "components", "sweep", "outputs", "output", "extends", "name"))
-            text = "\n".join(line for line in lines if not line.startswith(f"{key}:")) + f"{key}: {tree(rng)}\n"
+            key = rng.choice(KEYS)
+            text = (
+                "\n".join(line for line in lines if not line.startswith(f"{key}:")) + f"{key}: {tree(rng)}\n"
+            )
         else:
             text = damage_text(rng, rng.choice((WORKFLOW, SEVERAL)), TOKENS)
         text = text.replace("plugins", "plug")
@@ -151,7 +161,9 @@ def png(rng, texts, pixels):
             case 2:
                 del chunks[place]
             case _:
-                sizes = struct.pack(">II", rng.choice((0, 1, 8, 9, 2**31 - 1)), rng.choice((0, 8, 65535, 2**31 - 1)))
+                sizes = struct.pack(
+                    ">II", rng.choice((0, 1, 8, 9, 2**31 - 1)), rng.choice((0, 8, 65535, 2**31 - 1))
+                )
                 chunks[0] = b"IHDR", sizes + chunks[0][1][8:]
     out = b"\x89PNG\r\n\x1a\n"
     for name, data in chunks:
@@ -175,8 +187,12 @@ def test_damaged_pictures_and_records_are_read_or_refused(tmp_path, runs):
                 data = png(rng, {name: texts[name] for name in texts if rng.random() < 0.8}, pixels)
             case 2:
                 exif = Image.Exif()
-                exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + text.decode("utf-8", "replace").encode("utf-16-be")
-                exif[IMAGE_DESCRIPTION] = rng.choice((own.decode("utf-8", "replace"), rng.choice(TEXTS), 7, (1, 2)))
+                exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + text.decode("utf-8", "replace").encode(
+                    "utf-16-be"
+                )
+                exif[IMAGE_DESCRIPTION] = rng.choice(
+                    (own.decode("utf-8", "replace"), rng.choice(TEXTS), 7, (1, 2))
+                )
                 buffer = io.BytesIO()
                 try:
                     with warnings.catch_warnings(action="ignore"):
@@ -223,7 +239,8 @@ def test_prompts_of_any_form_have_finite_weights_or_are_refused(runs):
 def test_texts_of_a1111_of_any_form_become_records_that_can_be_written(runs):
     def make(rng):
         if rng.random() < 0.4:
-            return "".join(rng.choice((*A1111_TOKENS, *A1111_TOKENS, *TEXTS)) for _ in range(rng.choice((1, 5, 20, 100))))
+            tokens = (*A1111_TOKENS, *A1111_TOKENS, *TEXTS)
+            return "".join(rng.choice(tokens) for _ in range(rng.choice((1, 5, 20, 100))))
         return damage_text(rng, a1111_text(RECORD), A1111_TOKENS)
 
     def read(text):

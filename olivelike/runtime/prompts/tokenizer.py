@@ -96,7 +96,7 @@ def _open_backend(folder: Path) -> Tokenizer:
         text = _checked(whole)
         try:
             return Tokenizer.from_str(text)
-        except Exception as error:  # noqa: BLE001  (the class itself is what the library raises)
+        except Exception as error:
             raise SourceError(f"{whole} can't be loaded: {error}; fetch it again") from error
     for name in ("vocab.json", "merges.txt"):
         if not (folder / name).is_file():
