@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pictures import UsedFile
 
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+"""Pillow knows more, such as PostScript, for which it starts another program."""
 _SIZE = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 
@@ -29,14 +31,17 @@ def open_image(path: Path) -> tuple[Image, UsedFile]:
     from PIL import Image, UnidentifiedImageError
 
     from olivelike.runtime.pictures import UsedFile
+    from olivelike.runtime.pictures.reading import MOST_BYTES, UNREADABLE, check_pixels
+    from olivelike.untrusted import read_bytes
 
     try:
-        data = path.read_bytes()
-        image = Image.open(io.BytesIO(data))
+        data = read_bytes(path, MOST_BYTES)
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        check_pixels(path, image)
         image.load()
     except UnidentifiedImageError:
         raise SourceError(f"{path}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         why = getattr(error, "strerror", None) or error
         raise SourceError(f"{path}: can't be read as a picture: {why}; get the file again") from error
     return image, UsedFile(path.name, hashlib.sha256(data).hexdigest())

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import MissingError, UsageError
+from olivelike.untrusted import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,23 +37,23 @@ def write_json(value: Any) -> None:
 
 
 def write_error(text: str) -> None:
-    """Write a line to standard error."""
+    """Write a line to standard error, without what would steer the terminal."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{shown(text)}\n")
         sys.stderr.flush()
     except OSError:
         pass  # There is nobody to tell.
 
 
 def write(text: str) -> None:
-    """Write text to standard output, at once.
+    """Write text to standard output, at once, without what would steer the terminal.
 
     Raises:
         ReaderLeft: if nobody reads it.
         MissingError: if it can't be written for another reason.
     """
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(shown(text))
         sys.stdout.flush()
     except OSError as error:
         _drop_standard_output()

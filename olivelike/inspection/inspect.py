@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from olivelike.targets import Target
 
+_MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
+"""What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""
 _DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 
@@ -40,6 +42,15 @@ def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspec
         SourceError: when the file can't be read, or is no ONNX model.
     """
     proto = _parse(path)
+    try:
+        return _inspect(path, proto, targets)
+    except _MISFITS as error:
+        raise SourceError(
+            f"{path}: is not an ONNX model: its parts do not fit together ({error}); export it again"
+        ) from error
+
+
+def _inspect(path: Path, proto: onnx.ModelProto, targets: Iterable[Target] | None) -> Inspection:
     model = ir.from_proto(proto)
     graph = model.graph
     stand_ins = parameter_inputs(graph)

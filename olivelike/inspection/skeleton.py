@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.sources.onnx_wire import BYTES, Field, WireError, WireReader, encode_bytes
+from olivelike.sources.onnx_wire import BYTES, MOST_BYTES, Field, WireError, WireReader, encode_bytes
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ def read_skeleton(path: Path) -> bytes:
         SourceError: when the file can't be read or is no protobuf message.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             reader = WireReader(file)
             return _copy(reader, 0, reader.size, {_MODEL_GRAPH: _graph})
     except OSError as error:
@@ -60,4 +61,6 @@ def _copy(
             if field.wire == BYTES and field.number in inner
             else reader.read(field.head, field.end)
         )
+        if len(out) > MOST_BYTES:
+            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
     return bytes(out)

@@ -102,7 +102,7 @@ class WeightFileInfo:
     def summary_lines(self) -> Iterator[str]:
         """Yield the findings as lines of text."""
         for title, value in self._rows():
-            yield f"{title:<14}{value}"
+            yield f"{title:<14}{' '.join(value.splitlines())}"
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         identity = self.identity

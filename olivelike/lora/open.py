@@ -16,6 +16,7 @@ from olivelike.lora.settings import CONFIG_NAME, Settings, settings_from_file, s
 from olivelike.lora.shapes import difference_of
 from olivelike.lora.stored_scalar import read_scalar
 from olivelike.sources import Header, read_header
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,7 +153,7 @@ def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[Key]]) -
     if not stored:
         return {}
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return {name: read_scalar(file, path, key, header.tensors[key]) for name, key in stored.items()}
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}; get the file again") from error

@@ -6,18 +6,16 @@ its component (`unet.r`, `unet.lora_alpha`, `unet.rank_pattern`, …); a network
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.lora.patterns import Patterns
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-_Number = TypeVar("_Number", int, float)
 
 METADATA_KEY = "lora_adapter_metadata"
 CONFIG_NAME = "adapter_config.json"
@@ -33,21 +31,23 @@ class Settings:
 
     rank: int | None = None
     alpha: float | None = None
-    ranks: Mapping[str, int] = field(default_factory=dict)
-    """Pattern → rank, for modules that differ."""
-    alphas: Mapping[str, float] = field(default_factory=dict)
-    """Pattern → alpha, for modules that differ."""
+    ranks: Patterns[int] = field(default_factory=Patterns)
+    """For modules that differ."""
+    alphas: Patterns[float] = field(default_factory=Patterns)
+    """For modules that differ."""
     rslora: bool = False
     base_class: str | None = None
     """Class of the network that it was trained on."""
 
     def rank_of(self, path: str) -> int | None:
         """Return the rank of a module, by PEFT's matching of patterns."""
-        return _matching(self.ranks, path, self.rank)
+        own = self.ranks.find(path)
+        return self.rank if own is None else own
 
     def alpha_of(self, path: str) -> float | None:
         """Return the alpha of a module, by PEFT's matching of patterns."""
-        return _matching(self.alphas, path, self.alpha)
+        own = self.alphas.find(path)
+        return self.alpha if own is None else own
 
 
 def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Settings]:
@@ -73,15 +73,15 @@ def settings_from_file(config_path: Path) -> Settings:
         SourceError: if it can't be read, or is of a kind that can't be merged.
     """
     try:
-        text = config_path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        text = read_bytes(config_path)
+    except OSError as error:
         raise SourceError(f"{config_path}: can't be read: {error}; get the file again") from error
     return _settings(str(config_path), _json_object(str(config_path), text))
 
 
-def _json_object(where: str, text: str) -> dict[str, Any]:
+def _json_object(where: str, text: str | bytes) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise SourceError(f"{where} can't be read as JSON: {error}; get the file again") from error
     if not isinstance(value, dict):
@@ -94,34 +94,25 @@ def _json_object(where: str, text: str) -> dict[str, Any]:
 def _settings(where: str, values: Mapping[str, Any]) -> Settings:
     kind = values.get("peft_type") or "LORA"
     if kind not in _TYPES:
-        raise SourceError(f"{where}: an adapter of type {kind} can't be merged; use {', '.join(_TYPES)}")
+        named = kind if isinstance(kind, str) else "that is no name"
+        raise SourceError(f"{where}: an adapter of type {named} can't be merged; use {', '.join(_TYPES)}")
     start = values.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(_REBASED):
         raise SourceError(
             f"{where}: init_lora_weights is {start}, which changes the base weights too; "
             "convert it to a plain LoRA with PEFT's save_pretrained(path_initial_model_for_weight_conversion=…)",
         )
-    mapping = values.get("auto_mapping") or {}
+    mapping = values.get("auto_mapping")
+    base_class = mapping.get("base_model_class") if isinstance(mapping, dict) else None
     try:
         alpha = values.get("lora_alpha", values.get("alpha"))
         return Settings(
             rank=None if values.get("r") is None else int(values["r"]),
             alpha=None if alpha is None else float(alpha),
-            ranks={str(key): int(value) for key, value in (values.get("rank_pattern") or {}).items()},
-            alphas={str(key): float(value) for key, value in (values.get("alpha_pattern") or {}).items()},
+            ranks=Patterns(where, {key: int(n) for key, n in (values.get("rank_pattern") or {}).items()}),
+            alphas=Patterns(where, {key: float(n) for key, n in (values.get("alpha_pattern") or {}).items()}),
             rslora=bool(values.get("use_rslora", False)),
-            base_class=mapping.get("base_model_class"),
+            base_class=base_class if isinstance(base_class, str) else None,
         )
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SourceError(f"{where}: rank or alpha is no number ({error}); get the file again") from error
-
-
-def _matching(patterns: Mapping[str, _Number], path: str, default: _Number | None) -> _Number | None:
-    for pattern, value in patterns.items():
-        try:
-            if re.match(rf"(.*\.)?({pattern})$", path):
-                return value
-        except re.error:
-            if path == pattern or path.endswith(f".{pattern}"):
-                return value
-    return default
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise SourceError(f"{where}: a rank or alpha is no number; get the file again") from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from olivelike.untrusted import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +65,7 @@ def _frequent_tags(text: str | None) -> list[str]:
 
 def _object(text: str | None) -> dict[str, Any]:
     try:
-        value = json.loads(text) if text else None
+        value = parse_json(text) if text else None
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

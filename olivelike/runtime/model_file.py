@@ -99,5 +99,10 @@ def _spec(value: Any) -> ValueSpec:
 def _dtype(element: int) -> str:
     import onnx
 
-    name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
+    try:
+        name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
+    except KeyError:
+        raise SessionError(
+            f"a value has ONNX type {element}, which is unknown; export the model again"
+        ) from None
     return name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.model.supported import first_line
-from olivelike.sources.unet_levels import UnetLevels, read_levels
+from olivelike.sources.unet_levels import UnetLevels, layer_number, read_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,8 +130,8 @@ def _level_depth(depths: list[int]) -> int | list[int]:
 
 
 def _vae(template: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
-    count = 1 + max(int(match[1]) for match in _matches(shapes, r"^decoder\.up\.(\d+)\."))
-    blocks = {int(match[1]) for match in _matches(shapes, r"^decoder\.up\.0\.block\.(\d+)\.")}
+    count = 1 + max(layer_number(match[1]) for match in _matches(shapes, r"^decoder\.up\.(\d+)\."))
+    blocks = {layer_number(match[1]) for match in _matches(shapes, r"^decoder\.up\.0\.block\.(\d+)\.")}
     last = shapes["decoder.conv_in.weight"]
     return {
         "block_out_channels": [shapes[f"decoder.up.{i}.block.0.conv1.weight"][0] for i in range(count)],
@@ -151,14 +151,16 @@ def _clip(shapes: Shapes) -> dict[str, Any]:
         vocabulary,
         width,
         named["embeddings.position_embedding.weight"][0],
-        1 + max(int(match[1]) for match in _matches(named, r"^encoder\.layers\.(\d+)\.")),
+        1 + max(layer_number(match[1]) for match in _matches(named, r"^encoder\.layers\.(\d+)\.")),
         named["encoder.layers.0.mlp.fc1.weight"][0],
     )
 
 
 def _open_clip(template: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
     vocabulary, width = shapes["token_embedding.weight"]
-    layers = 1 + max(int(match[1]) for match in _matches(shapes, r"^transformer\.resblocks\.(\d+)\."))
+    layers = 1 + max(
+        layer_number(match[1]) for match in _matches(shapes, r"^transformer\.resblocks\.(\d+)\.")
+    )
     found = _text(
         vocabulary,
         width,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +51,7 @@ def hash_file(path: Path, data_start: int | None) -> FileHashes:
     whole, data = hashlib.sha256(), hashlib.sha256()
     position = 0
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             offset, length = _AUTO_V1
             file.seek(offset)
             oldest = hashlib.sha256(file.read(length)).hexdigest()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import SourceError
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,7 +86,7 @@ def read_json(files: SourceFiles, relative: str) -> dict[str, Any]:
         raise missing_file(files, relative)
     path = files.path(relative)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: can't be read as JSON: {error}; {files.remedy}") from error
     if not isinstance(value, dict):

@@ -118,7 +118,7 @@ def _adapter(
 def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
     if {"clip_l", "clip_g"} & shapes.keys():
         return "sdxl", "vectors for two text encoders"
-    width = next(iter(shapes.values()))[-1]
+    width = next((shape[-1] for shape in shapes.values() if shape), 0)
     return _WIDTH_FAMILIES.get(width), f"vectors of width {width}"
 
 
@@ -215,14 +215,12 @@ def _lone_network(shapes: Shapes, precision: Precision) -> Identity:
     vae = _vae_part(shapes)
     texts = [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
     if vae is not None and not texts:
-        channels = shapes[f"{vae.prefix}decoder.conv_in.weight"][1]
-        if channels != 4:
+        if (channels := _latent_channels(shapes, vae.prefix)) != 4:
             return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
         return _lone("vae", "original", "names of its decoder", precision, (vae,))
     names = shapes.keys()
     if "decoder.conv_in.weight" in names and any(name.startswith("decoder.up_blocks.") for name in names):
-        if shapes["decoder.conv_in.weight"][1] != 4:
-            channels = shapes["decoder.conv_in.weight"][1]
+        if (channels := _latent_channels(shapes, "")) != 4:
             return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
         return _lone("vae", "diffusers", "names of its decoder", precision)
     if "conv_in.weight" in names and any(name.startswith("down_blocks.") for name in names):
@@ -276,6 +274,11 @@ def _has_text(shapes: Mapping[str, Any], converter: str, prefix: str) -> bool:
     # Some early files lack the level `text_model`.
     levels = ("text_model.", "")
     return any(f"{prefix}{level}embeddings.token_embedding.weight" in shapes for level in levels)
+
+
+def _latent_channels(shapes: Shapes, prefix: str) -> int:
+    shape = shapes[f"{prefix}decoder.conv_in.weight"]
+    return shape[1] if len(shape) > 1 else 0
 
 
 def _vae_part(shapes: Mapping[str, Any]) -> Part | None:

@@ -59,7 +59,13 @@ def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
     _check(graph_path, model)
     names = {name: StoredView(name, tensors[name].shape) for name in used}
     unused = tuple(sorted(tensors.keys() - names.keys()))
-    return Adaptation(None, names, unused), modernise(model)
+    try:
+        return Adaptation(None, names, unused), modernise(model)
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        # What the checker lets pass, such as an operator without one of its operands.
+        raise SourceError(
+            f"{graph_path}: not a valid ONNX model: its parts do not fit together ({error}); export it again"
+        ) from error
 
 
 def _parse(path: Path, data: bytes) -> onnx.ModelProto:

@@ -18,8 +18,17 @@ from olivelike.sources.onnx_tensor import (
     read_text,
     refuse_pointer,
 )
-from olivelike.sources.onnx_wire import BYTES, Field, WireError, WireReader, encode_bytes
+from olivelike.sources.onnx_wire import (
+    BYTES,
+    DEEPEST_GRAPH,
+    MOST_BYTES,
+    Field,
+    WireError,
+    WireReader,
+    encode_bytes,
+)
 from olivelike.sources.safetensors_header import DOWNLOAD_AGAIN, RawTensor
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +84,7 @@ def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> 
             be held out.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             reader = WireReader(file)
             _check_start(path, reader)
             return _Splitter(path, reader, TensorPlaces(path, locate)).split()
@@ -99,6 +108,8 @@ class _Splitter:
         self._reader = reader
         self._places = places
         self._tensors: dict[str, tuple[RawTensor, Path]] = {}
+        self._depth = 0
+        self._copied = 0
 
     def split(self) -> OnnxTable:
         out = bytearray()
@@ -116,6 +127,9 @@ class _Splitter:
         return OnnxTable(self._tensors, bytes(out))
 
     def _graph(self, graph: Field, *, outermost: bool) -> bytearray:
+        self._depth += 1
+        if self._depth > DEEPEST_GRAPH:
+            raise WireError(f"its graphs are nested deeper than {DEEPEST_GRAPH} levels")
         out = bytearray()
         constants: set[str] = set()
         for field in self._reader.fields(graph.start, graph.end):
@@ -132,6 +146,7 @@ class _Splitter:
                     constants |= self._constants(field)
             else:
                 out += self._copy(field)
+        self._depth -= 1
         return out
 
     def _constants(self, node: Field) -> set[str]:
@@ -201,10 +216,16 @@ class _Splitter:
             )
         if tensor.external:
             return self._places.embedded(tensor)
-        return self._reader.read(tensor.field.start, tensor.field.end)
+        return self._read(tensor.field.start, tensor.field.end)
 
     def _text(self, field: Field) -> str:
         return read_text(self._reader, field)
 
     def _copy(self, field: Field) -> bytes:
-        return self._reader.read(field.head, field.end)
+        return self._read(field.head, field.end)
+
+    def _read(self, start: int, end: int) -> bytes:
+        self._copied += end - start
+        if self._copied > MOST_BYTES:
+            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
+        return self._reader.read(start, end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from olivelike.sources.onnx_wire import (
     encode_number,
 )
 from olivelike.sources.safetensors_header import DOWNLOAD_AGAIN
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +46,7 @@ _ITEM_BYTES: Final[Mapping[int, int]] = {
     1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2,
     17: 1, 18: 1, 19: 1, 20: 1,
 }  # fmt: skip
+_MOST_DIMS: Final = 64
 _LFS_POINTER: Final = b"version https://git-lfs"
 POINTER_BYTES: Final = len(_LFS_POINTER)
 
@@ -100,7 +103,9 @@ def read_tensor_proto(reader: WireReader, message: Field) -> OnnxTensor:
         raise WireError(f"the tensor at byte {message.head} is no message")
     for field in reader.fields(message.start, message.end):
         if field.number == _DIMS:
-            shape += reader.packed_varints(field)
+            shape += islice(reader.packed_varints(field), _MOST_DIMS + 1)
+            if len(shape) > _MOST_DIMS:
+                raise WireError(f"the tensor at byte {message.head} has more than {_MOST_DIMS} dimensions")
         elif field.number == _DATA_TYPE:
             data_type = field.value
         elif field.number == _NAME:
@@ -156,7 +161,7 @@ class TensorPlaces:
                 "export the model in float32 or float16",
             )
         path, offset = self._find_external(tensor)
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(offset)
             return tensor.bare + encode_bytes(_RAW, file.read(tensor.nbytes))
 
@@ -188,11 +193,25 @@ class TensorPlaces:
                     "is refused; save the model again with its data beside it (onnx.save, `location=` a file name)",
                 )
             path = self._locate(location)
-            size = path.stat().st_size
-            with path.open("rb") as file:
+            self._refuse_link_out(path, tensor)
+            with open_file(path) as file:
+                size = file.seek(0, 2)
+                file.seek(0)
                 refuse_pointer(path, file.read(POINTER_BYTES), size)
             self._files[location] = path, size
         return self._files[location]
+
+    def _refuse_link_out(self, path: Path, tensor: str) -> None:
+        """Refuse a data file that is a link to elsewhere: a folder from a stranger may link to any file.
+
+        The hub's cache links whole folders to blobs, the model file to the same place as its data.
+        """
+        folders = {self._path.parent.resolve(), self._path.resolve().parent}
+        if not any(path.resolve().is_relative_to(folder) for folder in folders):
+            raise SourceError(
+                f"{path}: tensor {tensor} of {self._path.name} lies in this file, which is a link out of the model's "
+                "folder, which is refused; copy the file there, or link the model file to the same place",
+            )
 
     def _beside(self, location: str) -> Path:
         path = self._path.parent / location

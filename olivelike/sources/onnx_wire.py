@@ -20,6 +20,14 @@ FIXED32: Final = 5
 _CONTINUES: Final = 0x80
 _WINDOW: Final = 1 << 16
 _LONGEST_VARINT: Final = 10
+_MOST_FIELDS: Final = 1_500_000
+"""Fields that are looked at in one file; the UNet of SDXL has some 100,000."""
+
+
+MOST_BYTES: Final = 128 << 20
+"""Of a graph without its weights; exporters' notes make it some 50 MB."""
+DEEPEST_GRAPH: Final = 20
+"""Graphs within nodes within graphs; ONNX's own reader stops at 33."""
 
 
 class WireError(ValueError):
@@ -50,13 +58,16 @@ class WireReader:
         self.size = file.seek(0, 2)
         self._window = b""
         self._window_start = 0
+        self._fields = 0
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to `end`.
 
         Raises:
-            WireError: when the file ends before.
+            WireError: when the file ends before, or it is more than a graph holds.
         """
+        if end - start > MOST_BYTES:
+            raise WireError(f"byte {start} begins a part of {end - start:,} bytes that is no weight")
         begin = start - self._window_start
         if begin >= 0 and end - self._window_start <= len(self._window):
             return self._window[begin : end - self._window_start]
@@ -88,6 +99,9 @@ class WireReader:
                 position += 4 if wire == FIXED32 else 8
             else:
                 raise WireError(f"byte {head} begins a field of unknown type {wire}")
+            self._fields += 1
+            if self._fields > _MOST_FIELDS:
+                raise WireError(f"it has more than {_MOST_FIELDS:,} parts")
             if position > end:
                 raise WireError(f"the field at byte {head} is longer than what holds it")
             yield Field(number, wire, head, begin, position, value)

@@ -6,7 +6,6 @@ a JSON object, the object, and the tensors' bytes, which lie in one piece withou
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from dataclasses import dataclass
@@ -14,13 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from olivelike.errors import SourceError
 from olivelike.model.weights import ITEM_SIZES
+from olivelike.untrusted import open_file, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 _LENGTH_BYTES = 8
-_LARGEST_HEADER = 100_000_000  # the limit of the format's own reader
+_LARGEST_HEADER = 16_000_000
+"""Bytes; the format allows 100 MB, of which nothing that is known takes a tenth."""
+_MOST_TENSORS = 50_000
+"""Checkpoints of SDXL have 2,500, its LoRAs up to 10,000; with more, what they are takes seconds to tell."""
+_LONGEST_NAME = 300
+_MOST_DIMENSIONS = 16
 _LFS_POINTER = b"version https://git-lfs"
 
 DOWNLOAD_AGAIN = "download it again, for instance with `hf download … --force-download`"
@@ -51,14 +56,16 @@ def read_header(path: Path) -> Header:
         SourceError: if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
             start = file.read(_LENGTH_BYTES)
             _check_start(path, start, size)
             (length,) = struct.unpack("<Q", start)
             if length > _LARGEST_HEADER:
-                _not_safetensors(path, f"its header would have {length} bytes")
+                _not_safetensors(
+                    path, f"its header would have {length} bytes, and at most {_LARGEST_HEADER:,} are read"
+                )
             if _LENGTH_BYTES + length > size:
                 _truncated(path, f"at least {_LENGTH_BYTES + length}", size)
             text = file.read(length)
@@ -80,8 +87,11 @@ def _check_start(path: Path, start: bytes, size: int) -> None:
 
 
 def _parse(path: Path, text: bytes, size: int) -> Header:
+    # Each tensor has an object and two lists; what is far beyond that is not worth the memory of parsing it.
+    if text.count(b"{") + text.count(b"[") > 4 * _MOST_TENSORS:
+        _too_many(path)
     try:
-        entries = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+        entries = parse_json(text.decode(), _without_repeats)
     except ValueError as error:
         _not_safetensors(path, f"its header can't be parsed ({error})")
     if not isinstance(entries, dict):
@@ -89,6 +99,11 @@ def _parse(path: Path, text: bytes, size: int) -> Header:
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         _not_safetensors(path, "its metadata is no JSON object")
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            _not_safetensors(path, f"its metadata {key[:_LONGEST_NAME]} is no text")
+    if len(entries) > _MOST_TENSORS:
+        _too_many(path)
 
     data_start = _LENGTH_BYTES + len(text)
     spans: list[tuple[int, int, str]] = []
@@ -111,15 +126,20 @@ def _parse(path: Path, text: bytes, size: int) -> Header:
 
 
 def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if len(name) > _LONGEST_NAME:
+        _not_safetensors(path, f"the name of tensor {name[:_LONGEST_NAME]}… has {len(name)} characters")
     try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        dtype, dims, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
         _not_safetensors(path, f"tensor {name} lacks dtype, shape or data_offsets")
-    if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+    if not isinstance(dtype, str) or not isinstance(dims, list) or len(dims) > _MOST_DIMENSIONS:
+        _not_safetensors(path, f"tensor {name} has a dtype or shape that is none")
+    shape = tuple(dims)
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, begin, end)):
         _not_safetensors(path, f"tensor {name} has a shape or offsets that are no counts")
     if dtype not in ITEM_SIZES:
         raise SourceError(
-            f"{path}: tensor {name} is stored as {dtype}, which is not supported; "
+            f"{path}: tensor {name} is stored as {dtype[:_LONGEST_NAME]}, which is not supported; "
             f"use a checkpoint in one of {', '.join(ITEM_SIZES)}",
         )
     expected = math.prod(shape) * ITEM_SIZES[dtype]
@@ -133,6 +153,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) != len(pairs):
         raise ValueError("a name occurs twice")
     return values
+
+
+def _too_many(path: Path) -> NoReturn:
+    _not_safetensors(path, f"it names more than {_MOST_TENSORS:,} tensors")
 
 
 def _truncated(path: Path, expected: str, found: int) -> NoReturn:

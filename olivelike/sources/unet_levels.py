@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 Shapes = dict[str, tuple[int, ...]]
+_LONGEST_NUMBER = 3
 _BLOCK = re.compile(r"^(input_blocks|middle_block|output_blocks)\.(\d+)\.")
 _DEPTH = re.compile(r"^(input_blocks|output_blocks)\.(\d+)\.1\.transformer_blocks\.(\d+)\.")
 _MIDDLE_DEPTH = re.compile(r"^middle_block\.1\.transformer_blocks\.(\d+)\.")
@@ -27,6 +28,17 @@ class UnetLevels:
     """The same on the way out, innermost level first."""
 
 
+def layer_number(text: str) -> int:
+    """Return the number of a layer in a stored name.
+
+    Raises:
+        ValueError: if no network has so many.
+    """
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a layer of number {text[:20]}")
+    return int(text)
+
+
 def read_levels(shapes: Shapes) -> UnetLevels:
     """Read the structure off the stored names.
 
@@ -39,11 +51,11 @@ def read_levels(shapes: Shapes) -> UnetLevels:
     for name in shapes:
         block = _BLOCK.match(name)
         if block:
-            counts[block[1]] = max(counts[block[1]], int(block[2]) + 1)
+            counts[block[1]] = max(counts[block[1]], layer_number(block[2]) + 1)
         depth = _DEPTH.match(name)
         if depth:
-            key = depth[1], int(depth[2])
-            depths[key] = max(depths.get(key, 0), int(depth[3]) + 1)
+            key = depth[1], layer_number(depth[2])
+            depths[key] = max(depths.get(key, 0), layer_number(depth[3]) + 1)
 
     widths: list[int] = [0]
     down: list[list[int]] = [[]]
@@ -65,6 +77,6 @@ def read_levels(shapes: Shapes) -> UnetLevels:
     up = [out[start : start + layers + 1] for start in range(0, len(out), layers + 1)]
     middle = None
     if counts["middle_block"]:
-        found = [int(match[1]) for match in map(_MIDDLE_DEPTH.match, shapes) if match]
+        found = [layer_number(match[1]) for match in map(_MIDDLE_DEPTH.match, shapes) if match]
         middle = 1 + max(found) if found else 0
     return UnetLevels(widths, layers, down, middle, up)

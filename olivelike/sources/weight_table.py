@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.sources.safetensors_header import Header, read_header
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ def read_weight_table(
         SourceError: if the file is missing or damaged, of another format, or pickled and may not be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(4)
             size = file.seek(0, 2)
     except OSError as error:

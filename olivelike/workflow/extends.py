@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
-from olivelike.workflow.findings import Document, file_label
+from olivelike.workflow.findings import Document, Findings, file_label
 from olivelike.workflow.long_form import expand_short_forms
-from olivelike.workflow.places import find_workflow
-from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, kind_of, parse_yaml, read_yaml_file
+from olivelike.workflow.places import SUFFIXES, find_workflow
+from olivelike.workflow.schema import WorkflowFile
+from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, kind_of, parse_yaml, read_document
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.workflow.findings import Findings
     from olivelike.workflow.places import Place
 
+
+_LONGEST_CHAIN = 20
 
 PIPELINE_KEYS = ("source", "vae")
 """Keys whose map has either `hub` or `path`."""
@@ -39,14 +41,20 @@ def _read(
     chain: tuple[Path, ...],
     text: str | None = None,
 ) -> Mapping:
+    document = Document(file_label(path), tuple((text or "").splitlines()), path)
     if text is None:
-        root = read_yaml_file(path, findings)
-    else:
-        root = parse_yaml(text, Document(file_label(path), tuple(text.splitlines()), path), findings)
+        text, document = read_document(path)
+    root = parse_yaml(text, document, findings)
     if not isinstance(root, Mapping):
         raise root.position.error(
             f"a workflow file is a map with keys such as `source:`, found {kind_of(root)}"
         )
+    return _with_base(root, path, project_folder, findings, chain)
+
+
+def _with_base(
+    root: Mapping, path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...]
+) -> Mapping:
     expand_short_forms(root, project_folder)
     reference = root.entries.get("extends")
     if not isinstance(reference, Scalar) or not isinstance(reference.value, str):
@@ -59,10 +67,30 @@ def _read(
     if base_path.resolve() in [known.resolve() for known in chain]:
         circle = " → ".join(file_label(known) for known in (*chain, base_path))
         raise reference.position.error(f"`extends` goes in a circle: {circle}; remove one of the links")
-    base = _read(base_path, project_folder, findings, chain)
+    if len(chain) > _LONGEST_CHAIN:
+        raise reference.position.error(
+            f"`extends` leads through more than {_LONGEST_CHAIN} files; name the last of them"
+        )
+    base = _with_base(_base(base_path, reference, findings), base_path, project_folder, findings, chain)
     # A name belongs to one file.
     base.entries.pop("name", None)
     return merge(base, root)
+
+
+def _base(path: Path, reference: Scalar, findings: Findings) -> Mapping:
+    """Read a base; messages quote workflow files alone, for a stranger's `extends` may name any file."""
+    text, document = read_document(path)
+    found = Findings()
+    root: Node | None = None
+    try:
+        root = parse_yaml(text, document, found)
+    except WorkflowError:
+        if path.suffix in SUFFIXES:
+            raise
+    if not isinstance(root, Mapping) or not root.entries.keys() & WorkflowFile.model_fields.keys():
+        raise reference.position.error(f"{file_label(path)} is no workflow file; correct `extends`")
+    findings.take(found)
+    return root
 
 
 def merge(base: Mapping, over: Mapping) -> Mapping:

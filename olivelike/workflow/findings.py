@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_MOST = 100
+"""Findings; who has more has one mistake that repeats."""
+_LONGEST = 2000
+_WIDEST = 120
+
+
 @dataclass(frozen=True)
 class Document:
     """A text that values come from: a workflow file, or one `--set` argument."""
@@ -19,6 +25,7 @@ class Document:
     label: str
     """How messages name it."""
     lines: tuple[str, ...] = ()
+    """What messages may quote."""
     path: Path | None = None
     """`None` for a `--set` argument."""
 
@@ -41,9 +48,9 @@ class Position:
         """Return the line with a caret under the column; empty for a `--set` argument."""
         if self.document.path is None or self.line > len(self.document.lines):
             return ""
-        line = self.document.lines[self.line - 1]
+        line, column = _window(self.document.lines[self.line - 1], self.column)
         # Tabs stay tabs, so that the caret stands under the right character.
-        pad = "".join("\t" if char == "\t" else " " for char in line[: self.column - 1])
+        pad = "".join("\t" if char == "\t" else " " for char in line[: column - 1])
         return f"\n  {line}\n  {pad}^"
 
     def error(self, message: str) -> WorkflowError:
@@ -58,9 +65,22 @@ class Findings:
         self._found: list[tuple[Position, str]] = []
 
     def add(self, position: Position, message: str) -> None:
-        """Note one finding."""
+        """Note one finding.
+
+        Raises:
+            WorkflowError: with all that was found, if that is a lot.
+        """
+        if len(message) > _LONGEST:
+            message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
         if (position, message) not in self._found:
             self._found.append((position, message))
+        if len(self._found) == _MOST:
+            raise WorkflowError("\n".join((*self._rendered(), "there may be more; correct these first")))
+
+    def take(self, others: Findings) -> None:
+        """Note what another collection holds."""
+        for position, message in others._found:
+            self.add(position, message)
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -82,6 +102,15 @@ class Findings:
         )
         for position, message in ordered:
             yield f"{position}: {message}{position.excerpt()}"
+
+
+def _window(line: str, column: int) -> tuple[str, int]:
+    """Return what to show of a line, and the column in it."""
+    if len(line) <= _WIDEST:
+        return line, column
+    start = max(0, min(column - _WIDEST // 2, len(line) - _WIDEST))
+    before, after = "…" if start else "", "…" if start + _WIDEST < len(line) else ""
+    return f"{before}{line[start : start + _WIDEST]}{after}", column - start + len(before)
 
 
 def file_label(path: Path) -> str:

@@ -203,6 +203,7 @@ def _check_outputs(
         return
     names = list(dict.fromkeys(step.pass_name for chain in steps.values() for step in chain))
     seen: dict[Path, str] = {}
+    above: dict[Path, str] = {}
     for item in several.items:
         until, path = _inner(item, "until"), _inner(item, "path")
         if isinstance(until, Scalar) and isinstance(until.value, str) and until.value not in names:
@@ -210,21 +211,29 @@ def _check_outputs(
             findings.add(until.position, f"no chain has the pass {until.value!r}; {hint}")
         if isinstance(path, Scalar) and isinstance(path.value, str):
             folder = absolute(path.value, project_folder)
-            clash = _clash(path.value, folder, seen)
+            clash = _clash(path.value, folder, seen, above)
             if clash is not None:
                 findings.add(path.position, f"{clash}; give each a folder of its own")
             seen[folder] = path.value
+            above |= dict.fromkeys(folder.parents, path.value)
 
 
-def _clash(text: str, folder: Path, others: dict[Path, str]) -> str | None:
-    """Tell how an output meets one of the others, `None` if it lies apart: a run replaces whole folders."""
+def _clash(text: str, folder: Path, others: dict[Path, str], above: dict[Path, str]) -> str | None:
+    """Tell how an output meets one of the others, `None` if it lies apart: a run replaces whole folders.
+
+    Args:
+        text: the output as it was written.
+        folder: its folder.
+        others: folder → text of those before it.
+        above: folder around one of those → its text.
+    """
     if folder in others:
         return f"two outputs are {text!r}"
-    for other, name in others.items():
-        if folder.is_relative_to(other):
-            return f"the output {text!r} lies inside another, {name!r}"
-        if other.is_relative_to(folder):
-            return f"the output {name!r} lies inside another, {text!r}"
+    around = next((others[parent] for parent in folder.parents if parent in others), None)
+    if around is not None:
+        return f"the output {text!r} lies inside another, {around!r}"
+    if folder in above:
+        return f"the output {above[folder]!r} lies inside another, {text!r}"
     return None
 
 

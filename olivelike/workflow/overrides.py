@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from olivelike.workflow.findings import Findings
 
+_LONGEST_LABEL = 200
+_MOST_KEYS = 20
+
 
 def apply_overrides(root: Mapping, texts: Iterable[str], project_folder: Path, findings: Findings) -> None:
     """Apply each `key.path=value` to the tree in place; numbers in the path index lists, from 0.
@@ -26,10 +29,11 @@ def apply_overrides(root: Mapping, texts: Iterable[str], project_folder: Path, f
         WorkflowError: if a value is not YAML; other mistakes go to `findings`.
     """
     for text in texts:
-        position = Position(Document(f"--set {text}"), 1, 1)
+        label = text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"
+        position = Position(Document(f"--set {label}"), 1, 1)
         path, equals, value_text = text.partition("=")
         keys = path.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(keys) or len(keys) > _MOST_KEYS:
             findings.add(position, "expected KEY.PATH=VALUE, such as target.device_id=1")
             continue
         value = parse_yaml(value_text, position.document, findings)
@@ -95,7 +99,7 @@ def _foreign_step(node: Mapping, path: list[str], key: str) -> str | None:
 
 
 def _index(key: str, node: Sequence) -> int | None:
-    index = int(key) if key.isascii() and key.isdigit() else -1
+    index = int(key) if key.isascii() and key.isdigit() and len(key) < 10 else -1
     return index if 0 <= index < len(node.items) else None
 
 

@@ -14,7 +14,7 @@ from olivelike.registry.text_paths import absolute, exists
 if TYPE_CHECKING:
     from olivelike.workflow.loader import LoadedWorkflow
 
-_SUFFIXES = (".yaml", ".yml")
+SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
 
 
@@ -56,7 +56,7 @@ def find_workflow(ref: str, folder: Path | None = None) -> Place:
 
 def shipped_names() -> list[str]:
     """Return the names of the shipped workflows, sorted."""
-    return sorted(file.stem for file in _shipped_folder().iterdir() if file.suffix in _SUFFIXES)
+    return sorted(file.stem for file in _shipped_folder().iterdir() if file.suffix in SUFFIXES)
 
 
 def default_cache_dir(loaded: LoadedWorkflow) -> Path:

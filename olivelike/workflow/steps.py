@@ -49,6 +49,10 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
 
 
 def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
+    if isinstance(node, Mapping) and (outdented := _outdented(node, registry)):
+        name, option = outdented
+        findings.add(node.keys[option], f"`{option}` is an option of {name}: indent it below `{name}:`")
+        return None
     if not isinstance(node, Mapping) or len(node.entries) != 1:
         found = f"a map with {len(node.entries)} keys" if isinstance(node, Mapping) else kind_of(node)
         findings.add(
@@ -78,6 +82,16 @@ def _step(node: Node, path: str, component: str, registry: Registry, findings: F
         return None
     instance = _instance(entry, options, f"{path}.{name}", findings)
     return None if instance is None else Step(name, instance, position)
+
+
+def _outdented(node: Mapping, registry: Registry) -> tuple[str, str] | None:
+    """Return a pass without options and the key behind it that is one of them, if a step is that."""
+    name, *others = node.entries or ("",)
+    options = node.entries.get(name)
+    if not others or not isinstance(options, Mapping) or options.entries or name not in registry.names():
+        return None
+    fields = registry.get(name).cls.model_fields
+    return next(((name, key) for key in others if key in fields), None)
 
 
 def _instance(entry: PassEntry, options: Mapping, path: str, findings: Findings) -> Pass | None:

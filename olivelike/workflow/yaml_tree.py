@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from olivelike.untrusted import read_bytes
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from olivelike.errors import WorkflowError
+
+_MAX_BYTES = 1 << 19
 _MAX_NODES = 20_000
+_DEEPEST = 50
+_LONGEST_SHOWN = 80
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -76,18 +82,23 @@ def kind_of(node: Node) -> str:
         case Scalar(value=None):
             return "nothing"
         case Scalar():
-            return repr(node.value)
+            return quoted(node.value) if isinstance(node.value, str) else repr(node.value)
 
 
-def read_yaml_file(path: Path, findings: Findings) -> Node:
-    """Read a workflow file.
+def quoted(text: str) -> str:
+    """Return a text for a message, cut if it is long."""
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def read_document(path: Path) -> tuple[str, Document]:
+    """Read the text of a workflow file.
 
     Raises:
-        WorkflowError: if it can't be read at all; duplicate keys and the like go to `findings`.
+        WorkflowError: if it can't be read, or is too long.
     """
     label = file_label(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, _MAX_BYTES)
     except OSError as error:
         document = Document(label, path=path)
         raise Position(document, 1, 1).error(
@@ -101,7 +112,7 @@ def read_yaml_file(path: Path, findings: Findings) -> Node:
         raise Position(document, len(before), len(before[-1]) + 1).error(
             "not UTF-8; save the file in that encoding"
         ) from error
-    return parse_yaml(text, Document(label, tuple(text.splitlines()), path), findings)
+    return text, Document(label, tuple(text.splitlines()), path)
 
 
 def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
@@ -110,30 +121,79 @@ def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
     Raises:
         WorkflowError: for a syntax error.
     """
+    loader: _CoreLoader | None = None
     try:
-        root = yaml.compose(text, Loader=_CoreLoader)
+        loader = _CoreLoader(text)
+        root = loader.get_single_node()
+    except _BoundError as error:
+        raise _at(error.problem_mark, document).error(str(error.problem)) from error
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        position = Position(document, mark.line + 1, mark.column + 1) if mark else Position(document, 1, 1)
-        context = f"{error.context}: " if error.context else ""
-        raise position.error(
-            f"YAML syntax error: {context}{error.problem}; correct it, or quote the text"
-        ) from error
+        raise _syntax_error(error, document) from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position].split("\n")
         position = Position(document, len(before), len(before[-1]) + 1)
         raise position.error(f"character U+{error.character:04X} is not allowed; remove it") from error
-    except RecursionError:
-        raise Position(document, 1, 1).error("nested too deeply; flatten the file") from None
+    except ValueError as error:  # an escape beyond Unicode, a version of 5,000 digits
+        mark = loader.get_mark() if loader is not None else None
+        raise _at(mark, document).error(
+            f"YAML syntax error: {error}; correct it, or quote the text"
+        ) from error
     if root is None:
         return Scalar(None, Position(document, 1, 1))
     return _Converter(document, findings).convert(root)
 
 
+def _at(mark: Any, document: Document) -> Position:
+    return Position(document, mark.line + 1, mark.column + 1) if mark else Position(document, 1, 1)
+
+
+_OPENED = {
+    "while parsing a flow sequence": ("`[`", "`]`"),
+    "while parsing a flow mapping": ("`{`", "`}`"),
+    "while scanning a quoted scalar": ("this quote", "its partner"),
+}
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, document: Document) -> WorkflowError:
+    start, place = error.context_mark, error.problem_mark or error.context_mark
+    if error.context in _OPENED and start is not None and place is not None and place.line > start.line:
+        # What is found further down is well there; the mark that opens is alone.
+        opening, closing = _OPENED[error.context]
+        return _at(start, document).error(
+            f"YAML syntax error: {opening} is not closed: {error.problem} on line {place.line + 1}, column "
+            f"{place.column + 1}; add {closing}, or correct that line"
+        )
+    context = f"{error.context}: " if error.context else ""
+    return _at(place, document).error(
+        f"YAML syntax error: {context}{error.problem}; correct it, or quote the text"
+    )
+
+
+class _BoundError(yaml.MarkedYAMLError):
+    """A text has too many values, or too deep ones."""
+
+
 class _CoreLoader(yaml.SafeLoader):
-    """PyYAML's loader with the scalars of YAML 1.2 in place of those of 1.1."""
+    """PyYAML's loader with the scalars of YAML 1.2 in place of those of 1.1, and with bounds."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (the name and shape are PyYAML's)
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._count = self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node, unless it is one too many or lies too deep."""
+        self._count += 1
+        self._depth += 1
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        if self._count > _MAX_NODES:
+            raise _BoundError(None, None, f"the file has more than {_MAX_NODES} values; shorten it", mark)
+        if self._depth > _DEEPEST:
+            raise _BoundError(None, None, f"nested deeper than {_DEEPEST} levels; flatten the file", mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _INT = r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
@@ -164,6 +224,10 @@ class _Converter:
             raise position.error(
                 f"the file has more than {_MAX_NODES} values once aliases are replaced; shorten it"
             )
+        if len(self._open) == _DEEPEST:
+            raise position.error(
+                f"nested deeper than {_DEEPEST} levels once aliases are replaced; flatten the file"
+            )
         if id(node) in self._open:
             raise position.error("an anchor contains its own alias; remove the alias")
         self._open.add(id(node))
@@ -187,12 +251,13 @@ class _Converter:
                 merged += self._merge_sources(value_node)
                 continue
             value = self.convert(value_node)
-            if key_node.tag != f"{_TAG}str":
+            if key_node.tag != f"{_TAG}str" or not isinstance(key_node, yaml.ScalarNode):
                 self._findings.add(position, "a key must be text; put it into quotes")
             elif key_node.value in result.entries:
                 first = result.keys[key_node.value].line
                 self._findings.add(
-                    position, f"key {key_node.value!r} appears twice (first on line {first}); remove one"
+                    position,
+                    f"key {quoted(key_node.value)} appears twice (first on line {first}); remove one",
                 )
             else:
                 result.put(key_node.value, value, position)
@@ -227,7 +292,7 @@ class _Converter:
                 return float(text)
             case _:
                 self._findings.add(
-                    self._position(node), f"{text!r} can't be read as {node.tag}; remove the tag"
+                    self._position(node), f"{quoted(text)} can't be read as {node.tag}; remove the tag"
                 )
                 return text
 

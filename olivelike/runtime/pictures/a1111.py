@@ -7,19 +7,21 @@ Written and read as `create_infotext` and `parse_generation_parameters` of A1111
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.runtime.pictures.record import PictureRecord, UsedFile
 from olivelike.runtime.scheduler_names import written_schedule
+from olivelike.untrusted import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NEGATIVE = "Negative prompt:"
-# A1111's pattern with a bound on the name, so that a long line without a colon takes no quadratic time.
-_SETTING = re.compile(r'\s*(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+# A1111's pattern without blanks in front and with a bound on the name, so that no line takes quadratic time.
+_SETTING = re.compile(r'(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _LEAST = 3
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
 _PLAIN_SCHEDULE = "Uniform"
@@ -100,9 +102,9 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
 
     for name, key, read in (
         ("Steps", "steps", int), ("Sampler", "sampler", str), ("Schedule type", "schedule", str),
-        ("CFG scale", "guidance_scale", float), ("CFG Rescale", "guidance_rescale", float), ("Seed", "seed", int),
-        ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", float),
-        ("Clip skip", "clip_skip", _layers_left_out), ("Eta", "eta", float), ("Version", "version", str),
+        ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
+        ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", _finite),
+        ("Clip skip", "clip_skip", _layers_left_out), ("Eta", "eta", _finite), ("Version", "version", str),
         ("Lora hashes", "loras", _loras),
     ):  # fmt: skip
         take(name, key, read)
@@ -120,6 +122,13 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
         found["schedule"] = schedule
         found["scheduler"] = f"{sampler} {schedule}" if schedule else sampler
     return replace(record, other=rest, **found)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number to work with")
+    return value
 
 
 def _layers_left_out(text: str) -> int:
@@ -145,6 +154,6 @@ def _unquote(text: str) -> str:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
         return text.strip()
     try:
-        return str(json.loads(text))
+        return str(parse_json(text))
     except ValueError:
         return text

@@ -19,6 +19,7 @@ from olivelike.runtime.pictures.encoding import (
     USER_COMMENT,
 )
 from olivelike.runtime.pictures.record import record_from_json
+from olivelike.untrusted import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pictures.record import PictureRecord
 
+MOST_BYTES = 256 << 20
+"""Of a picture file."""
+MOST_PIXELS = 1 << 26
+"""8192x8192; a file of a few KB can claim any number."""
 _ASCII = b"ASCII\0\0\0"
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
+"""What Pillow raises for damaged files."""
 _OWN_BEGINNING = '{"format": "olivelike/'
 
 
@@ -51,7 +58,7 @@ class PictureFile:
 def is_picture(path: Path) -> bool:
     """Tell by its first bytes whether a file is a PNG, JPEG or WebP."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(12)
     except OSError:
         return False
@@ -70,14 +77,13 @@ def read_picture(path: Path) -> PictureFile:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=["PNG", "JPEG", "WEBP"]) as image:
+        with warnings.catch_warnings(), open_file(path, MOST_BYTES) as file:
+            warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
+            with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
+                check_pixels(path, image)
                 own, parameters = _texts(image)
                 form, (width, height) = str(image.format), image.size
-    except Image.DecompressionBombError as error:
-        raise SourceError(f"{path} is larger than pictures are read: {error}") from error
-    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
     record = None
     if own is not None:
@@ -85,6 +91,19 @@ def read_picture(path: Path) -> PictureFile:
     elif parameters is not None:
         record = parse_a1111(parameters)
     return PictureFile(path, form, width, height, record, own is not None, parameters)
+
+
+def check_pixels(path: Path, image: Image.Image) -> None:
+    """Refuse a picture of very many pixels before they are decoded.
+
+    Raises:
+        SourceError: if it is one.
+    """
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise SourceError(
+            f"{path} has {width}x{height} pixels, and at most {MOST_PIXELS:,} are read; make it smaller"
+        )
 
 
 def read_picture_record(path: Path) -> PictureRecord:

@@ -7,6 +7,7 @@ from collections.abc import Mapping  # noqa: TC003  (pydantic reads the annotati
 from dataclasses import asdict, dataclass, field
 
 from olivelike.errors import SourceError
+from olivelike.untrusted import parse_json
 
 _FORMAT = "olivelike/picture/1"
 
@@ -80,7 +81,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        value = json.loads(text)
+        value = parse_json(text, halves=True)
     except ValueError as error:
         raise SourceError(
             f"{where}: its record is no JSON: {error}; the file was changed or cut off"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
+from olivelike.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -28,7 +30,10 @@ _PIECE = re.compile(
     """,
     re.VERBOSE,
 )
-_BREAK_WORD = re.compile(r"\s*\bBREAK\b\s*")
+_BREAK_WORD = re.compile(r"\bBREAK\b")
+_LONGEST = 20_000
+"""Characters of a prompt: 260 chunks of a text encoder."""
+_LARGEST_WEIGHT = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,12 @@ def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart,
     Returns:
         Fragments and breaks in order; one empty fragment for an empty prompt. Neighbours of equal weight are one
         fragment, so that a prompt without weights is tokenized in one piece.
+
+    Raises:
+        UsageError: if it is very long, or a weight very large.
     """
+    if len(text) > _LONGEST:
+        raise UsageError(f"prompt: it has {len(text):,} characters, and at most {_LONGEST:,} are read")
     if not prompt_weights:
         return (Fragment(text, 1.0),)
     pieces = _Pieces()
@@ -93,10 +103,12 @@ class _Pieces:
         self._weights.append(1.0)
 
     def add_words(self, text: str) -> None:
-        for number, part in enumerate(_BREAK_WORD.split(text)):
+        parts = _BREAK_WORD.split(text)
+        for number, part in enumerate(parts):
             if number > 0:
                 self.add(None)
-            self.add(part)
+                part = part.lstrip()  # noqa: PLW2901  (blanks around a break belong to it)
+            self.add(part.rstrip() if number + 1 < len(parts) else part)
 
     def open(self, bracket: str) -> None:
         self._opened[bracket].append(len(self._texts))
@@ -112,6 +124,12 @@ class _Pieces:
         for bracket, factor in (("(", _STRONGER), ("[", _WEAKER)):
             while self.is_open(bracket):
                 self.close(bracket, factor)
+        for piece, own in zip(self._texts, self._weights, strict=True):
+            if not abs(own) <= _LARGEST_WEIGHT:  # NaN is not, either
+                raise UsageError(
+                    f"prompt: the weight of {(piece or '')[:40]!r} is {own:g}, beyond ±{_LARGEST_WEIGHT:,.0f}; "
+                    "use a smaller one"
+                )
         text, weight = "", 1.0
         yielded = False
         for piece, own in zip(self._texts, self._weights, strict=True):

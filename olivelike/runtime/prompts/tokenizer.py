@@ -6,12 +6,12 @@ is a shell around it and takes a second to import.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.untrusted import CONFIG_BYTES, parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _CLIP_LENGTH = 77
+_MOST_BYTES = 32 << 20
+"""Of a vocabulary; CLIP's has 2 MB."""
+_MOST_TOKENS = 300_000
+"""CLIP has 49,408, and some vectors of textual inversions."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,15 @@ def _open_backend(folder: Path) -> Tokenizer:
     if whole.is_file():
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_str(_checked(whole))
+        text = _checked(whole)
+        try:
+            return Tokenizer.from_str(text)
+        except Exception as error:
+            raise SourceError(f"{whole} can't be loaded: {error}; fetch it again") from error
     for name in ("vocab.json", "merges.txt"):
         if not (folder / name).is_file():
             raise SourceError(f"{folder} has neither tokenizer.json nor {name}; fetch its files again")
+        _read(folder / name, _MOST_BYTES)
     from transformers import CLIPTokenizer
 
     try:
@@ -105,19 +114,23 @@ def _open_backend(folder: Path) -> Tokenizer:
 
 
 def _checked(path: Path) -> str:
-    """Return a `tokenizer.json` that will load: the library's own error is of no class that could be caught."""
-    model = _read_json(path).get("model")
+    """Return a `tokenizer.json` whose merges fit its vocabulary, of which the library's own error says little."""
+    model = _read_json(path, _MOST_BYTES).get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     merges = model.get("merges") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or not isinstance(merges, list):
         raise SourceError(f"{path} is no byte-pair tokenizer; fetch it again")
+    if max(len(vocabulary), len(merges)) > _MOST_TOKENS:
+        raise SourceError(f"{path} has more than {_MOST_TOKENS:,} tokens, too many for CLIP; fetch it again")
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    if not all(isinstance(pair, list) and all(isinstance(part, str) for part in pair) for pair in pairs):
+        raise SourceError(f"{path} has merges that are no pairs of texts; fetch it again")
     unknown = {*map("".join, pairs), *chain.from_iterable(pairs)} - vocabulary.keys()
     if unknown:
         raise SourceError(
             f"{path} has merges of {min(unknown)!r}, which its vocabulary lacks; fetch it again"
         )
-    return path.read_text(encoding="utf-8")
+    return _read(path, _MOST_BYTES).decode("utf-8-sig")
 
 
 def _followers(vocabulary: Mapping[str, int], added: set[str]) -> dict[int, tuple[int, ...]]:
@@ -132,13 +145,20 @@ def _followers(vocabulary: Mapping[str, int], added: set[str]) -> dict[int, tupl
     return found
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a file's object; an empty one if there is no such file, since older folders lack one or the other."""
+def _read(path: Path, most: int) -> bytes:
     try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
+        return read_bytes(path, most)
+    except OSError as error:
+        raise SourceError(f"{path} can't be read: {error.strerror}; fetch the file again") from error
+
+
+def _read_json(path: Path, most: int = CONFIG_BYTES) -> dict[str, Any]:
+    """Return a file's object; an empty one if there is no such file, since older folders lack one or the other."""
+    if not path.exists():
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        value = parse_json(_read(path, most))
+    except ValueError as error:
         raise SourceError(f"{path} is no JSON: {error}; fetch the file again") from error
     if not isinstance(value, dict):
         raise SourceError(f"{path} is no JSON object; fetch the file again")

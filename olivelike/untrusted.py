@@ -1,0 +1,139 @@
+"""Reading what others wrote: files of bounded size, JSON of bounded depth, and text as a terminal may show it.
+
+A checkpoint, a LoRA, a picture or a workflow may come from anyone. What reads one goes through here, so that a device,
+a pipe, an endless file or a steering character does no harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONFIG_BYTES: Final = 8 << 20
+"""Most of a JSON file such as `config.json`; those of hubs have a few KB, indexes of shards some hundred KB."""
+DEEPEST_JSON: Final = 50
+"""Most levels of lists and objects; configs and tokenizers have up to 6."""
+
+_STEERING = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and line feed
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # writing direction, and line ends that only some know
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"  # invisible ones, and halves of pairs
+)
+
+
+class RefusedError(OSError):
+    """A file that is there and is not read; `strerror` says why."""
+
+    def __str__(self) -> str:
+        """Return the reason alone."""
+        return str(self.strerror)
+
+
+def open_file(path: Path, most: int | None = None) -> BinaryIO:
+    """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
+
+    Args:
+        path: the file.
+        most: bytes that it may have; `None` for what is read in parts.
+
+    Raises:
+        OSError: if there is none, it is larger, or it can't be read.
+    """
+    try:
+        found = path.stat()
+    except ValueError as error:  # a NUL, or half a surrogate pair
+        raise RefusedError(errno.EINVAL, "its name can be no file's") from error
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise RefusedError(errno.EINVAL, "it is a device, pipe or socket, and only regular files are read")
+    if most is not None and found.st_size > most:
+        raise RefusedError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {most:,} are read")
+    return path.open("rb")
+
+
+def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
+    """Return the content of a regular file of at most `most` bytes.
+
+    Raises:
+        OSError: if there is none, it is larger, or it can't be read.
+    """
+    with open_file(path, most) as file:
+        data = file.read(most + 1)
+    if len(data) > most:  # such as a file of /proc, which says that it is empty
+        raise RefusedError(errno.EFBIG, f"it has more than {most:,} bytes")
+    return data
+
+
+def parse_json(
+    data: bytes | str,
+    pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
+    *,
+    halves: bool = False,
+) -> Any:
+    """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
+
+    Args:
+        data: the text, UTF-8 as bytes.
+        pairs_hook: makes an object of its keys and values.
+        halves: allow halves of surrogate pairs, which have no UTF-8.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+    try:
+        value = json.loads(
+            text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant
+        )
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels") from None
+    _check_depth(value)
+    if not halves and "\\u" in text:
+        _check_characters(value)
+    return value
+
+
+def shown(text: str) -> str:
+    r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST_JSON):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
+
+
+def _check_characters(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it has half of a surrogate pair") from None

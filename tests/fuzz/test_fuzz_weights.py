@@ -1,0 +1,331 @@
+"""Damaged safetensors files, LoRAs and ONNX files: each is read, or refused with an error of ours."""
+
+from __future__ import annotations
+
+import copy
+import json
+import struct
+
+import numpy as np
+import pytest
+from hostile import QUICK, SLOW, TEXTS, damage_bytes, damage_json, feed
+from onnx import TensorProto, helper, numpy_helper
+
+from olivelike.errors import OlivelikeError
+from olivelike.inspection import inspect_model
+from olivelike.inspection.weight_file import describe_weight_file
+from olivelike.lora import open_lora
+from olivelike.lora.settings import CONFIG_NAME, METADATA_KEY
+from olivelike.lora.training import training_notes
+from olivelike.runtime.model_file import read_model_file, value_specs
+from olivelike.sources.onnx_graph import load_onnx
+from olivelike.sources.onnx_table import read_onnx_table
+from olivelike.sources.single_file import SingleFile
+
+RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])
+
+_UNET = "model.diffusion_model."
+CHECKPOINT = {
+    f"{_UNET}input_blocks.0.0.weight": [4, 4, 3, 3],
+    f"{_UNET}input_blocks.1.0.in_layers.2.weight": [4, 4, 3, 3],
+    f"{_UNET}input_blocks.1.1.transformer_blocks.0.attn2.to_k.weight": [4, 768],
+    f"{_UNET}input_blocks.1.1.proj_in.weight": [4, 4, 1, 1],
+    f"{_UNET}input_blocks.2.0.op.weight": [4, 4, 3, 3],
+    f"{_UNET}middle_block.1.transformer_blocks.0.attn2.to_k.weight": [4, 768],
+    f"{_UNET}output_blocks.0.0.in_layers.2.weight": [4, 8, 3, 3],
+    f"{_UNET}label_emb.0.0.weight": [4, 4],
+    f"{_UNET}out.2.weight": [4, 4, 3, 3],
+    "first_stage_model.decoder.conv_in.weight": [4, 4, 3, 3],
+    "first_stage_model.decoder.mid.block_1.conv1.weight": [4, 4, 3, 3],
+    "first_stage_model.decoder.up.0.block.0.conv1.weight": [4, 4, 3, 3],
+    "first_stage_model.decoder.conv_out.weight": [3, 4, 3, 3],
+    "cond_stage_model.transformer.text_model.embeddings.token_embedding.weight": [9, 4],
+    "cond_stage_model.transformer.text_model.embeddings.position_embedding.weight": [7, 4],
+    "cond_stage_model.transformer.text_model.encoder.layers.0.mlp.fc1.weight": [8, 4],
+    "v_pred": [0],
+}
+ALONE = (
+    {"decoder.conv_in.weight": [4, 4, 3, 3], "decoder.mid.block_1.conv1.weight": [4]},
+    {"decoder.conv_in.weight": [4, 4, 3, 3], "decoder.up_blocks.0.x": [1]},
+    {"conv_in.weight": [4, 4, 3, 3], "down_blocks.0.x.weight": [1]},
+    {"encoder.layers.0.self_attn.q_proj.weight": [4, 4]},
+    {"emb_params": [2, 768]},
+    {"clip_l": [2, 768], "clip_g": [2, 1280]},
+    {"<cat>": [768]},
+    {"string_to_param.*": [1, 768]},
+    {"control_model.x": [1]},
+    {"double_blocks.0.img_attn.x": [1]},
+)
+LORAS = (
+    {
+        "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k.lora_down.weight": [4, 768],
+        "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k.lora_up.weight": [8, 4],
+        "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k.alpha": [],
+        "lora_te_text_model_encoder_layers_0_self_attn_q_proj.lora_down.weight": [4, 8],
+        "lora_te_text_model_encoder_layers_0_self_attn_q_proj.lora_up.weight": [8, 4],
+    },
+    {
+        "unet.down_blocks.0.attentions.0.attn2.to_k.lora_A.weight": [4, 768],
+        "unet.down_blocks.0.attentions.0.attn2.to_k.lora_B.weight": [8, 4],
+        "unet.down_blocks.0.attentions.0.attn1.to_q.lora_A.weight": [2, 8],
+        "unet.down_blocks.0.attentions.0.attn1.to_q.lora_B.weight": [8, 2],
+        "unet.down_blocks.0.attentions.0.attn1.to_q.lora_magnitude_vector.weight": [8],
+    },
+    {
+        "base_model.model.down_blocks.0.attn1.to_q.lora_A.weight": [4, 8],
+        "base_model.model.down_blocks.0.attn1.to_q.lora_B.weight": [8, 4],
+    },
+    {
+        "lora_unet_mid_block_proj.hada_w1_a": [8, 2],
+        "lora_unet_mid_block_proj.hada_w1_b": [2, 8],
+        "lora_unet_mid_block_proj.hada_w2_a": [8, 2],
+        "lora_unet_mid_block_proj.hada_w2_b": [2, 8],
+        "lora_unet_mid_block_out.lokr_w1": [2, 2],
+        "lora_unet_mid_block_out.lokr_w2_a": [4, 2],
+        "lora_unet_mid_block_out.lokr_w2_b": [2, 4],
+        "lora_unet_mid_block_out.alpha": [1],
+    },
+)
+SETTINGS = {
+    "unet.r": 4,
+    "unet.lora_alpha": 8,
+    "unet.rank_pattern": {"attn1.to_q": 2},
+    "unet.alpha_pattern": {"attn1.to_q": 2.0, ".*attn2.*": 4},
+    "unet.use_rslora": True,
+}
+CONFIG = {
+    "peft_type": "LORA",
+    "r": 4,
+    "lora_alpha": 8,
+    "rank_pattern": {},
+    "alpha_pattern": {r"down_blocks\.\d+.*(to_q|to_k)": 4},
+    "auto_mapping": {"base_model_class": "UNet2DConditionModel"},
+    "init_lora_weights": True,
+}
+NOTES = {
+    "ss_network_module": "lycoris.kohya",
+    "ss_network_args": '{"algo": "loha"}',
+    "ss_tag_frequency": '{"10_cat": {"cat": 10, "dog": 2}}',
+    "modelspec.prediction_type": "v",
+    "modelspec.title": "Title",
+    "modelspec.trigger_phrase": "cat, dog",
+    "ss_v_parameterization": "True",
+}
+
+
+def damaged_header(rng, shapes, metadata):
+    """Return the bytes of a safetensors file, damaged in its names, shapes, header or bytes."""
+    shapes = dict(shapes)
+    for _ in range(rng.choice((0, 0, 1, 1, 2))):
+        name = rng.choice(list(shapes))
+        match rng.randrange(3):
+            case 0:
+                shapes.pop(name) if len(shapes) > 1 else None
+            case 1:
+                odd = [rng.choice((0, 1, 2, 4, 9, 77, 320)) for _ in range(rng.randrange(6))]
+                shapes[name] = odd if np.prod(odd) < 1 << 16 else odd[:1]
+            case _:
+                parts = name.split(".")
+                parts[rng.randrange(len(parts))] = rng.choice((*TEXTS, "0", "1", "99999", "weight"))
+                shapes[".".join(parts)] = shapes.pop(name)
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        dtype = rng.choice(("F16",) * 60 + ("F32", "BF16", "F8_E4M3", "I64", "BOOL", "F64", "U8"))
+        size = int(np.prod(shape, dtype=np.int64)) * {"F16": 2, "F32": 4, "BF16": 2, "F64": 8, "I64": 8}.get(
+            dtype, 1
+        )
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    if metadata:
+        header["__metadata__"] = metadata
+    text = damage_json(rng, header, rng.choice((0, 0, 0, 1, 2)))
+    data = struct.pack("<Q", len(text)) + text + rng.randbytes(offset)
+    return damage_bytes(rng, data[:4000]) + data[4000:] if rng.random() < 0.08 else data
+
+
+def some(rng, notes):
+    return {key: value for key, value in notes.items() if rng.random() < 0.7}
+
+
+@RUNS
+def test_damaged_safetensors_files_are_read_or_refused(tmp_path, runs):
+    path = tmp_path / "a.safetensors"
+
+    def make(rng):
+        shapes = rng.choice((CHECKPOINT, CHECKPOINT, *ALONE, *LORAS))
+        kept = {name: shape for name, shape in shapes.items() if rng.random() < 0.93} or shapes
+        notes = {
+            key: damage_json(rng, value).decode("utf-8", "replace") for key, value in some(rng, NOTES).items()
+        }
+        return damaged_header(rng, kept, notes if rng.random() < 0.5 else None)
+
+    def read(data):
+        path.write_bytes(data)
+        found = describe_weight_file(path)
+        json.dumps(found.to_json(), allow_nan=False)
+        assert list(found.summary_lines())
+        if found.identity.kind == "checkpoint":
+            file = SingleFile.open(path, None, None)
+            for part in found.identity.parts:
+                file.config(part.folder)
+
+    feed(read, make, runs).check(0.2)
+
+
+@RUNS
+def test_damaged_loras_are_opened_or_refused(tmp_path, runs):
+    path = tmp_path / "a.safetensors"
+    config = tmp_path / CONFIG_NAME
+
+    def make(rng):
+        metadata = some(rng, NOTES)
+        for key in metadata:
+            if rng.random() < 0.4:
+                try:
+                    value = json.loads(metadata[key])
+                except ValueError:
+                    value = metadata[key]
+                metadata[key] = damage_json(rng, value).decode("utf-8", "replace")
+        if rng.random() < 0.4:
+            times = rng.choice((0, 1, 1, 2))
+            metadata[METADATA_KEY] = damage_json(rng, SETTINGS, times).decode("utf-8", "replace")
+        config = damage_json(rng, CONFIG, rng.choice((0, 0, 0, 1, 2)))
+        return damaged_header(rng, rng.choice(LORAS), metadata), config
+
+    def read(sample):
+        path.write_bytes(sample[0])
+        config.write_bytes(sample[1])
+        lora = open_lora(path)
+        training_notes(lora.metadata)
+        assert lora.modules
+
+    feed(read, make, runs).check(0.1)
+
+
+def onnx_model():
+    """Return a model with weights in the file and beside it, a constant, a subgraph and a function."""
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["weight"], ["inner"])],
+        "then",
+        [],
+        [helper.make_tensor_value_info("inner", 1, None)],
+    )
+    beside = numpy_helper.from_array(np.zeros((2, 8), np.float32), "beside")
+    beside.ClearField("raw_data")
+    beside.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "data.bin"), ("offset", "64"), ("length", "64")):
+        beside.external_data.add(key=key, value=value)
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "Constant", [], ["table"], value=numpy_helper.from_array(np.zeros((90, 100), np.float32))
+            ),
+            helper.make_node("MatMul", ["x", "weight"], ["y"], name="/down/MatMul"),
+            helper.make_node("If", ["flag"], ["z"], then_branch=inner, else_branch=inner),
+            helper.make_node("Resize", ["y", "", "scales"], ["r"], mode="nearest"),
+            helper.make_node("F", ["y"], ["f"], domain="own"),
+        ],
+        "main",
+        [
+            helper.make_tensor_value_info("x", 1, ["batch", 4]),
+            helper.make_tensor_value_info("flag", 9, []),
+        ],
+        [helper.make_tensor_value_info("y", 1, ["batch", 8])],
+        [
+            numpy_helper.from_array(np.zeros((4, 8), np.float32), "weight"),
+            numpy_helper.from_array(np.arange(4), "numbers"),
+            numpy_helper.from_array(np.ones(4, np.float32), "scales"),
+            beside,
+        ],
+    )
+    function = helper.make_function(
+        "own", "F", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], [helper.make_opsetid("", 18)]
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=8)
+
+
+def damage_message(rng, message):
+    """Change one field somewhere in a protobuf message."""
+    below = []
+    waiting = [message]
+    while waiting:
+        found = waiting.pop()
+        below.append(found)
+        for descriptor, value in found.ListFields():
+            if descriptor.type == descriptor.TYPE_MESSAGE:
+                waiting += value if hasattr(value, "append") or hasattr(value, "add") else [value]
+    target = rng.choice(below)
+    descriptor = rng.choice(target.DESCRIPTOR.fields)
+    name = descriptor.name
+    present = {found.name: value for found, value in target.ListFields()}
+    repeated = hasattr(getattr(target, name), "extend")
+    odd = {
+        "cpp_string": lambda: rng.choice(TEXTS[:6]).encode("utf-8", "replace").decode(),
+    }
+    if rng.random() < 0.25:
+        target.ClearField(name)
+    elif descriptor.type == descriptor.TYPE_MESSAGE:
+        if repeated and present.get(name):
+            items = getattr(target, name)
+            items.add().CopyFrom(rng.choice(list(items)))
+        elif repeated:
+            getattr(target, name).add()
+        elif rng.random() < 0.2 and type(target).__name__ == "AttributeProto":
+            target.g.CopyFrom(onnx_model().graph)
+        else:
+            getattr(target, name).SetInParent()
+    else:
+        if descriptor.type == descriptor.TYPE_STRING:
+            value = odd["cpp_string"]()
+        elif descriptor.type == descriptor.TYPE_BYTES:
+            value = rng.randbytes(rng.choice((0, 1, 8, 64)))
+        elif descriptor.type in (descriptor.TYPE_FLOAT, descriptor.TYPE_DOUBLE):
+            value = rng.choice((0.0, float("inf"), float("nan"), -1.5))
+        else:
+            value = rng.choice((0, 1, 2, 3, 7, 16, 23, 99, -1, 2**31 - 1, 2**40, -(2**63), 2**63 - 1))
+        try:
+            if repeated:
+                getattr(target, name).append(value)
+            else:
+                setattr(target, name, value)
+        except (ValueError, TypeError):
+            pass
+
+
+@RUNS
+def test_damaged_onnx_files_are_read_or_refused(tmp_path, runs):
+    path = tmp_path / "model.onnx"
+    (tmp_path / "data.bin").write_bytes(bytes(128))
+    whole = onnx_model()
+
+    def make(rng):
+        model = copy.deepcopy(whole)
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 6))):
+            damage_message(rng, model)
+        data = model.SerializeToString()
+        return damage_bytes(rng, data) if rng.random() < 0.3 else data
+
+    def read(data):
+        path.write_bytes(data)
+        error = None
+        for reader in (read_onnx_table, _inspect, _specs, lambda path: load_onnx("unet", path)):
+            try:
+                reader(path)
+            except OlivelikeError as found:
+                error = found
+        if error is not None:
+            raise error
+
+    feed(read, make, runs).check(0.1)
+
+
+def _inspect(path):
+    found = inspect_model(path)
+    json.dumps(found.to_json())
+    assert list(found.summary_lines())
+
+
+def _specs(path):
+    graph = read_model_file(path).graph
+    value_specs(graph.input, graph.initializer)
