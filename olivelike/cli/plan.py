@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from olivelike.engine import Options
     from olivelike.plan import Plan, PlannedNode
 
@@ -38,9 +40,14 @@ def show_plan(workflow: str, options: "Options", json: bool) -> None:
     """Plan a workflow and write the plan to standard output."""
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.plan.forecast import TimeLeft
 
     prepared, found = engine.plan(workflow, options)
     name = prepared.workflow.workflow.name
+    runs = _to_run(found)
+    forecast = prepared.forecast() if runs else None
+    seconds = {planned.node.id: forecast.seconds(planned.node.id) for planned in runs} if forecast else {}
+    totals = _totals(found) | (forecast.left(seconds) if forecast else TimeLeft(0.0, 0)).to_json()
     if json:
         write_json(
             {
@@ -48,12 +55,15 @@ def show_plan(workflow: str, options: "Options", json: bool) -> None:
                 "file": str(prepared.workflow.path),
                 "cache_dir": str(prepared.store.root),
                 "outputs": [str(output.path) for output in prepared.outputs],
-                "totals": _totals(found),
-                "nodes": [planned.to_json() for planned in found.nodes],
+                "totals": totals,
+                "nodes": [
+                    {**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)}
+                    for planned in found.nodes
+                ],
             }
         )
         return
-    for line in _lines(name, found):
+    for line in _lines(name, found, totals, seconds):
         write_line(line)
 
 
@@ -71,26 +81,29 @@ def _to_run(plan: "Plan") -> "list[PlannedNode]":
     return [planned for planned in plan.nodes if planned.status != "hit"]
 
 
-def _lines(name: str, plan: "Plan") -> list[str]:
-    from olivelike.cli.text import count, size, table
+def _lines(
+    name: str, plan: "Plan", totals: dict[str, Any], seconds: "Mapping[str, float | None]"
+) -> list[str]:
+    from olivelike.cli.text import count, duration, expected, size, table
 
-    rows = [
-        (
-            planned.node.id,
-            planned.status,
-            "" if planned.status == "hit" else size(planned.write_bytes),
-            "" if planned.status == "hit" else size(planned.memory_bytes),
-            planned.reason,
-        )
-        for planned in plan.nodes
-    ]
-    totals = _totals(plan)
+    rows = []
+    for planned in plan.nodes:
+        usual = seconds.get(planned.node.id)
+        cost = ("", "", "")
+        if planned.status != "hit":
+            cost = (
+                "?" if usual is None else duration(usual),
+                size(planned.write_bytes),
+                size(planned.memory_bytes),
+            )
+        rows.append((planned.node.id, planned.status, *cost, planned.reason))
     if totals["hit"] == totals["nodes"]:
         last = f"{name}: nothing to run, all of {count(totals['nodes'], 'node')} stored"
     else:
         found = ", ".join(f"{totals[status]} {status}" for status in _STATUSES if totals[status])
         last = (
-            f"{name}: {count(totals['nodes'], 'node')}: {found}; about {size(totals['write_bytes'])} to write, "
-            f"{size(totals['largest_memory_bytes'])} of memory for the largest node"
+            f"{name}: {count(totals['nodes'], 'node')}: {found}; "
+            f"{expected(totals['seconds_left'], totals['unknown_nodes'])}, about {size(totals['write_bytes'])} to "
+            f"write, {size(totals['largest_memory_bytes'])} of memory for the largest node"
         )
-    return [*table(("node", "status", "writes", "memory", "why"), rows, right={2, 3}), "", last]
+    return [*table(("node", "status", "time", "writes", "memory", "why"), rows, right={2, 3, 4}), "", last]

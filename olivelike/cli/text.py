@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.units import count, duration, size
+from olivelike.units import count, duration, roughly, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["count", "duration", "size", "table"]
+__all__ = ["count", "duration", "expected", "roughly", "size", "table"]
+
+
+def expected(seconds: float | None, unknown: int) -> str:
+    """Return how long nodes will take, in words.
+
+    Args:
+        seconds: Estimated wall time of those whose time is known; `None` if there are none.
+        unknown: How many there are whose time nothing tells.
+    """
+    if seconds is None:
+        return "time unknown: nothing like it has run here"
+    more = f" and {count(unknown, 'node')} of unknown time" if unknown else ""
+    return f"{roughly(seconds)}{more}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -12,6 +12,7 @@ from olivelike.executor.events import Event
 from olivelike.executor.job import Job
 from olivelike.executor.memory import MemoryWatch, resident
 from olivelike.executor.pool import Pool
+from olivelike.executor.telling import Teller
 from olivelike.plan import Resolution, estimate, judge
 from olivelike.store import Action
 
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from olivelike.executor.events import EventName, Listener
     from olivelike.executor.pool import Answer, Worker
     from olivelike.plan import Additions, Key, Node, Resolver
+    from olivelike.plan.forecast import Forecast
     from olivelike.sources import Checkpoint, PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
 
 Status = Literal["hit", "executed", "failed", "skipped"]
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
+"""How long to wait for an answer before looking again: while other runs or files are waited for, and otherwise."""
 _REUSE_BELOW = 700 << 20
 """A worker that holds more than this is replaced before a job that needs no heavy library."""
 
@@ -90,6 +93,7 @@ class Executor:
         history: Iterable[Mapping[str, Any]],
         workers: int,
         memory_limit: int,
+        forecast: Forecast,
         listener: Listener,
         root: Root,
         force: bool,
@@ -100,6 +104,7 @@ class Executor:
         self._store, self._resolver = store, resolver
         self._run_id, self._staging, self._history = run_id, staging, history
         self._memory_limit, self._listener, self._root, self._force = memory_limit, listener, root, force
+        self._teller = Teller(self._nodes, forecast, listener)
         self._pool = Pool(workers, store.log_path(run_id, "workers"))
         self._memory = MemoryWatch(self._pool)
         self._results: dict[str, NodeResult] = {}
@@ -119,6 +124,7 @@ class Executor:
         try:
             self._advance()
             while self._running or self._waiting:
+                self._teller.tell(self._results)
                 self._receive()
                 self._advance()
         finally:
@@ -213,7 +219,7 @@ class Executor:
                 return True
         self._running[worker] = _Running(node, resolution, reason, lock, memory)
         self._memory.begin(worker.pid)
-        self._emit("node_started", node, reason=reason)
+        self._emit("node_started", node, reason=reason, expected_seconds=self._teller.begin(node.id))
         worker.send(self._job(node, resolution))
         return True
 
@@ -269,7 +275,7 @@ class Executor:
 
     def _receive(self) -> None:
         try:
-            answer = self._pool.answers.get(timeout=_POLL_SECONDS if self._waiting else None)
+            answer = self._pool.answers.get(timeout=_POLL_SECONDS if self._waiting else _TELL_SECONDS)
         except queue.Empty:
             return
         running = self._running.get(answer.worker)

@@ -14,7 +14,7 @@ def test_the_plan_of_a_warm_project_has_nothing_to_run(project, cli):
     result = cli("plan", LITTLE)
     assert result.status == 0
     header, *rows = result.out.splitlines()
-    assert header.split() == ["node", "status", "writes", "memory", "why"]
+    assert header.split() == ["node", "status", "time", "writes", "memory", "why"]
     assert re.search(r"^text_encoder\.label +hit +stored$", result.out, re.MULTILINE)
     assert re.fullmatch(r"little: nothing to run, all of \d+ nodes stored", rows[-1])
 
@@ -22,7 +22,7 @@ def test_the_plan_of_a_warm_project_has_nothing_to_run(project, cli):
 def test_a_changed_option_is_named_as_the_reason(project, cli):
     result = cli("plan", LITTLE, *OTHER_TEXT)
     assert re.search(
-        r"^text_encoder\.label +miss +\S+ MB +\S+ GB +option text changed from labelled to other$",
+        r"^text_encoder\.label +miss +\S+ s +\S+ MB +\S+ GB +option text changed from labelled to other$",
         result.out,
         re.MULTILINE,
     )
@@ -31,7 +31,24 @@ def test_a_changed_option_is_named_as_the_reason(project, cli):
         result.out,
         re.MULTILINE,
     )
-    assert re.search(r"hit, 1 miss, 1 pending; about \S+ MB to write", result.out.splitlines()[-1])
+    assert re.search(
+        r"hit, 1 miss, 1 pending; less than 10 s, about \S+ MB to write", result.out.splitlines()[-1]
+    )
+
+
+def test_the_plan_says_how_long_nodes_took_before_and_where_nothing_tells(project, cli):
+    nothing_stored = ("--json", "--cache-dir", "elsewhere")
+    plan = json.loads(cli("plan", LITTLE, *nothing_stored).out)
+    assert {node["expected_seconds"] for node in plan["nodes"]} == {None}
+    assert (plan["totals"]["seconds_left"], plan["totals"]["unknown_nodes"]) == (None, 5)
+    text = cli("plan", LITTLE, "--cache-dir", "elsewhere").out
+    assert "time unknown: nothing like it has run here" in text
+    assert re.search(r"^text_encoder\.load +miss +\? ", text, re.MULTILINE)
+    shutil.rmtree("cache/actions")
+    plan = json.loads(cli("plan", LITTLE, "--json").out)
+    (convert,) = (node for node in plan["nodes"] if node["id"] == "text_encoder.convert")
+    assert 0 < convert["expected_seconds"] < plan["totals"]["seconds_left"]
+    assert plan["totals"]["unknown_nodes"] == 0
 
 
 def test_the_plan_as_json_has_every_node_and_the_totals(project, cli):
