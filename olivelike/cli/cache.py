@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.help_pages import Command, Group
 from olivelike.cli.stdout import write_json, write_line
 from olivelike.cli.text import count, size, table
 from olivelike.errors import StoreError, UsageError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from olivelike.store.reports import Entry
 
 app = typer.Typer(
+    cls=Group,
     help="Look at the store, check it, free space.",
     no_args_is_help=True,
     add_completion=False,
@@ -28,7 +30,7 @@ _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
 
 
-@app.command()
+@app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
     entries = sorted(_open(cache_dir).entries(), key=lambda entry: -entry.last_used)
@@ -50,7 +52,7 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     write_line(count(len(rows), "result"))
 
 
-@app.command("size")
+@app.command("size", cls=Command)
 def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """Show how much each of the store's folders holds."""
     store = _open(cache_dir)
@@ -72,7 +74,7 @@ def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> N
         write_line(line)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move what is wrong to quarantine; the next run remakes it.")
@@ -80,7 +82,10 @@ def verify(
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
-    """Check every byte of the store against its hash; exit status 3 if something is wrong and not repaired."""
+    """Check every byte against its hash.
+
+    The exit status is 3 if something is wrong and not repaired.
+    """
     store = _open(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
@@ -104,7 +109,7 @@ def verify(
         raise typer.Exit(_DAMAGED)
 
 
-@app.command()
+@app.command(cls=Command)
 def gc(
     max_size: Annotated[
         str | None,
@@ -124,7 +129,10 @@ def gc(
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
-    """Remove leftovers, then the least recently used results until the store fits its cap."""
+    """Free space until the store fits its cap.
+
+    Leftovers go first, then the results that were used least recently.
+    """
     from olivelike.store.limits import parse_size
 
     cap = None if max_size is None else parse_size(max_size, "--max-size")
@@ -146,7 +154,7 @@ def gc(
     write_line(f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}")
 
 
-@app.command()
+@app.command(cls=Command)
 def clear(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     cache_dir: shared.StoreDir = None,
@@ -167,14 +175,17 @@ def clear(
         write_line(f"removed everything in {store.root}, freed {size(freed)}")
 
 
-@app.command()
+@app.command(cls=Command)
 def pin(
     workflow: shared.Workflow,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
     cache_dir: shared.CacheDir = None,
 ) -> None:
-    """Keep a workflow's stored results from `gc`, under the workflow's name."""
+    """Keep a workflow's results from `gc`.
+
+    The pin has the workflow's name.
+    """
     from olivelike import engine
 
     options = shared.selection(overrides, plugins, cache_dir, None, None, None, allow_pickle=False)
@@ -186,7 +197,7 @@ def pin(
     write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")
 
 
-@app.command()
+@app.command(cls=Command)
 def unpin(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the workflow that was pinned.", show_default=False)
