@@ -13,7 +13,7 @@ from olivelike.cli.text import count, size, table
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from olivelike.store import Store
+    from olivelike.store import Action, Store
     from olivelike.store.reports import Entry
 
 app = typer.Typer(
@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 
 _SHOWN_DIGITS = 12
+_NOBODY: dict[str, list[str]] = {"nodes": [], "workflows": []}
+"""Of results that no run record tells of."""
 _DAMAGED = StoreError.exit_code
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
@@ -33,21 +35,24 @@ _BESIDE = {"README.md", ".gitignore"}
 @app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
-    entries = sorted(_open(cache_dir).entries(), key=lambda entry: -entry.last_used)
+    store = _open(cache_dir)
+    entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
+    users = _users(store)
     if json:
-        write_json([_entry_to_json(entry) for entry in entries])
+        write_json([{**_entry_to_json(entry), **users.get(entry.action.key, _NOBODY)} for entry in entries])
         return
     rows = [
         (
             entry.action.key[:_SHOWN_DIGITS],
-            entry.action.inputs["pass"],
+            _nodes(entry.action, users.get(entry.action.key, _NOBODY)["nodes"]),
+            _shortened(users.get(entry.action.key, _NOBODY)["workflows"]),
             size(entry.bytes),
             _time(entry.last_used),
             "kept" if entry.protected else "",
         )
         for entry in entries
     ]
-    for line in table(("key", "pass", "bytes", "last used", ""), rows, right={2}):
+    for line in table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}):
         write_line(line)
     write_line(count(len(rows), "result"))
 
@@ -114,7 +119,7 @@ def gc(
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20GiB."
+            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."
         ),
     ] = None,
     grace: Annotated[
@@ -231,6 +236,30 @@ def _refuse_other_folders(store: "Store") -> None:
     others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
     if others:
         raise UsageError(f"{store.root} is no store: it holds {min(others)}; name the store with --cache-dir")
+
+
+def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
+    """Return the nodes and workflows that earlier runs had each key for, the latest first."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in store.runs():
+        for node in record.get("nodes", ()):
+            if (key := node.get("key")) is None:
+                continue
+            users = found.setdefault(key, {"nodes": [], "workflows": []})
+            for known, name in ((users["nodes"], node["id"]), (users["workflows"], record["workflow"])):
+                if name not in known:
+                    known.append(name)
+    return found
+
+
+def _nodes(action: "Action", nodes: "list[str]") -> str:
+    """Return what a result is of; its pass alone where no run is known that had it."""
+    return _shortened(nodes) or str(action.inputs["pass"])
+
+
+def _shortened(names: "list[str]") -> str:
+    """Return the first of several names, and how many there are more."""
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
 def _entry_to_json(entry: "Entry") -> dict[str, Any]:

@@ -78,6 +78,24 @@ StoreDir = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
+]
 AllowPickle = Annotated[
     bool,
     typer.Option(
@@ -101,6 +119,8 @@ def selection(
     until: str | None,
     allow_pickle: bool,
     loras: list[str] | None = None,
+    workers: int | None = None,
+    memory_limit: str | None = None,
 ) -> "Options":
     """Return the options that select and place a workflow's nodes."""
     from olivelike.engine import Options
@@ -114,4 +134,15 @@ def selection(
         only=tuple(only or ()),
         until=until,
         allow_pickle=allow_pickle,
+        workers=workers,
+        memory_limit=limit_bytes(memory_limit),
     )
+
+
+def limit_bytes(memory_limit: str | None) -> int | None:
+    """Return the bytes that `--memory-limit` means."""
+    if memory_limit is None:
+        return None
+    from olivelike.store.limits import parse_size
+
+    return parse_size(memory_limit, "--memory-limit")

@@ -46,7 +46,7 @@ def show(
     plugins: shared.Plugins = None,
     json: shared.Json = False,
 ) -> None:
-    """Describe a pass: what it does, what it reads and writes, its options."""
+    """Describe a pass: what it does, reads, writes, its options."""
     entry = load_registry(plugins).get(name)
     if json:
         write_json({**_summary(entry), "options": _options(entry)})

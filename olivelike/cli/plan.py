@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine import Options
     from olivelike.plan import Plan, PlannedNode
+    from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "miss", "pending", "uncached")
 
@@ -22,6 +23,8 @@ def plan(
     loras: shared.Loras = None,
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
+    workers: shared.Workers = None,
+    memory_limit: shared.MemoryLimit = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
@@ -31,12 +34,14 @@ def plan(
     """
     show_plan(
         workflow,
-        shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle, loras),
+        shared.selection(
+            overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, workers, memory_limit
+        ),
         json,
     )
 
 
-def show_plan(workflow: str, options: "Options", json: bool) -> None:
+def show_plan(workflow: "str | Place", options: "Options", json: bool) -> None:
     """Plan a workflow and write the plan to standard output."""
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line

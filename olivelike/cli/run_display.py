@@ -27,8 +27,9 @@ _PAUSE = 30.0
 class RunDisplay:
     """A listener that writes lines to standard output, with bars under them on a terminal."""
 
-    def __init__(self, *, live: bool) -> None:
-        self._live = live
+    def __init__(self, *, live: bool, fail_fast: bool = False) -> None:
+        """Set up; with `fail_fast` an error comes right behind the line of the node that failed, and is told once."""
+        self._live, self._fail_fast = live, fail_fast
         self._bars: Bars | None = None
         self._workflow = ""
         self._nodes: list[str] = []
@@ -142,7 +143,7 @@ class RunDisplay:
             self._bars.end(node)
         if "error" in data:
             first = data["error"].partition("\n")[0]
-            self._row(node, f"failed: {first}")
+            self._row(node, "failed" if self._fail_fast else f"failed: {first}")
         else:
             # What is measured is the process, which may have kept what earlier nodes needed.
             memory = size(data["peak_memory_bytes"])

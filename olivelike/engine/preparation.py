@@ -47,6 +47,8 @@ class Options:
     until: str | None = None
     keep_going: bool = False
     """Publish the outputs that are complete although another one failed."""
+    fail_fast: bool = False
+    """Stop everything as soon as a node failed; by default what does not need it goes on."""
     workers: int | None = None
     """Worker processes; by default one per core, four at most."""
     memory_limit: int | None = None

@@ -213,6 +213,7 @@ class _Run:
             listener=self._listener,
             root=root,
             force=options.clean_cache and force,
+            fail_fast=options.fail_fast,
         )
         return self._executor.run()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import DamagedError
 from olivelike.executor.events import Event
-from olivelike.executor.job import Job
+from olivelike.executor.job import Job, checkpoint_input, embedding_inputs, lora_inputs
 from olivelike.executor.memory import MemoryWatch, resident
 from olivelike.executor.pool import Pool
 from olivelike.executor.telling import Teller
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from olivelike.executor.pool import Answer, Worker
     from olivelike.plan import Additions, Key, Node, Resolver
     from olivelike.plan.forecast import Forecast
-    from olivelike.sources import Checkpoint, PipelineSource
+    from olivelike.sources import PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
 
@@ -97,13 +97,15 @@ class Executor:
         listener: Listener,
         root: Root,
         force: bool,
+        fail_fast: bool,
     ) -> None:
-        """Set up; `force` drops stored results in place of using them."""
+        """Set up; `force` drops stored results in place of using them, `fail_fast` stops all at the first failure."""
         self._nodes = {node.id: node for node in nodes}
         self._workflow, self._source, self._additions = workflow, source, additions
         self._store, self._resolver = store, resolver
         self._run_id, self._staging, self._history = run_id, staging, history
         self._memory_limit, self._listener, self._root, self._force = memory_limit, listener, root, force
+        self._fail_fast = fail_fast
         self._teller = Teller(self._nodes, forecast, listener)
         self._pool = Pool(workers, store.log_path(run_id, "workers"))
         self._memory = MemoryWatch(self._pool)
@@ -126,13 +128,29 @@ class Executor:
             while self._running or self._waiting:
                 self._teller.tell(self._results)
                 self._receive()
-                self._advance()
+                if not self._gives_up():
+                    self._advance()
         finally:
             self._memory.stop()
             self._pool.close()
+            if self._fail_fast:
+                self._store.sweep()  # What was ended in the middle leaves temporary files.
             for running in self._running.values():
                 _release(running)
         return self.execution
+
+    def _gives_up(self) -> bool:
+        """Skip all that has not ended, and end what runs, if something failed and that is to stop everything."""
+        failed = [result.id for result in self._results.values() if result.status == "failed"]
+        if not failed or not self._fail_fast:
+            return False
+        for running in self._running.values():
+            _release(running)
+        self._running.clear()
+        self._waiting.clear()
+        for node in self._open_nodes():
+            self._end(node, "skipped", f"{failed[0]} failed", None)
+        return True
 
     @property
     def execution(self) -> Execution:
@@ -245,7 +263,7 @@ class Executor:
             }
             return Job(**common, assets=assets)
         if node.kind == "load":
-            return Job(**common, checkpoint=_described(self._source.checkpoint(node.component)))
+            return Job(**common, checkpoint=checkpoint_input(self._source.checkpoint(node.component)))
         facets = self._resolver.facets(node) or {}
         weights = facets.get("weights", "")
         table = self._resolver.bound_weights(weights)
@@ -269,8 +287,8 @@ class Executor:
             code=resolution.key.maker if resolution.key is not None else "",
             options=node.step.instance.model_dump(mode="json"),
             target=self._workflow.workflow.target.lowering() if "target" in reads else None,
-            loras=_loras(self._additions, node.component) if "loras" in reads else [],
-            embeddings=_embeddings(self._additions, node.component) if "embeddings" in reads else [],
+            loras=lora_inputs(self._additions, node.component) if "loras" in reads else [],
+            embeddings=embedding_inputs(self._additions, node.component) if "embeddings" in reads else [],
         )
 
     def _receive(self) -> None:
@@ -339,37 +357,6 @@ class Executor:
 
     def _emit(self, name: EventName, node: Node, **data: Any) -> None:
         self._listener(Event(name, {"node": node.id, **data}))
-
-
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what a worker needs to know of a stored component, as JSON values."""
-    if checkpoint.graph is not None:
-        return {"component": checkpoint.component, "graph": str(checkpoint.graph)}
-    return {
-        "component": checkpoint.component,
-        "library": checkpoint.library,
-        "class_name": checkpoint.class_name,
-        "config": dict(checkpoint.config),
-        "shapes": {name: list(shape) for name, shape in checkpoint.shapes.items()},
-        "original": checkpoint.original,
-    }
-
-
-def _loras(additions: Additions, component: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "path": str(opened.file.path),
-            "weight": opened.lora.weight_of(component),
-            "adapter": opened.lora.adapter,
-        }
-        for opened in additions.loras_of(component)
-    ]
-
-
-def _embeddings(additions: Additions, component: str) -> list[dict[str, Any]]:
-    return [
-        {"path": str(opened.path), "token": opened.token} for opened in additions.embeddings_of(component)
-    ]
 
 
 def _release(running: _Running) -> None:
