@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from olivelike.cli.text import duration, expected, roughly, size
+from olivelike.cli.text import duration, expected, size, usually
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,16 +74,17 @@ class _Amount(ProgressColumn):
 def _of_run(task: Task) -> str:
     if not task.total:
         return ""
-    ends, unknown = task.fields.get("ends"), task.fields.get("unknown", 0)
-    left = None if ends is None else max(0.0, ends - time.monotonic())
-    told = f", {expected(left, unknown)} left" if left is not None else ""
+    told, ends, unknown = "", task.fields.get("ends"), task.fields.get("unknown", 0)
+    if ends is not None:
+        left = ends - time.monotonic()
+        told = f", {expected(left, unknown)} left" if left > 0 else ", longer than usual"
     return f"{task.completed:.0f} of {task.total:.0f} nodes{told}"
 
 
 def _of_node(task: Task) -> str:
     elapsed, usual = duration(task.elapsed or 0), task.fields.get("expected")
     if not task.total:
-        return elapsed if usual is None else f"{elapsed} of {roughly(usual)}"
+        return elapsed if usual is None else f"{elapsed} of {usually(usual)}"
     parts = [f"{task.percentage:.0f} %"]
     if _MATERIALIZE in task.description.partition("@")[0].split("."):
         parts.insert(0, f"{size(task.completed)} of {size(task.total)}")

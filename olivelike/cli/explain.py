@@ -40,6 +40,7 @@ def explain(
     """
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.text import fitted
 
     options = shared.selection(overrides, plugins, cache_dir, output, only, until, allow_pickle, loras)
     prepared, plan = engine.plan(workflow, options)
@@ -49,14 +50,14 @@ def explain(
         return
     for planned in nodes:
         for line in _lines(planned, prepared):
-            write_line(line)
+            write_line(fitted(line))
     if node is None:
         return
     for line in _key_lines(nodes[0], verbose):
         write_line(line)
     for cause in _causes(nodes[0], list(plan.nodes)):
         for line in _lines(cause, prepared):
-            write_line(line)
+            write_line(fitted(line))
 
 
 def _named(name: str, nodes: "list[PlannedNode]") -> "PlannedNode":

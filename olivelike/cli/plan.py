@@ -45,6 +45,7 @@ def show_plan(workflow: "str | Place", options: "Options", json: bool) -> None:
     """Plan a workflow and write the plan to standard output."""
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.text import fitted
     from olivelike.plan.forecast import TimeLeft
 
     prepared, found = engine.plan(workflow, options)
@@ -69,7 +70,7 @@ def show_plan(workflow: "str | Place", options: "Options", json: bool) -> None:
         )
         return
     for line in _lines(name, found, totals, seconds):
-        write_line(line)
+        write_line(fitted(line))
 
 
 def _totals(plan: "Plan") -> dict[str, Any]:

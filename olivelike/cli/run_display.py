@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli.stdout import write_error, write_line
-from olivelike.cli.text import count, duration, expected, roughly, size
+from olivelike.cli.text import count, duration, expected, roughly, size, usually
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class RunDisplay:
         if seconds >= self._next[node]:
             self._next[node] = seconds + max(_PAUSE, seconds / 3)
             usual = self._expected[node]
-            self._row(node, f"{seconds:.0f} s so far{'' if usual is None else f', usually {roughly(usual)}'}")
+            self._row(node, f"{seconds:.0f} s so far{'' if usual is None else f', usually {usually(usual)}'}")
 
     def _end(self, data: dict[str, Any]) -> None:
         node = data["node"]

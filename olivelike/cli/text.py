@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from olivelike.units import count, duration, roughly, size
@@ -9,7 +10,10 @@ from olivelike.units import count, duration, roughly, size
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["count", "duration", "expected", "roughly", "size", "table"]
+__all__ = ["count", "duration", "expected", "fitted", "roughly", "size", "table", "usually"]
+
+_SHORT = 10.0
+"""Seconds below which a time is shown as it was."""
 
 
 def expected(seconds: float | None, unknown: int) -> str:
@@ -23,6 +27,25 @@ def expected(seconds: float | None, unknown: int) -> str:
         return "time unknown: nothing like it has run here"
     more = f" and {count(unknown, 'node')} of unknown time" if unknown else ""
     return f"{roughly(seconds)}{more}"
+
+
+def usually(seconds: float) -> str:
+    """Return how long a node took before, as exact as it is of use."""
+    return duration(seconds) if seconds < _SHORT else roughly(seconds)
+
+
+def fitted(line: str) -> str:
+    """Return a line as a terminal shows it best: continued with an indent where it is too long; unchanged elsewhere."""
+    if not sys.stdout.isatty():
+        return line
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
+    parts = textwrap.wrap(
+        line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(parts)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:

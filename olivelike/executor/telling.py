@@ -29,8 +29,7 @@ class Teller:
     def begin(self, node: str) -> float | None:
         """Note that a node begins, and return how many seconds it is expected to take."""
         self._since[node], self._told[node] = time.monotonic(), 0.0
-        expected = self._forecast.seconds(node)
-        return None if expected is None else round(expected, 1)
+        return self._forecast.seconds(node)
 
     def tell(self, ended: Collection[str]) -> None:
         """Emit what is due.

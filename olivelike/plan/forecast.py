@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-import statistics
+from statistics import median
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +81,9 @@ class Forecast:
         self._seconds = {node.id: self._expect(node, samples[node.name]) for node in nodes}
 
     def seconds(self, node_id: str) -> float | None:
-        """Return how long a node is expected to run; `None` if nothing like it has run here."""
-        return self._seconds[node_id]
+        """Return how long a node is expected to run, in tenths; `None` if nothing like it has run here."""
+        seconds = self._seconds[node_id]
+        return None if seconds is None else round(seconds, 1)
 
     def left(self, waiting: Collection[str], running: Mapping[str, float] | None = None) -> TimeLeft:
         """Return how long it takes until all nodes have run, by going through it as the executor would.
@@ -133,7 +134,7 @@ class Forecast:
             other_options = node.step is not None and sample.options != options
             rank = (sample.component != node.component, round(abs(math.log2(ratio)), 2), other_options)
             alike.setdefault(rank, []).append(sample.seconds * ratio)
-        return statistics.median(alike[min(alike)][:_MEDIAN_OF]) if alike else None
+        return median(alike[min(alike)][:_MEDIAN_OF]) if alike else None
 
 
 def _ratio(elements: int, others: int) -> float | None:
