@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from statistics import median
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from olivelike.plan.planner import estimate

@@ -252,9 +252,9 @@ def test_run_ids_sort_by_time_and_names_become_safe_paths(store: Store) -> None:
         store.put_run({"run_id": "run", "kind": "mine"})
 
 
-def test_the_cap_is_20_gib_unless_the_environment_says_otherwise(store: Store, monkeypatch) -> None:
+def test_the_cap_is_20_gb_unless_the_environment_says_otherwise(store: Store, monkeypatch) -> None:
     monkeypatch.delenv("OLIVELIKE_CACHE_SIZE", raising=False)
-    assert size_limit() == DEFAULT_BYTES == 20 * 2**30
+    assert size_limit() == DEFAULT_BYTES == 20 * 1000**3
     assert store.gc().max_bytes == DEFAULT_BYTES
     monkeypatch.setenv("OLIVELIKE_CACHE_SIZE", "1.5 MB")
     assert store.gc().max_bytes == 1_500_000
