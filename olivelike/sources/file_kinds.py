@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
 ONNX_SUFFIXES = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """How ONNX models and the files with their weights end."""
+WEIGHTS = frozenset({".safetensors", ".ckpt", ".pt", ".pth", ".bin"})
+"""How weight files end."""
 _PICTURES = (b"\x89PNG", b"\xff\xd8\xff")
 _HEAD = 512
 _LFS = b"version https://git-lfs"
@@ -24,13 +26,19 @@ def no_weight_file(path: Path) -> str | None:
     if _is_text(head) and not head.startswith(
         _LFS
     ):  # Of pointers of Git LFS whoever reads weights knows more.
-        return "this is text, no weight file; check its name"
+        named_so = path.suffix in WEIGHTS
+        remedy = (
+            "download it again: a page that tells of an error may stand in its place"
+            if named_so
+            else "check its name"
+        )
+        return f"this is text, no weight file; {remedy}"
     return None
 
 
 def no_onnx_model(path: Path) -> str | None:
     """Return what a file is if it is no ONNX model, and what reads it; `None` if it may be one."""
-    if path.suffix in {".safetensors", ".ckpt", ".pt", ".pth", ".bin"}:
+    if path.suffix in WEIGHTS:
         return "this is a weight file, no ONNX model; use `olivelike info`"
     head = _head(path)
     if head.startswith(_PICTURES):

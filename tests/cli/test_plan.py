@@ -139,3 +139,18 @@ def test_a_picture_that_can_not_be_written_is_an_error_with_status_2(project, cl
     result = cli("graph", LITTLE, "--output", "no/such/folder.svg")
     assert result.status == 2
     assert result.err == "error: no/such/folder.svg can't be written: No such file or directory\n"
+
+
+def test_explain_names_few_of_a_keys_modules_unless_asked_for_all(project, cli):
+    arguments = ("explain", LITTLE, "text_encoder.convert")
+    code = next(line for line in cli(*arguments).out.splitlines() if line.startswith("  code     "))
+    assert re.fullmatch(r"  code     [0-9a-f]{12}, over \S+, \S+, \S+ and \d+ more \(--verbose\)", code)
+    found = cli(*arguments, "--verbose").out
+    count = int(re.search(r"over (\d+) modules", found)[1])
+    assert len(re.findall(r"^ {11}\S+ [0-9a-f]{12}$", found, re.MULTILINE)) == count > 3
+
+
+def test_explain_takes_the_selection_of_plan(project, cli):
+    found = cli("explain", LITTLE, "--only", "text_encoder", "--until", "convert").out
+    assert "text_encoder.convert: does not run" in found
+    assert "text_encoder.label" not in found
