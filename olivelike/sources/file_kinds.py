@@ -23,15 +23,10 @@ def no_weight_file(path: Path) -> str | None:
     head = _head(path)
     if head.startswith(_PICTURES):
         return "this is a picture, no weight file; `olivelike info` reads its record"
-    if _is_text(head) and not head.startswith(
-        _LFS
-    ):  # Of pointers of Git LFS whoever reads weights knows more.
+    # Of pointers of Git LFS whoever reads weights knows more.
+    if _is_text(head) and not head.startswith(_LFS):
         named_so = path.suffix in WEIGHTS
-        remedy = (
-            "download it again: a page that tells of an error may stand in its place"
-            if named_so
-            else "check its name"
-        )
+        remedy = "download it again, for it may be a page with an error" if named_so else "check its name"
         return f"this is text, no weight file; {remedy}"
     return None
 
