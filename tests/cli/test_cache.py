@@ -17,7 +17,7 @@ def stored_object() -> Path:
 def test_ls_lists_each_result(project, cli):
     out = cli("cache", "ls").out
     assert out.splitlines()[0].split() == ["key", "node", "workflow", "size", "last", "used"]
-    assert " label " in out
+    assert " text_encoder.label " in out
     results = json.loads(cli("cache", "ls", "--json").out)
     assert out.splitlines()[-1] == f"{len(results)} results"
     label = next(result for result in results if result["inputs"]["pass"] == "label")
