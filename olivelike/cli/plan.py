@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from olivelike.workflow.places import Place
 
 _STATUSES = ("hit", "miss", "pending", "uncached")
+_WIDE = 100
+"""Columns of a terminal from which on bytes and memory of each node are shown too."""
 
 
 def plan(
@@ -90,18 +92,18 @@ def _to_run(plan: "Plan") -> "list[PlannedNode]":
 def _lines(
     name: str, plan: "Plan", totals: dict[str, Any], seconds: "Mapping[str, float | None]"
 ) -> list[str]:
-    from olivelike.cli.text import count, duration, expected, size, table
+    from olivelike.cli.text import count, duration, expected, size, table, terminal_width
 
+    narrow = (terminal_width() or _WIDE) < _WIDE
+    header = ("node", "status", "time", *(() if narrow else ("writes", "memory")), "why")
     rows = []
     for planned in plan.nodes:
         usual = seconds.get(planned.node.id)
-        cost = ("", "", "")
-        if planned.status != "hit":
-            cost = (
-                "?" if usual is None else duration(usual),
-                size(planned.write_bytes),
-                size(planned.memory_bytes),
-            )
+        cost = ["?" if usual is None else duration(usual)]
+        if not narrow:
+            cost += [size(planned.write_bytes), size(planned.memory_bytes)]
+        if planned.status == "hit":
+            cost = [""] * len(cost)
         rows.append((planned.node.id, planned.status, *cost, planned.reason))
     if totals["hit"] == totals["nodes"]:
         last = f"{name}: nothing to run, all of {count(totals['nodes'], 'node')} stored"
@@ -112,4 +114,4 @@ def _lines(
             f"{expected(totals['seconds_left'], totals['unknown_nodes'])}, about {size(totals['write_bytes'])} to "
             f"write, {size(totals['largest_memory_bytes'])} of memory for the largest node"
         )
-    return [*table(("node", "status", "time", "writes", "memory", "why"), rows, right={2, 3, 4}), "", last]
+    return [*table(header, rows, right=range(2, len(header) - 1)), "", last]

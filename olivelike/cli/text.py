@@ -10,7 +10,7 @@ from olivelike.units import count, duration, roughly, size
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["count", "duration", "expected", "fitted", "roughly", "size", "table", "usually"]
+__all__ = ["count", "duration", "expected", "fitted", "roughly", "size", "table", "terminal_width", "usually"]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -34,14 +34,22 @@ def usually(seconds: float) -> str:
     return duration(seconds) if seconds < _SHORT else roughly(seconds)
 
 
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that is written to; `None` if it is none."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
 def fitted(line: str) -> str:
     """Return a line as a terminal shows it best: continued with an indent where it is too long; unchanged elsewhere."""
-    if not sys.stdout.isatty():
+    width = terminal_width()
+    if width is None:
         return line
-    import shutil
     import textwrap
 
-    width = shutil.get_terminal_size().columns
     parts = textwrap.wrap(
         line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

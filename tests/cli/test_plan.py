@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -154,3 +155,15 @@ def test_explain_takes_the_selection_of_plan(project, cli):
     found = cli("explain", LITTLE, "--only", "text_encoder", "--until", "convert").out
     assert "text_encoder.convert: does not run" in found
     assert "text_encoder.label" not in found
+
+
+def test_a_plan_fits_a_narrow_terminal(project, cli, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("plan", LITTLE, *OTHER_TEXT).out.splitlines()
+    assert lines[0].split() == ["node", "status", "time", "why"]
+    assert max(map(len, lines)) <= 80
+    (row,) = (number for number, line in enumerate(lines) if line.startswith("text_encoder.materialize"))
+    assert lines[row + 1].startswith("    ")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "writes" in cli("plan", LITTLE, *OTHER_TEXT).out.splitlines()[0]
