@@ -30,6 +30,20 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s"
 
 
+def roughly(seconds: float) -> str:
+    """Return an estimated duration, no more exact than it can be: `about 40 s`, `about 1 h 20 min`."""
+    if seconds < 10:
+        return "less than 10 s"
+    if seconds < _MINUTE - 2.5:
+        return f"about {5 * round(seconds / 5)} s"
+    minutes = max(1, round(seconds / _MINUTE))
+    if minutes >= 10:
+        step = 5 if minutes < 2 * _MINUTE else 10
+        minutes = step * round(minutes / step)
+    hours, rest = divmod(minutes, _MINUTE)
+    return "about " + " ".join([f"{hours} h"] * bool(hours) + [f"{rest} min"] * bool(rest))
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 node`, `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

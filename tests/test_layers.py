@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS = [
-    {"errors", "digest", "environment", "lazy", "units", "untrusted"},
+    {"errors", "digest", "environment", "lazy", "similar_paths", "units", "untrusted"},
     {"model"},
     {
         "layout",
@@ -82,7 +82,17 @@ def test_the_store_does_not_know_what_a_pass_is() -> None:
 
 
 def test_the_runtime_stands_beside_the_engine() -> None:
-    known = {"errors", "digest", "lazy", "untrusted", "model", "targets", "inspection", "runtime"}
+    known = {
+        "errors",
+        "digest",
+        "lazy",
+        "similar_paths",
+        "untrusted",
+        "model",
+        "targets",
+        "inspection",
+        "runtime",
+    }
     for path in (ROOT / "olivelike" / "runtime").rglob("*.py"):
         assert imported_parts(path) <= known, path
 

@@ -9,21 +9,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from olivelike.cli.failures import exit_status
+from olivelike.cli.help_pages import GROUPS, Command, Group, write_groups
 from olivelike.cli.signals import signals_as_interrupts
 from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
 
-COMMANDS = (
-    "run", "convert", "generate", "verify", "ablate", "bench", "plan", "explain", "graph", "report", "profile",
-    "validate", "schema", "passes", "cache", "inspect", "info", "check-client", "doctor", "init",
-)  # fmt: skip
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 """Each is the function of that name in the module of that name, or the group `app` in it."""
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands, imported when they are named."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -34,6 +31,10 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (typer's signature)
         """Return the names, in the order of `--help`."""
         return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands in groups."""
+        write_groups(self, ctx, formatter)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a command, or `None` if there is none of that name."""
@@ -61,7 +62,8 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # A path may hold what the terminal can't show.
     command = typer.main.get_command(_app)
     with exit_status() as status, signals_as_interrupts():
-        command.main(arguments, prog_name="olivelike")
+        code = command.main(arguments, prog_name="olivelike", standalone_mode=False)
+        status.code = code if isinstance(code, int) else 0
     return status.code
 
 
@@ -71,7 +73,7 @@ def _load(name: str) -> Any:
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command()(getattr(module, spelled))
+        app.command(cls=Command)(getattr(module, spelled))
     command = typer.main.get_command(app)
     command.name = name
     return command

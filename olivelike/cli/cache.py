@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.help_pages import Command, Group
 from olivelike.cli.stdout import write_json, write_line
 from olivelike.cli.text import count, size, table
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from olivelike.store import Store
+    from olivelike.store import Action, Store
     from olivelike.store.reports import Entry
 
 app = typer.Typer(
+    cls=Group,
     help="Look at the store, check it, free space.",
     no_args_is_help=True,
     add_completion=False,
@@ -23,34 +25,39 @@ app = typer.Typer(
 )
 
 _SHOWN_DIGITS = 12
+_NOBODY: dict[str, list[str]] = {"nodes": [], "workflows": []}
+"""Of results that no run record tells of."""
 _DAMAGED = StoreError.exit_code
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
 
 
-@app.command()
+@app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
-    entries = sorted(_open(cache_dir).entries(), key=lambda entry: -entry.last_used)
+    store = _open(cache_dir)
+    entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
+    users = _users(store)
     if json:
-        write_json([_entry_to_json(entry) for entry in entries])
+        write_json([{**_entry_to_json(entry), **users.get(entry.action.key, _NOBODY)} for entry in entries])
         return
     rows = [
         (
             entry.action.key[:_SHOWN_DIGITS],
-            entry.action.inputs["pass"],
+            _nodes(entry.action, users.get(entry.action.key, _NOBODY)["nodes"]),
+            _shortened(users.get(entry.action.key, _NOBODY)["workflows"]),
             size(entry.bytes),
             _time(entry.last_used),
             "kept" if entry.protected else "",
         )
         for entry in entries
     ]
-    for line in table(("key", "pass", "bytes", "last used", ""), rows, right={2}):
+    for line in table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}):
         write_line(line)
     write_line(count(len(rows), "result"))
 
 
-@app.command("size")
+@app.command("size", cls=Command)
 def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """Show how much each of the store's folders holds."""
     store = _open(cache_dir)
@@ -72,7 +79,7 @@ def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> N
         write_line(line)
 
 
-@app.command()
+@app.command(cls=Command)
 def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move what is wrong to quarantine; the next run remakes it.")
@@ -80,7 +87,10 @@ def verify(
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
-    """Check every byte of the store against its hash; exit status 3 if something is wrong and not repaired."""
+    """Check every byte against its hash.
+
+    The exit status is 3 if something is wrong and not repaired.
+    """
     store = _open(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
@@ -104,12 +114,12 @@ def verify(
         raise typer.Exit(_DAMAGED)
 
 
-@app.command()
+@app.command(cls=Command)
 def gc(
     max_size: Annotated[
         str | None,
         typer.Option(
-            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20GiB."
+            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."
         ),
     ] = None,
     grace: Annotated[
@@ -124,7 +134,10 @@ def gc(
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
 ) -> None:
-    """Remove leftovers, then the least recently used results until the store fits its cap."""
+    """Free space until the store fits its cap.
+
+    Leftovers go first, then the results that were used least recently.
+    """
     from olivelike.store.limits import parse_size
 
     cap = None if max_size is None else parse_size(max_size, "--max-size")
@@ -146,7 +159,7 @@ def gc(
     write_line(f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}")
 
 
-@app.command()
+@app.command(cls=Command)
 def clear(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     cache_dir: shared.StoreDir = None,
@@ -167,7 +180,7 @@ def clear(
         write_line(f"removed everything in {store.root}, freed {size(freed)}")
 
 
-@app.command()
+@app.command(cls=Command)
 def pin(
     workflow: shared.Workflow,
     overrides: shared.Overrides = None,
@@ -175,7 +188,10 @@ def pin(
     allow_plugins: shared.AllowPlugins = False,
     cache_dir: shared.CacheDir = None,
 ) -> None:
-    """Keep a workflow's stored results from `gc`, under the workflow's name."""
+    """Keep a workflow's results from `gc`.
+
+    The pin has the workflow's name.
+    """
     from olivelike import engine
 
     options = shared.selection(
@@ -189,7 +205,7 @@ def pin(
     write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")
 
 
-@app.command()
+@app.command(cls=Command)
 def unpin(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the workflow that was pinned.", show_default=False)
@@ -223,6 +239,30 @@ def _refuse_other_folders(store: "Store") -> None:
     others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
     if others:
         raise UsageError(f"{store.root} is no store: it holds {min(others)}; name the store with --cache-dir")
+
+
+def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
+    """Return the nodes and workflows that earlier runs had each key for, the latest first."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in store.runs():
+        for node in record.get("nodes", ()):
+            if (key := node.get("key")) is None:
+                continue
+            users = found.setdefault(key, {"nodes": [], "workflows": []})
+            for known, name in ((users["nodes"], node["id"]), (users["workflows"], record["workflow"])):
+                if name not in known:
+                    known.append(name)
+    return found
+
+
+def _nodes(action: "Action", nodes: "list[str]") -> str:
+    """Return what a result is of; its pass alone where no run is known that had it."""
+    return _shortened(nodes) or str(action.inputs["pass"])
+
+
+def _shortened(names: "list[str]") -> str:
+    """Return the first of several names, and how many there are more."""
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
 
 
 def _entry_to_json(entry: "Entry") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`olivelike convert`: optimise one checkpoint without writing a workflow file."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.layout import LayoutName
-from olivelike.targets import Precision
+from olivelike.layout import DEFAULT, LayoutName
+from olivelike.targets import Precision, find_target
 
 
 def convert(
@@ -48,12 +49,16 @@ def convert(
         Path | None,
         typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
     ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="When a component fails, finish and store the others first.")
+    ] = False,
+    workers: shared.Workers = None,
+    memory_limit: shared.MemoryLimit = None,
     cache_dir: shared.CacheDir = None,
     overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
-    ] = False,
+    dry_run: shared.DryRun = False,
+    json: shared.JsonLines = False,
 ) -> None:
     """Optimise one checkpoint for a target, in one line.
 
@@ -74,9 +79,15 @@ def convert(
         prediction,
         layout,
     )
-    command = wish.command(allow_pickle=allow_pickle)
     options = engine.Options(
-        cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, command=command
+        cache_dir=cache_dir,
+        allow_pickle=allow_pickle,
+        overwrite=overwrite,
+        command=wish.command(allow_pickle=allow_pickle),
+        keep_going=keep_going,
+        fail_fast=not keep_going,
+        workers=workers,
+        memory_limit=shared.limit_bytes(memory_limit),
     )
     here = Path.cwd()
     text = engine.draft_workflow(wish, options, here)
@@ -86,6 +97,12 @@ def convert(
     if save_workflow is not None:
         engine.save_workflow(wish, options, save_workflow)
     place = Place(here / "convert.yaml", here, text)
+    if dry_run:
+        from olivelike.cli.plan import show_plan
+
+        write("")
+        show_plan(place, options, json)
+        return
     if json:
         from olivelike.cli.json_lines import JsonLines
 
@@ -95,5 +112,14 @@ def convert(
     from olivelike.cli.run_display import RunDisplay
 
     write("")
-    with RunDisplay(live=sys.stdout.isatty()) as display:
+    with RunDisplay(live=sys.stdout.isatty(), fail_fast=options.fail_fast) as display:
         display.summarise(engine.run(place, options, display))
+    if layout in {None, DEFAULT}:
+        write(_next_step(target, output))
+
+
+def _next_step(target: str, output: Path) -> str:
+    """Say how pictures are made, and where, if the target is not one that any machine has."""
+    name = find_target(target).name
+    where = "" if name == "cpu" else f", on a machine that has {name}"
+    return f'next{where}: olivelike generate {shlex.quote(str(output))} "a red circle"'

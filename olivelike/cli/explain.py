@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from olivelike.plan import PlannedNode
 
 _SHOWN_DIGITS = 12
+_SHOWN_MODULES = 3
 
 
 def explain(
@@ -20,6 +21,8 @@ def explain(
     node: Annotated[
         str | None, typer.Argument(metavar="NODE", help="Such as unet.convert; all nodes if none is named.")
     ] = None,
+    only: shared.Only = None,
+    until: shared.Until = None,
     overrides: shared.Overrides = None,
     plugins: shared.Plugins = None,
     allow_plugins: shared.AllowPlugins = False,
@@ -27,6 +30,9 @@ def explain(
     output: shared.Output = None,
     cache_dir: shared.CacheDir = None,
     allow_pickle: shared.AllowPickle = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Also name every module that the code of a key is over.")
+    ] = False,
     json: shared.Json = False,
 ) -> None:
     """Say why each node would run or not.
@@ -35,9 +41,10 @@ def explain(
     """
     from olivelike import engine
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.text import fitted
 
     options = shared.selection(
-        overrides, plugins, cache_dir, output, None, None, allow_pickle, loras, allow_plugins
+        overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, allow_plugins
     )
     prepared, plan = engine.plan(workflow, options)
     nodes = list(plan.nodes) if node is None else [_named(node, list(plan.nodes))]
@@ -46,14 +53,14 @@ def explain(
         return
     for planned in nodes:
         for line in _lines(planned, prepared):
-            write_line(line)
+            write_line(fitted(line))
     if node is None:
         return
-    for line in _key_lines(nodes[0]):
+    for line in _key_lines(nodes[0], verbose):
         write_line(line)
     for cause in _causes(nodes[0], list(plan.nodes)):
         for line in _lines(cause, prepared):
-            write_line(line)
+            write_line(fitted(line))
 
 
 def _named(name: str, nodes: "list[PlannedNode]") -> "PlannedNode":
@@ -131,8 +138,10 @@ def _when_stored(planned: "PlannedNode", prepared: "Prepared") -> str:
     return f" since {action.created}; it took {duration(action.seconds)}" if action else ""
 
 
-def _key_lines(planned: "PlannedNode") -> "Iterator[str]":
+def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
+    from olivelike.cli.text import count
+
     key = planned.key
     if key is None:
         return
@@ -143,4 +152,11 @@ def _key_lines(planned: "PlannedNode") -> "Iterator[str]":
     yield from (f"  named    {name}" for name in key.named)
     if key.target is not None:
         yield f"  target   {key.target['name']}"
-    yield f"  code     {key.code[:_SHOWN_DIGITS]}, over {', '.join(key.modules)}"
+    modules = list(key.modules)
+    if verbose:
+        yield f"  code     {key.code[:_SHOWN_DIGITS]}, over {count(len(modules), 'module')}"
+        yield from (f"           {name} {key.modules[name][:_SHOWN_DIGITS]}" for name in modules)
+        return
+    more = len(modules) - _SHOWN_MODULES
+    shown = ", ".join(modules[:_SHOWN_MODULES]) + (f" and {more} more (--verbose)" if more > 0 else "")
+    yield f"  code     {key.code[:_SHOWN_DIGITS]}, over {shown}"

@@ -8,13 +8,18 @@ import platform
 import sys
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from olivelike.cli import stdout
-from olivelike.errors import Interrupted, OlivelikeError
+from olivelike.errors import Interrupted, OlivelikeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_Mistake: Any = typer.BadParameter.__base__
+"""What typer raises for a command line that it can't read; it exports this kind of it alone."""
 
 READER_LEFT = 141
 """Exit status when nobody reads the output any more: what shells give for SIGPIPE."""
@@ -35,8 +40,10 @@ def exit_status() -> Iterator[Status]:
         yield status
     except SystemExit as error:
         status.code = error.code if isinstance(error.code, int) else 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         status.code = _report(Interrupted("interrupted"))
+    except _Mistake as error:
+        status.code = _refuse(error)
     except OlivelikeError as error:
         status.code = _report(error)
     except Exception as error:  # noqa: BLE001  (the last handler)
@@ -45,6 +52,17 @@ def exit_status() -> Iterator[Status]:
             f"error: {type(error).__name__}: {error}\n"
             f"  this is a bug in olivelike; please report it with the traceback in {_write_log(error)}"
         )
+
+
+def _refuse(mistake: Any) -> int:
+    """Tell what is wrong with a command line; without any argument the help is told."""
+    message, context = mistake.format_message(), mistake.ctx
+    if context is None:
+        return _report(UsageError(message))
+    if message == context.get_help():
+        stdout.write_error(message)
+        return UsageError.exit_code
+    return _report(UsageError(f"{message}\n  `{context.command_path} --help` says what it takes"))
 
 
 def _report(error: OlivelikeError) -> int:

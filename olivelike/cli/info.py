@@ -1,4 +1,4 @@
-"""`olivelike info`: what a weight file or a picture is."""
+"""`olivelike info`: what a folder, a weight file or a picture is."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,9 @@ def info(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A .safetensors, .ckpt, .pt or .bin file, or a picture.", show_default=False
+            metavar="FILE",
+            help="A .safetensors, .ckpt, .pt or .bin file, a picture, or a folder with a pipeline.",
+            show_default=False,
         ),
     ],
     hashes: Annotated[
@@ -22,12 +24,24 @@ def info(
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
-    """Say what a weight file is, or what made a picture.
+    """Say what a folder, a weight file or a picture is.
 
-    Kind and family come from what the file holds, never from its name.
+    Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
+    made of, for what, and whether it is complete.
     """
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.runtime.pictures.reading import is_picture, read_picture
+
+    if file.is_dir():
+        from olivelike.cli.folder_info import describe_folder
+
+        folder = describe_folder(file)
+        if json:
+            write_json(folder.to_json())
+            return
+        for line in folder.lines():
+            write_line(line)
+        return
 
     if is_picture(file):
         from olivelike.cli.picture_info import picture_json, picture_lines

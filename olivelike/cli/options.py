@@ -90,6 +90,24 @@ Overwrite = Annotated[
         "--overwrite", help="Replace another pipeline in the output, and files in it that were changed since."
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
+]
 AllowPickle = Annotated[
     bool,
     typer.Option(
@@ -114,6 +132,8 @@ def selection(
     allow_pickle: bool,
     loras: list[str] | None = None,
     allow_plugins: bool = False,
+    workers: int | None = None,
+    memory_limit: str | None = None,
 ) -> "Options":
     """Return the options that select and place a workflow's nodes."""
     from olivelike.cli.plugin_question import ask
@@ -130,4 +150,15 @@ def selection(
         allow_pickle=allow_pickle,
         allow_plugins=allow_plugins,
         ask_plugins=ask,
+        workers=workers,
+        memory_limit=limit_bytes(memory_limit),
     )
+
+
+def limit_bytes(memory_limit: str | None) -> int | None:
+    """Return the bytes that `--memory-limit` means."""
+    if memory_limit is None:
+        return None
+    from olivelike.store.limits import parse_size
+
+    return parse_size(memory_limit, "--memory-limit")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.help_pages import Command, Group
 from olivelike.cli.stdout import write_json, write_line
 
 if TYPE_CHECKING:
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from olivelike.registry import PassEntry, Registry
 
 app = typer.Typer(
-    help="List, describe and begin passes.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    cls=Group,
+    help="List, describe and begin passes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> None:
     """List every pass that a workflow may name."""
     from olivelike.cli.text import table
@@ -35,13 +40,13 @@ def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> No
         write_line(line)
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a pass.", show_default=False)],
     plugins: shared.Plugins = None,
     json: shared.Json = False,
 ) -> None:
-    """Describe a pass: what it does, what it reads and writes, its options."""
+    """Describe a pass: what it does, reads, writes, its options."""
     entry = load_registry(plugins).get(name)
     if json:
         write_json({**_summary(entry), "options": _options(entry)})
@@ -50,7 +55,7 @@ def show(
         write_line(line)
 
 
-@app.command()
+@app.command(cls=Command)
 def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)

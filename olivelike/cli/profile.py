@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from olivelike.profiling import NetworkProfile
 
+_SMALLEST = 64
+"""Pixels of a side."""
+
 
 def profile(
     model: Annotated[
@@ -29,13 +32,17 @@ def profile(
             help="Pictures at once; the UNet takes twice as many.",
         ),
     ] = 1,
+    pixels: Annotated[
+        str | None,
+        typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512."),
+    ] = None,
     height: Annotated[
         int | None,
-        typer.Option(
-            "--height", metavar="PIXELS", min=64, help="By default what the UNet was trained on, else 512."
-        ),
+        typer.Option("--height", metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one."),
     ] = None,
-    width: Annotated[int | None, typer.Option("--width", metavar="PIXELS", min=64, help="Likewise.")] = None,
+    width: Annotated[
+        int | None, typer.Option("--width", metavar="PIXELS", min=_SMALLEST, help="Likewise.")
+    ] = None,
     runs: Annotated[
         int, typer.Option("--runs", metavar="N", min=1, max=10_000, help="Measured runs of each network.")
     ] = 3,
@@ -61,11 +68,19 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
+    from olivelike.cli.generate_images import parse_size
     from olivelike.cli.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.errors import UsageError
     from olivelike.profiling import profile_folder
     from olivelike.report.beside import PROFILE_FILE
 
+    if pixels is not None:
+        if height is not None or width is not None:
+            raise UsageError("--size says both already; leave out --height and --width")
+        width, height = parse_size(pixels)
+        if min(width, height) < _SMALLEST:
+            raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
     writer = last_writer(model, cache_dir) if keep else None
     settings = session.session_settings(
         model,

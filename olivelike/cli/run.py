@@ -26,33 +26,29 @@ def run(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Publish complete outputs although another one failed.")
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            "--memory-limit",
-            metavar="SIZE",
-            help="What all nodes together may use, such as 8GiB; by default four fifths of what is free.",
-        ),
-    ] = None,
+    workers: shared.Workers = None,
+    memory_limit: shared.MemoryLimit = None,
     overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
-    ] = False,
+    dry_run: shared.DryRun = False,
+    json: shared.JsonLines = False,
 ) -> None:
     """Execute what is not stored, write the pipeline.
 
     With nothing to do it says so, at once.
     """
     chosen = shared.selection(
-        overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, allow_plugins
+        overrides,
+        plugins,
+        cache_dir,
+        output,
+        only,
+        until,
+        allow_pickle,
+        loras,
+        allow_plugins,
+        workers,
+        memory_limit,
     )
     if dry_run:
         if clean_cache:
@@ -61,14 +57,7 @@ def run(
 
         show_plan(workflow, chosen, json)
         return
-    chosen = dataclasses.replace(
-        chosen,
-        clean_cache=clean_cache,
-        keep_going=keep_going,
-        workers=workers,
-        memory_limit=_bytes(memory_limit),
-        overwrite=overwrite,
-    )
+    chosen = dataclasses.replace(chosen, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite)
     from olivelike import engine
 
     if json:
@@ -81,11 +70,3 @@ def run(
 
     with RunDisplay(live=sys.stdout.isatty()) as display:
         display.summarise(engine.run(workflow, chosen, display))
-
-
-def _bytes(memory_limit: str | None) -> int | None:
-    if memory_limit is None:
-        return None
-    from olivelike.store.limits import parse_size
-
-    return parse_size(memory_limit, "--memory-limit")

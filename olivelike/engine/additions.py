@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.plan import Additions, OpenedEmbedding, OpenedLora
 from olivelike.plan.additions import token_table_shape
+from olivelike.similar_paths import did_you_mean_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,7 +78,8 @@ def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
         return fetch_hub_file(ref.hub, ref.name, ref.revision)
     assert ref.path is not None
     if not ref.path.exists():
-        raise SourceError(f"{ref.path}: no such file; check the path, or name a hub id as `OWNER/NAME/FILE`")
+        remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
+        raise SourceError(f"{ref.path}: no such file; {remedy}")
     return ref.path, {"kind": "file", "path": str(ref.path)}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from olivelike.plan import Additions, Node, Plan
+    from olivelike.plan.forecast import Forecast
     from olivelike.registry.allowed_plugins import Ask
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Output, Source
@@ -32,6 +34,8 @@ _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
 _HISTORY = 20
 """How many earlier runs of a workflow are looked at to explain a miss."""
+_RECENT = 40
+"""How many earlier runs of any workflow tell how long nodes take."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Options:
     until: str | None = None
     keep_going: bool = False
     """Publish the outputs that are complete although another one failed."""
+    fail_fast: bool = False
+    """Stop everything as soon as a node failed; by default what does not need it goes on."""
     workers: int | None = None
     """Worker processes; by default one per core, four at most."""
     memory_limit: int | None = None
@@ -68,21 +74,40 @@ class History:
     """Run records of one workflow, newest first, read when first looked at."""
 
     def __init__(self, store: Store, workflow: str) -> None:
-        self._store = store
+        self._unread = store.runs()
+        self._read: list[dict[str, Any]] = []
         self._workflow = workflow
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._records)
 
+    def recent(self) -> Iterator[dict[str, Any]]:
+        """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
+        from olivelike.environment import host
+
+        here = _machine(host())
+        latest = islice(self._of_any_workflow(), _RECENT)
+        return (record for record in latest if _machine(record.get("host")) == here)
+
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for record in self._store.runs():
-            if record.get("workflow") == self._workflow:
-                found.append(record)
-            if len(found) == _HISTORY:
-                break
-        return found
+        mine = (record for record in self._of_any_workflow() if record.get("workflow") == self._workflow)
+        return list(islice(mine, _HISTORY))
+
+    def _of_any_workflow(self) -> Iterator[dict[str, Any]]:
+        """Yield every record, newest first; each is read once."""
+        for number in count():
+            if number == len(self._read):
+                record = next(self._unread, None)
+                if record is None:
+                    return
+                self._read.append(record)
+            yield self._read[number]
+
+
+def _machine(host: Any) -> Any:
+    """Return what does not change when the system is brought up to date."""
+    return {**host, "release": None} if isinstance(host, dict) else None
 
 
 @dataclass
@@ -105,6 +130,23 @@ class Prepared:
     def plan(self) -> Plan:
         """Compute the plan; nothing changes."""
         return make_plan(self.nodes, self.resolver(), self.source, self.history)
+
+    def workers(self) -> int:
+        """Return how many nodes run at once."""
+        return self.options.workers or min(4, os.cpu_count() or 1)
+
+    def memory_limit(self) -> int:
+        """Return how much memory all nodes together may be expected to use now, in bytes."""
+        from olivelike.executor.memory import default_limit
+
+        return self.options.memory_limit or default_limit()
+
+    def forecast(self) -> Forecast:
+        """Return how long nodes are expected to take, from what earlier runs took."""
+        from olivelike.plan.forecast import Forecast
+
+        recent = self.history.recent()
+        return Forecast(self.nodes, self.source, recent, self.workers(), self.memory_limit())
 
 
 def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:

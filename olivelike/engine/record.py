@@ -39,6 +39,7 @@ def run_record(
         "host": host(),
         "node_results": {node.id: node.status for node in nodes},
         "nodes_total": result.nodes,
+        "elements": {name: found.elements for name, found in prepared.source.checkpoints.items()},
         "nodes": [_node(by_id[node.id], node) for node in nodes],
         "loras": [_lora(opened) for opened in prepared.additions.loras],
         "embeddings": [_embedding(opened) for opened in prepared.additions.embeddings],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -115,7 +114,10 @@ class _Run:
 
     def run(self) -> RunResult:
         loaded = self._prepared.workflow.workflow
-        self._emit("run_started", workflow=loaded.name, run_id=self._id, nodes=len(self._prepared.nodes))
+        node_ids = [node.id for node in self._prepared.nodes]
+        self._emit(
+            "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids
+        )
         warning = self._prepared.source.origin.get("warning")
         if warning:
             self._emit("warning", message=warning)
@@ -228,7 +230,6 @@ class _Run:
         self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool
     ) -> Execution:
         from olivelike.executor.executor import Executor
-        from olivelike.executor.memory import default_limit
 
         prepared, options = self._prepared, self._options
         self._executor = Executor(
@@ -241,12 +242,14 @@ class _Run:
             run_id=self._id,
             staging=stagings.folders,
             history=prepared.history,
-            workers=options.workers or min(4, os.cpu_count() or 1),
-            memory_limit=options.memory_limit or default_limit(),
+            workers=prepared.workers(),
+            memory_limit=prepared.memory_limit(),
+            forecast=prepared.forecast(),
             listener=self._listener,
             root=root,
             force=options.clean_cache and force,
             began=self._start,
+            fail_fast=options.fail_fast,
         )
         return self._executor.run()
 

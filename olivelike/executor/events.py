@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 EventName = Literal[
     "run_started",
+    "run_progress",
     "node_waiting",
     "node_hit",
     "node_started",
     "node_progress",
+    "node_running",
     "node_finished",
     "node_failed",
     "node_skipped",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import queue
 import time
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import DamagedError, PassError
 from olivelike.executor.events import Event
-from olivelike.executor.job import Job
+from olivelike.executor.job import Job, checkpoint_input, embedding_inputs, lora_inputs
 from olivelike.executor.memory import MemoryWatch, resident
 from olivelike.executor.pool import Pool
+from olivelike.executor.telling import Teller
 from olivelike.plan import Resolution, estimate, judge
 from olivelike.store import Action
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from olivelike.executor.events import EventName, Listener
     from olivelike.executor.pool import Answer, Worker
     from olivelike.plan import Additions, Key, Node, Resolver
-    from olivelike.sources import Checkpoint, PipelineSource
+    from olivelike.plan.forecast import Forecast
+    from olivelike.sources import PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
 
@@ -32,8 +33,9 @@ Status = Literal["hit", "executed", "failed", "skipped"]
 
 _HEAVY = {"torch", "diffusers"}
 """Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
-_POLL_SECONDS = 0.1
-"""Windows can't interrupt a wait without an end."""
+_POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
+"""How long to wait for an answer before looking again: while other runs or files are waited for, and otherwise.
+A wait without an end can't be interrupted on Windows."""
 _REUSE_BELOW = 700 << 20
 """A worker that holds more than this is replaced before a job that needs no heavy library."""
 
@@ -101,22 +103,25 @@ class Executor:
         history: Iterable[Mapping[str, Any]],
         workers: int,
         memory_limit: int,
+        forecast: Forecast,
         listener: Listener,
         root: Root | None,
         force: bool,
         began: float,
+        fail_fast: bool,
     ) -> None:
         """Set up.
 
-        `force` drops stored results in place of using them, `root` is that of a store that may be written, and `began`
-        is when the run did (`perf_counter`).
+        `force` drops stored results in place of using them, `root` is that of a store that may be written, `began` is
+        when the run did (`perf_counter`), `fail_fast` stops all at the first failure.
         """
         self._nodes = {node.id: node for node in nodes}
         self._workflow, self._source, self._additions = workflow, source, additions
         self._store, self._resolver = store, resolver
         self._run_id, self._staging, self._history = run_id, staging, history
         self._memory_limit, self._listener, self._root, self._force = memory_limit, listener, root, force
-        self._began = began
+        self._began, self._fail_fast = began, fail_fast
+        self._teller = Teller(self._nodes, forecast, listener)
         self._pool = Pool(workers, store.log_path(run_id, "workers"))
         self._memory = MemoryWatch(self._pool)
         self._results: dict[str, NodeResult] = {}
@@ -136,14 +141,31 @@ class Executor:
         try:
             self._advance()
             while self._running or self._waiting:
+                self._teller.tell(self._results)
                 self._receive()
-                self._advance()
+                if not self._gives_up():
+                    self._advance()
         finally:
             self._memory.stop()
             self._pool.close()
+            if self._fail_fast:
+                self._store.sweep()  # What was ended in the middle leaves temporary files.
             for running in self._running.values():
                 _release(running)
         return self.execution
+
+    def _gives_up(self) -> bool:
+        """Skip all that has not ended, and end what runs, if something failed and that is to stop everything."""
+        failed = [result.id for result in self._results.values() if result.status == "failed"]
+        if not failed or not self._fail_fast:
+            return False
+        for running in self._running.values():
+            _release(running)
+        self._running.clear()
+        self._waiting.clear()
+        for node in self._open_nodes():
+            self._end(node, "skipped", f"{failed[0]} failed", None)
+        return True
 
     @property
     def execution(self) -> Execution:
@@ -228,7 +250,7 @@ class Executor:
                 return True
         self._running[worker] = _Running(node, resolution, reason, lock, memory, time.perf_counter())
         self._memory.begin(worker.pid)
-        self._emit("node_started", node, reason=reason)
+        self._emit("node_started", node, reason=reason, expected_seconds=self._teller.begin(node.id))
         worker.send(self._job(node, resolution))
         return True
 
@@ -254,7 +276,7 @@ class Executor:
             }
             return Job(**common, assets=assets)
         if node.kind == "load":
-            return Job(**common, checkpoint=_described(self._source.checkpoint(node.component)))
+            return Job(**common, checkpoint=checkpoint_input(self._source.checkpoint(node.component)))
         facets = self._resolver.facets(node) or {}
         read = [digest for name, digest in facets.items() if name.rpartition(".")[2] == "weights"]
         tables = {digest: self._resolver.bound_weights(digest) for digest in read}
@@ -278,13 +300,14 @@ class Executor:
             code=resolution.key.maker if resolution.key is not None else "",
             options=node.step.instance.model_dump(mode="json"),
             target=self._workflow.workflow.target.lowering() if "target" in reads else None,
-            loras=_loras(self._additions, node.component) if "loras" in reads else [],
-            embeddings=_embeddings(self._additions, node.component) if "embeddings" in reads else [],
+            loras=lora_inputs(self._additions, node.component) if "loras" in reads else [],
+            embeddings=embedding_inputs(self._additions, node.component) if "embeddings" in reads else [],
         )
 
     def _receive(self) -> None:
-        answer = self._next_answer()
-        if answer is None:
+        try:
+            answer = self._pool.answers.get(timeout=_POLL_SECONDS if self._waiting else _TELL_SECONDS)
+        except queue.Empty:
             return
         running = self._running.get(answer.worker)
         if running is None:
@@ -303,14 +326,6 @@ class Executor:
             _release(running)
         if answer.kind == "died":
             self._pool.drop(answer.worker)
-
-    def _next_answer(self) -> Answer | None:
-        """Return what a worker said; `None` when it is time to look at the nodes that wait for something else."""
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return self._pool.answers.get(timeout=_POLL_SECONDS)
-            if self._waiting:
-                return None
 
     def _finish(self, running: _Running, answer: Answer) -> None:
         ended = time.perf_counter()
@@ -367,37 +382,6 @@ class Executor:
 
     def _emit(self, name: EventName, node: Node, **data: Any) -> None:
         self._listener(Event(name, {"node": node.id, **data}))
-
-
-def _described(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what a worker needs to know of a stored component, as JSON values."""
-    if checkpoint.graph is not None:
-        return {"component": checkpoint.component, "graph": str(checkpoint.graph)}
-    return {
-        "component": checkpoint.component,
-        "library": checkpoint.library,
-        "class_name": checkpoint.class_name,
-        "config": dict(checkpoint.config),
-        "shapes": {name: list(shape) for name, shape in checkpoint.shapes.items()},
-        "original": checkpoint.original,
-    }
-
-
-def _loras(additions: Additions, component: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "path": str(opened.file.path),
-            "weight": opened.lora.weight_of(component),
-            "adapter": opened.lora.adapter,
-        }
-        for opened in additions.loras_of(component)
-    ]
-
-
-def _embeddings(additions: Additions, component: str) -> list[dict[str, Any]]:
-    return [
-        {"path": str(opened.path), "token": opened.token} for opened in additions.embeddings_of(component)
-    ]
 
 
 def _release(running: _Running) -> None:

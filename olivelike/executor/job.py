@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from olivelike.plan import Additions
+    from olivelike.sources import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -59,3 +63,36 @@ class Done:
     seconds: float = 0.0
     memory_before_bytes: int = 0
     """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""
+
+
+def checkpoint_input(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a worker needs to know of a stored component, as JSON values."""
+    if checkpoint.graph is not None:
+        return {"component": checkpoint.component, "graph": str(checkpoint.graph)}
+    return {
+        "component": checkpoint.component,
+        "library": checkpoint.library,
+        "class_name": checkpoint.class_name,
+        "config": dict(checkpoint.config),
+        "shapes": {name: list(shape) for name, shape in checkpoint.shapes.items()},
+        "original": checkpoint.original,
+    }
+
+
+def lora_inputs(additions: Additions, component: str) -> list[dict[str, Any]]:
+    """Return the LoRAs of a component as JSON values."""
+    return [
+        {
+            "path": str(opened.file.path),
+            "weight": opened.lora.weight_of(component),
+            "adapter": opened.lora.adapter,
+        }
+        for opened in additions.loras_of(component)
+    ]
+
+
+def embedding_inputs(additions: Additions, component: str) -> list[dict[str, Any]]:
+    """Return the textual inversions of a component as JSON values."""
+    return [
+        {"path": str(opened.path), "token": opened.token} for opened in additions.embeddings_of(component)
+    ]

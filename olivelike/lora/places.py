@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.lora.settings import CONFIG_NAME
+from olivelike.similar_paths import did_you_mean_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,8 @@ def find_files(path: Path, adapter: str | None) -> Place:
             raise SourceError(f"{path}: a LoRA file ends in {', '.join(_SUFFIXES)}; check the path")
         return Place(path, _config_beside(path), adapter)
     if not path.is_dir():
-        raise SourceError(f"{path}: no such file or folder; check the path of the LoRA")
+        remedy = did_you_mean_path(path, "check the path of the LoRA")
+        raise SourceError(f"{path}: no such file or folder; {remedy}")
     weights = _weights_in(path)
     if weights is not None:
         return Place(weights, _config_beside(weights), adapter)

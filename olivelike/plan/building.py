@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -77,9 +78,8 @@ def _chains(
         nodes += chain[: _length(chain, until)]
         if until is not None:
             continue
-        for index, output in enumerate(outputs):
+        for output, suffix in zip(outputs, _suffixes(outputs), strict=True):
             if _holds(output, component, workflow):
-                suffix = f".{index + 1}" if len(outputs) > 1 else ""
                 nodes += _ending(chain[: _length(chain, output.until)], output, suffix, workflow)
     wants_assets = until is None or tokenizers
     return (*networks, *([assets] if wants_assets else []), *tokenizers)
@@ -95,6 +95,23 @@ def _with_tokenizers(workflow: LoadedWorkflow, outputs: Sequence[Output]) -> dic
                 position = chains[encoder][0].position
                 chains.setdefault(tokenizer, (Step(ONNX_TOKENIZER, entry.cls(), position),))
     return chains
+
+
+def _suffixes(outputs: Sequence[Output]) -> list[str]:
+    """Return how the nodes of each output are told apart, such as `@ship-optimum`: by as few folders as that takes."""
+    if len(outputs) == 1:
+        return [""]
+    longest = max(len(output.path.parts) for output in outputs)
+    for length in range(1, longest + 1):
+        names = [_plain("-".join(output.path.parts[-length:])) for output in outputs]
+        if len(set(names)) == len(names):
+            return [f"@{name}" for name in names]
+    return [f"@{number}" for number in range(1, len(outputs) + 1)]
+
+
+def _plain(name: str) -> str:
+    """Return a folder's name without what is special in ids, paths and shells."""
+    return re.sub(r"[^\w.+-]+", "-", name)
 
 
 def _holds(output: Output, component: str, workflow: LoadedWorkflow) -> bool:

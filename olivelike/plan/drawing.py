@@ -17,6 +17,8 @@ _COLOURS: Mapping[str, str] = {
 }  # fmt: skip
 _UNKNOWN = "#e8e8e8"
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 200, 44, 36
+_LETTER = 6.6
+"""About how wide a letter of the first line is."""
 
 
 def to_mermaid(plan: Plan) -> str:
@@ -24,7 +26,9 @@ def to_mermaid(plan: Plan) -> str:
     lines = ["flowchart LR"]
     for component, nodes in plan.by_component().items():
         lines.append(f"  subgraph {component}")
-        lines += [f'    {_identifier(p.node.id)}["{p.node.name}<br/>{p.status}"]:::{p.status}' for p in nodes]
+        lines += [
+            f'    {_identifier(p.node.id)}["{p.node.label}<br/>{p.status}"]:::{p.status}' for p in nodes
+        ]
         lines.append("  end")
     lines += [
         f"  {_identifier(p.node.parent)} --> {_identifier(p.node.id)}" for p in plan.nodes if p.node.parent
@@ -43,7 +47,7 @@ def to_dot(plan: Plan) -> str:
     for component, nodes in plan.by_component().items():
         lines.append(f'  subgraph "cluster_{component}" {{ label="{component}";')
         lines += [
-            f'    "{p.node.id}" [label="{p.node.name}\\n{p.status}", fillcolor="{_COLOURS[p.status]}"];'
+            f'    "{p.node.id}" [label="{p.node.label}\\n{p.status}", fillcolor="{_COLOURS[p.status]}"];'
             for p in nodes
         ]
         lines.append("  }")
@@ -54,7 +58,7 @@ def to_dot(plan: Plan) -> str:
 def to_svg(plan: Plan) -> str:
     """Return an SVG picture: a row per component, a column per depth of its chain."""
     return draw_svg(
-        Box(p.node.id, p.node.component, p.node.name, p.node.parent, p.status, p.status, p.reason)
+        Box(p.node.id, p.node.component, p.node.label, p.node.parent, p.status, p.status, p.reason)
         for p in plan.nodes
     )
 
@@ -78,8 +82,10 @@ class Box:
 def draw_svg(boxes: Iterable[Box]) -> str:
     """Return an SVG picture of boxes, parents first: a row per component, a column per depth of its chain."""
     rows: dict[str, list[Box]] = {}
+    wide = _BOX_WIDTH
     for box in boxes:
         rows.setdefault(box.component, []).append(box)
+        wide = max(wide, 16 + round(_LETTER * len(_title(box))))
     places: dict[str, tuple[int, int]] = {}
     drawn: list[str] = []
     row = 0
@@ -91,12 +97,12 @@ def draw_svg(boxes: Iterable[Box]) -> str:
             line = row + used.get(column, 0)
             used[column] = used.get(column, 0) + 1
             places[box.id] = (column, line)
-            drawn.append(_box(box, column, line))
+            drawn.append(_box(box, column, line, wide))
         row += max(used.values(), default=1)
     parents = [(box.parent, box.id) for chain in rows.values() for box in chain]
-    arrows = [_arrow(places[start], places[end]) for start, end in parents if start in places]
+    arrows = [_arrow(places[start], places[end], wide) for start, end in parents if start in places]
     columns = 1 + max((column for column, _ in places.values()), default=0)
-    width, height = columns * (_BOX_WIDTH + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
+    width, height = columns * (wide + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">'
@@ -116,25 +122,29 @@ def _identifier(node_id: str | None) -> str:
     return re.sub(r"\W", "_", node_id or "")
 
 
-def _corner(place: tuple[int, int]) -> tuple[int, int]:
+def _title(box: Box) -> str:
+    return f"{box.component} · {box.name}"
+
+
+def _corner(place: tuple[int, int], wide: int) -> tuple[int, int]:
     column, line = place
-    return _GAP + column * (_BOX_WIDTH + _GAP), _GAP + line * (_BOX_HEIGHT + _GAP)
+    return _GAP + column * (wide + _GAP), _GAP + line * (_BOX_HEIGHT + _GAP)
 
 
-def _box(box: Box, column: int, line: int) -> str:
-    x, y = _corner((column, line))
-    shape = f'x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6"'
+def _box(box: Box, column: int, line: int, wide: int) -> str:
+    x, y = _corner((column, line), wide)
+    shape = f'x="{x}" y="{y}" width="{wide}" height="{_BOX_HEIGHT}" rx="6"'
     return (
         f'<g class="{escape(box.status)}"><title>{escape(box.reason)}</title>'
         f'<rect {shape} fill="{_COLOURS.get(box.status, _UNKNOWN)}" stroke="#666"/>'
-        f'<text x="{x + 8}" y="{y + 18}">{escape(f"{box.component} · {box.name}")}</text>'
+        f'<text x="{x + 8}" y="{y + 18}">{escape(_title(box))}</text>'
         f'<text x="{x + 8}" y="{y + 35}" fill="#444">{escape(box.note)}</text></g>'
     )
 
 
-def _arrow(start: tuple[int, int], end: tuple[int, int]) -> str:
-    (x1, y1), (x2, y2) = _corner(start), _corner(end)
+def _arrow(start: tuple[int, int], end: tuple[int, int], wide: int) -> str:
+    (x1, y1), (x2, y2) = _corner(start, wide), _corner(end, wide)
     return (
-        f'<line x1="{x1 + _BOX_WIDTH}" y1="{y1 + _BOX_HEIGHT // 2}" x2="{x2}" y2="{y2 + _BOX_HEIGHT // 2}" '
+        f'<line x1="{x1 + wide}" y1="{y1 + _BOX_HEIGHT // 2}" x2="{x2}" y2="{y2 + _BOX_HEIGHT // 2}" '
         'stroke="#666" marker-end="url(#tip)"/>'
     )

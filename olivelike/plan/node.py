@@ -40,7 +40,7 @@ class Node:
     """
 
     id: str
-    """`unet.convert`; `unet.materialize` carries the output's index if there are several."""
+    """`unet.convert`; `unet.materialize@ship`, with the output's name, if there are several. It is in no key."""
     component: str
     kind: Kind
     parent: str | None
@@ -52,6 +52,11 @@ class Node:
     def name(self) -> str:
         """The step's own name: that of its pass, or `load` or `materialize`."""
         return self.step.pass_name if self.step is not None else self.kind
+
+    @property
+    def label(self) -> str:
+        """The id without the component: `convert`, `fuse.2`, `materialize@ship`."""
+        return self.id.removeprefix(f"{self.component}.")
 
     @property
     def file_names(self) -> dict[str, str]:

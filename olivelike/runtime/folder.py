@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
+from olivelike.similar_paths import did_you_mean_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,7 +117,8 @@ def open_folder(path: Path) -> PipelineFolder:
         SourceError: if it is no such folder, a part that every picture needs is missing, or a file is damaged.
     """
     if not path.is_dir():
-        raise SourceError(f"{path}: no such folder; name one that `olivelike run` wrote")
+        remedy = did_you_mean_path(path, "name one that `olivelike run` wrote")
+        raise SourceError(f"{path}: no such folder; {remedy}")
     if not (path / _INDEX_FILE).is_file():
         raise SourceError(
             f"{path}: has no {_INDEX_FILE}, so it is no pipeline; name one that `olivelike run` wrote"

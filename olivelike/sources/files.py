@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import SourceError
+from olivelike.similar_paths import did_you_mean_path
 from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ class FolderFiles:
             SourceError: if it does not exist.
         """
         if not root.is_dir():
-            raise SourceError(
-                f"{root}: no such folder or file; check `source:`, or download the pipeline into it with "
-                f"`hf download REPO --local-dir {root}`",
+            otherwise = (
+                f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
             )
+            raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
         remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"
         return cls(root, str(root), remedy, {"kind": "folder", "path": str(root.resolve())})
 

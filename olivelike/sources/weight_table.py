@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
+from olivelike.similar_paths import did_you_mean_path
+from olivelike.sources.file_kinds import no_weight_file
 from olivelike.sources.safetensors_header import Header, read_header
 from olivelike.untrusted import open_file
 
@@ -35,7 +37,8 @@ def read_weight_table(
             start = file.read(4)
             size = file.seek(0, 2)
     except OSError as error:
-        raise SourceError(f"{path}: can't be read: {error.strerror}; check its name") from error
+        remedy = did_you_mean_path(path, "check its name")
+        raise SourceError(f"{path}: can't be read: {error.strerror}; {remedy}") from error
     if start == b"GGUF":
         raise SourceError(f"{path}: this is a GGUF file, which is not supported; get the .safetensors file")
     if start.startswith(_PICKLES):
@@ -45,4 +48,6 @@ def read_weight_table(
                 "--allow-pickle if you trust this one",
             )
         return Header(read_pickle(path), {}, size)
+    if (other := no_weight_file(path)) is not None:
+        raise SourceError(f"{path}: {other}")
     return read_header(path)

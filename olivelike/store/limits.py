@@ -8,12 +8,12 @@ import re
 from olivelike.errors import UsageError
 
 VARIABLE = "OLIVELIKE_CACHE_SIZE"
-DEFAULT_BYTES = 20 << 30
+DEFAULT_BYTES = 20 * 1000**3
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B?|B)?", re.IGNORECASE)
 
 
 def size_limit() -> int:
-    """Return the cap in bytes: `$OLIVELIKE_CACHE_SIZE`, else 20 GiB.
+    """Return the cap in bytes: `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
 
     Raises:
         UsageError: if the variable holds no size.
@@ -23,7 +23,7 @@ def size_limit() -> int:
 
 
 def parse_size(text: str, where: str) -> int:
-    """Return the bytes that a text such as `500 MB`, `20GiB` or `1048576` means.
+    """Return the bytes that a text such as `500 MB`, `20GB` or `1048576` means.
 
     Args:
         text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
@@ -34,7 +34,7 @@ def parse_size(text: str, where: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"{where}: {text!r} is no size; write a number and a unit, such as 20GiB or 500MB")
+        raise UsageError(f"{where}: {text!r} is no size; write a number and a unit, such as 20GB or 500MB")
     number, prefix, binary = match.groups()
     power = " KMGT".index((prefix or " ").upper())
     return int(float(number) * (1024 if binary else 1000) ** power)

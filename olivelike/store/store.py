@@ -244,7 +244,7 @@ class Store:
         """Remove leftovers, then the least recently used results until the store fits.
 
         Args:
-            max_bytes: the cap; `None` for `$OLIVELIKE_CACHE_SIZE`, else 20 GiB.
+            max_bytes: the cap; `None` for `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
             grace_seconds: objects that no action refers to are left alone for so long.
         """
         from olivelike.store.limits import size_limit

@@ -37,12 +37,20 @@ TARGETS: Final[Mapping[str, Target]] = {
 }
 """All targets by name."""
 
-ALIASES: Final[Mapping[str, str]] = {"rocm": "migraphx"}
-"""Older names; the ROCm provider left ONNX Runtime in 1.23."""
+ALIASES: Final[Mapping[str, str]] = {
+    "dml": "directml", "trt": "tensorrt", "nvidia": "cuda", "intel": "openvino", "rocm": "migraphx",
+}  # fmt: skip
+"""Other names, and the targets that they mean; the ROCm provider left ONNX Runtime in 1.23."""
+
+_SEVERAL: Final[Mapping[str, str]] = {
+    "gpu": "cuda (NVIDIA), directml (Windows), migraphx (AMD), openvino (Intel)",
+    "amd": "directml (Windows), migraphx (Linux)",
+}
+"""Names that may mean several targets."""
 
 
 def find_target(name: str) -> Target:
-    """Return the target called `name`, or by an older name of it.
+    """Return the target called `name`, or by another name of it.
 
     Raises:
         UsageError: for an unknown name; the message has the nearest known one.
@@ -50,7 +58,9 @@ def find_target(name: str) -> Target:
     target = TARGETS.get(ALIASES.get(name, name))
     if target is not None:
         return target
-    nearest = difflib.get_close_matches(name, [*TARGETS, *ALIASES], n=1)
+    if several := _SEVERAL.get(name.lower()):
+        raise UsageError(f"{name!r} may mean several targets; say which: {several}")
+    nearest = difflib.get_close_matches(name.lower(), [*TARGETS, *ALIASES], n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known targets: {', '.join(TARGETS)}"
     raise UsageError(f"unknown target {name!r}; {hint}")
 

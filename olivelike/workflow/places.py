@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import WorkflowError
 from olivelike.registry.nearest import did_you_mean
 from olivelike.registry.text_paths import absolute, exists
+from olivelike.similar_paths import did_you_mean_path
 
 if TYPE_CHECKING:
     from olivelike.workflow.loader import LoadedWorkflow
@@ -50,7 +51,8 @@ def find_workflow(ref: str, folder: Path | None = None) -> Place:
         return Place(_shipped_folder() / f"{ref}.yaml", Path.cwd())
     if exists(path):
         raise WorkflowError(f"{ref} is a folder; name a workflow file in it")
-    nearest = did_you_mean(Path(ref).stem, shipped_names(), "shipped workflows")
+    shipped = did_you_mean(Path(ref).stem, shipped_names(), "shipped workflows")
+    nearest = did_you_mean_path(path, shipped) if path.suffix or path.parent != Path.cwd() else shipped
     raise WorkflowError(f"there is no workflow file {path}, and none called {ref!r} is shipped; {nearest}")
 
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from olivelike.cli.app import COMMANDS
+from olivelike.cli.help_pages import GROUPS as HELP_GROUPS
 
 GROUPS = {"passes": ["list", "show", "new"], "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin"]}
 PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUPS.items() for name in names]
@@ -15,8 +17,10 @@ PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUP
 def test_help_lists_every_command_with_its_purpose(cli):
     result = cli("--help")
     assert result.status == 0
-    listed = re.findall(r"^  ([a-z-]+)  +(\S.*)$", result.out.partition("Commands:")[2], re.MULTILINE)
+    groups = result.out.partition("\nMake:")[2]
+    listed = re.findall(r"^  ([a-z-]+)  +(\S.*)$", groups, re.MULTILINE)
     assert [name for name, _ in listed] == list(COMMANDS)
+    assert re.findall(r"^(\S.*):$", groups, re.MULTILINE) == [*list(HELP_GROUPS)[1:], "Example"]
     assert not [purpose for _, purpose in listed if purpose.endswith("...")]
 
 
@@ -31,10 +35,47 @@ def test_every_command_describes_itself_and_each_of_its_options(cli, path):
     assert not undescribed
 
 
+@pytest.mark.parametrize("path", [[], *PATHS], ids=" ".join)
+def test_every_help_ends_with_an_example_that_the_command_understands(cli, path):
+    text = cli(*path, "--help").out
+    *_, title, example = text.splitlines()
+    assert title == "Example:"
+    words = shlex.split(example)
+    assert words[: len(path) + 1] == ["olivelike", *path]
+    named = path or [words[1]]
+    known = cli(*named, *([words[2]] if named[0] in GROUPS and len(named) == 1 else []), "--help").out
+    assert not [word for word in words if word.startswith("-") and f"{word} " not in known.replace(",", " ")]
+    assert "{" not in text.partition("\n")[0]
+
+
+def test_the_help_of_a_group_shows_whole_sentences(cli):
+    for group in GROUPS:
+        assert "..." not in cli(group, "--help").out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run",), "error: Missing argument 'WORKFLOW'.\n  `olivelike run --help` says what it takes\n"),
+        (("run", "x", "--onyl", "unet"), "error: No such option: --onyl"),
+        (("run", "x", "--workers", "two"), "error: Invalid value for '--workers': "),
+        (
+            ("cache", "sise"),
+            "error: No such command 'sise'. Did you mean 'size'?\n  `olivelike cache --help`",
+        ),
+    ],
+)
+def test_a_command_line_that_can_not_be_read_is_an_error_like_any_other(cli, words, said):
+    result = cli(*words)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(said)
+
+
 def test_no_command_shows_the_help_and_ends_with_status_2(cli):
     result = cli()
     assert result.status == 2
-    assert "Commands:" in result.out + result.err
+    assert "\nMake:\n" in result.out + result.err
+    assert "error:" not in result.err
 
 
 def test_a_mistyped_command_gets_a_suggestion(cli):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ def stored_object() -> Path:
 
 def test_ls_lists_each_result(project, cli):
     out = cli("cache", "ls").out
-    assert out.splitlines()[0].split() == ["key", "pass", "bytes", "last", "used"]
-    assert " label " in out
+    assert out.splitlines()[0].split() == ["key", "node", "workflow", "size", "last", "used"]
+    assert " text_encoder.label " in out
     results = json.loads(cli("cache", "ls", "--json").out)
     assert out.splitlines()[-1] == f"{len(results)} results"
     label = next(result for result in results if result["inputs"]["pass"] == "label")
@@ -113,3 +115,21 @@ def test_a_wrong_size_ends_with_status_2(project, cli):
     result = cli("cache", "gc", "--max-size", "some")
     assert result.status == 2
     assert "--max-size" in result.err
+
+
+def test_ls_says_which_node_of_which_workflow_a_result_is(project, cli):
+    assert re.search(
+        r"^[0-9a-f]{12}  text_encoder\.label  +little  +\d", cli("cache", "ls").out, re.MULTILINE
+    )
+    text = Path("workflows/little.yaml").read_text().replace("name: little", "name: other")
+    Path("workflows/other.yaml").write_text(text.replace("models/little", "models/other"))
+    assert cli("run", "workflows/other.yaml").status == 0
+    assert re.search(r"  text_encoder\.label  +other \+1 ", cli("cache", "ls").out)
+    entries = json.loads(cli("cache", "ls", "--json").out)
+    (label,) = (entry for entry in entries if entry["inputs"]["pass"] == "label")
+    assert (label["nodes"], label["workflows"]) == (["text_encoder.label"], ["other", "little"])
+
+
+def test_a_result_whose_runs_are_forgotten_is_named_by_its_pass(project, cli):
+    shutil.rmtree("cache/runs")
+    assert re.search(r"^[0-9a-f]{12}  label  +\d", cli("cache", "ls").out, re.MULTILINE)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def test_the_plan_of_a_warm_project_has_nothing_to_run(project, cli):
     result = cli("plan", LITTLE)
     assert result.status == 0
     header, *rows = result.out.splitlines()
-    assert header.split() == ["node", "status", "writes", "memory", "why"]
+    assert header.split() == ["node", "status", "time", "writes", "memory", "why"]
     assert re.search(r"^text_encoder\.label +hit +stored$", result.out, re.MULTILINE)
     assert re.fullmatch(r"little: nothing to run, all of \d+ nodes stored", rows[-1])
 
@@ -22,7 +23,7 @@ def test_the_plan_of_a_warm_project_has_nothing_to_run(project, cli):
 def test_a_changed_option_is_named_as_the_reason(project, cli):
     result = cli("plan", LITTLE, *OTHER_TEXT)
     assert re.search(
-        r"^text_encoder\.label +miss +\S+ MB +\S+ GB +option text changed from labelled to other$",
+        r"^text_encoder\.label +miss +\S+ s +\S+ MB +\S+ GB +option text changed from labelled to other$",
         result.out,
         re.MULTILINE,
     )
@@ -31,7 +32,24 @@ def test_a_changed_option_is_named_as_the_reason(project, cli):
         result.out,
         re.MULTILINE,
     )
-    assert re.search(r"hit, 1 miss, 1 pending; about \S+ MB to write", result.out.splitlines()[-1])
+    assert re.search(
+        r"hit, 1 miss, 1 pending; less than 10 s, about \S+ MB to write", result.out.splitlines()[-1]
+    )
+
+
+def test_the_plan_says_how_long_nodes_took_before_and_where_nothing_tells(project, cli):
+    nothing_stored = ("--json", "--cache-dir", "elsewhere")
+    plan = json.loads(cli("plan", LITTLE, *nothing_stored).out)
+    assert {node["expected_seconds"] for node in plan["nodes"]} == {None}
+    assert (plan["totals"]["seconds_left"], plan["totals"]["unknown_nodes"]) == (None, 5)
+    text = cli("plan", LITTLE, "--cache-dir", "elsewhere").out
+    assert "time unknown: nothing like it has run here" in text
+    assert re.search(r"^text_encoder\.load +miss +\? ", text, re.MULTILINE)
+    shutil.rmtree("cache/actions")
+    plan = json.loads(cli("plan", LITTLE, "--json").out)
+    (convert,) = (node for node in plan["nodes"] if node["id"] == "text_encoder.convert")
+    assert 0 < convert["expected_seconds"] < plan["totals"]["seconds_left"]
+    assert plan["totals"]["unknown_nodes"] == 0
 
 
 def test_the_plan_as_json_has_every_node_and_the_totals(project, cli):
@@ -122,3 +140,30 @@ def test_a_picture_that_can_not_be_written_is_an_error_with_status_2(project, cl
     result = cli("graph", LITTLE, "--output", "no/such/folder.svg")
     assert result.status == 2
     assert result.err == "error: no/such/folder.svg can't be written: No such file or directory\n"
+
+
+def test_explain_names_few_of_a_keys_modules_unless_asked_for_all(project, cli):
+    arguments = ("explain", LITTLE, "text_encoder.convert")
+    code = next(line for line in cli(*arguments).out.splitlines() if line.startswith("  code     "))
+    assert re.fullmatch(r"  code     [0-9a-f]{12}, over \S+, \S+, \S+ and \d+ more \(--verbose\)", code)
+    found = cli(*arguments, "--verbose").out
+    count = int(re.search(r"over (\d+) modules", found)[1])
+    assert len(re.findall(r"^ {11}\S+ [0-9a-f]{12}$", found, re.MULTILINE)) == count > 3
+
+
+def test_explain_takes_the_selection_of_plan(project, cli):
+    found = cli("explain", LITTLE, "--only", "text_encoder", "--until", "convert").out
+    assert "text_encoder.convert: does not run" in found
+    assert "text_encoder.label" not in found
+
+
+def test_a_plan_fits_a_narrow_terminal(project, cli, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("plan", LITTLE, *OTHER_TEXT).out.splitlines()
+    assert lines[0].split() == ["node", "status", "time", "why"]
+    assert max(map(len, lines)) <= 80
+    (row,) = (number for number, line in enumerate(lines) if line.startswith("text_encoder.materialize"))
+    assert lines[row + 1].startswith("    ")
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "writes" in cli("plan", LITTLE, *OTHER_TEXT).out.splitlines()[0]

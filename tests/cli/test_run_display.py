@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,10 +18,15 @@ def result(*, hits: int = 0, executed: int = 0, outputs: tuple[Path, ...] = ()) 
     return RunResult("run", "ok", hits + executed, hits, executed, 79.6, 1_180_000_000, outputs)
 
 
+STARTED = {
+    "workflow": "demo", "run_id": "run", "nodes": 3, "node_ids": ["unet.load", "unet.convert", "unet.materialize"],
+}  # fmt: skip
+
+
 @pytest.fixture
 def display():
     display = RunDisplay(live=False)
-    display(Event("run_started", {"workflow": "demo", "run_id": "run", "nodes": 3}))
+    display(Event("run_started", STARTED))
     return display
 
 
@@ -54,9 +61,56 @@ def test_a_waiting_node_says_for_what(display, capsys):
     assert capsys.readouterr().out == "unet.convert waits: another run is making it\n"
 
 
-def drawn(names: list[str], *advance: tuple[str, int, int]) -> str:
+def begin(display: RunDisplay, node: str, usual: float | None, reason: str = "never run here") -> None:
+    display(Event("node_started", {"node": node, "reason": reason, "expected_seconds": usual}))
+
+
+def test_the_first_line_says_how_much_is_to_be_done_and_how_long_that_takes(display, capsys):
+    display(Event("node_hit", {"node": "unet.load", "reason": "stored"}))
+    begin(display, "unet.convert", 42.0)
+    progress = {"done": 1, "total": 3, "seconds_left": 190.0, "unknown_nodes": 1}
+    display(Event("run_progress", progress))
+    display(Event("run_progress", progress))
+    assert capsys.readouterr().out == (
+        "demo: 2 of 3 nodes to run, 1 stored; about 3 min and 1 node of unknown time\n"
+        "1 of 3  unet.convert      begins, about 40 s\n"
+    )
+
+
+def test_rows_stand_under_each_other_and_count(display, capsys):
+    ended = {"seconds": 1.25, "peak_memory_bytes": 402_000_000}
+    display(Event("node_finished", {"node": "unet.load", **ended}))
+    display(Event("node_finished", {"node": "unet.convert", **ended}))
+    display(Event("node_failed", {"node": "unet.materialize", "error": "no room\nmore", "log": "x"}))
+    assert capsys.readouterr().out.splitlines() == [
+        "1 of 3  unet.load               1.2 s  worker 402.0 MB",
+        "2 of 3  unet.convert            1.2 s  worker 402.0 MB",
+        "3 of 3  unet.materialize  failed: no room",
+    ]
+
+
+def test_where_there_is_no_terminal_a_long_node_is_spoken_of_now_and_then(display, capsys):
+    display(Event("run_progress", {"done": 0, "total": 3, "seconds_left": None, "unknown_nodes": 3}))
+    begin(display, "unet.load", None)
+    begin(display, "unet.convert", 75.0)
+    begin(display, "unet.materialize", 2.0)
+    assert capsys.readouterr().out.splitlines()[1:] == ["0 of 3  unet.convert      begins, about 1 min"]
+    for seconds in range(10, 130, 10):
+        display(Event("node_running", {"node": "unet.convert", "seconds": seconds + 0.2}))
+    display(Event("node_running", {"node": "unet.load", "seconds": 10.1}))
+    assert capsys.readouterr().out.splitlines() == [
+        "0 of 3  unet.convert      30 s so far, usually about 1 min",
+        "0 of 3  unet.convert      60 s so far, usually about 1 min",
+        "0 of 3  unet.convert      90 s so far, usually about 1 min",
+        "0 of 3  unet.load         10 s so far",
+    ]
+
+
+def drawn(names: list[str], *advance: tuple[str, int, int], width: int = 120, **run: Any) -> str:
     file = io.StringIO()
-    bars = Bars(Console(file=file, force_terminal=True, width=120, color_system=None))
+    bars = Bars("demo", Console(file=file, force_terminal=True, width=width, color_system=None))
+    if run:
+        bars.run(**run)
     for name in names:
         bars.start(name)
     for name, done, total in advance:
@@ -75,12 +129,25 @@ def test_materialize_shows_bytes_and_a_pass_a_percentage():
     assert "25 %" in text
 
 
+def test_a_line_for_the_whole_run_counts_nodes_and_says_how_long_they_still_take():
+    text = drawn(["unet.prune"], done=12, total=34, seconds_left=130.0, unknown_nodes=0)
+    assert "12 of 34 nodes, about 2 min left" in text
+    text = drawn(["unet.prune"], done=12, total=34, seconds_left=None, unknown_nodes=22)
+    assert "12 of 34 nodes\n" in re.sub(r" +\n", "\n", text.replace("\r", ""))
+
+
+def test_bytes_fit_beside_the_name_of_an_output_on_a_narrow_terminal():
+    node = "vae_decoder.materialize@ship"
+    text = drawn([node], (node, 500_000_000, 1_000_000_000), width=80)
+    assert "500.0 MB of 1.0 GB, 50 %" in text
+
+
 def test_a_node_that_reports_nothing_shows_its_time():
     assert "0.0 s" in drawn(["unet.convert"])
 
 
 def test_progress_of_a_node_that_has_ended_is_ignored():
-    bars = Bars(Console(file=io.StringIO()))
+    bars = Bars("demo", Console(file=io.StringIO()))
     bars.start("unet.convert")
     bars.end("unet.convert")
     bars.update("unet.convert", 1, 2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import jsonschema
 import pytest
@@ -69,3 +70,77 @@ def test_the_schema_accepts_what_validate_accepts(written, cli):
     without_plugin = json.loads(cli("schema").out)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(yaml.safe_load((written / LITTLE).read_text()), without_plugin)
+
+
+WRONG = """\
+source: {}
+target: cuda
+loras: [style.safetensors]
+components:
+  text_encoder: [fuse, convert, float16]
+  unet: [convert, fuse, float16]
+  vae_decoder: [float16]
+output: models/wrong
+"""
+
+
+def test_steps_in_an_order_that_suits_no_source_are_found_without_opening_one(empty_folder, cli):
+    (empty_folder / "wrong.yaml").write_text(WRONG.format("./checkpoint"))
+    result = cli("validate", "wrong.yaml")
+    assert result.status == 2
+    assert re.findall(r"^\S*wrong.yaml:(\d+):\d+: ", result.err.removeprefix("error: "), re.MULTILINE) == [
+        "5",
+        "6",
+    ]
+    assert "pass 'fuse' of text_encoder needs a graph, which no step before it makes" in result.err
+    assert "style.safetensors, and no chain has `merge_lora`" in result.err
+
+
+def test_a_checkpoint_in_one_file_needs_its_networks_converted(empty_folder, cli):
+    (empty_folder / "wrong.yaml").write_text(WRONG.format("painter.safetensors"))
+    err = cli("validate", "wrong.yaml").err
+    assert "wrong.yaml:7:17: pass 'float16' of vae_decoder needs a graph" in err
+
+
+def test_a_lora_that_is_left_out_needs_no_step(empty_folder, cli):
+    text = WRONG.format("./checkpoint").replace(
+        "[style.safetensors]", "[{file: style.safetensors, weight: 0}]"
+    )
+    (empty_folder / "right.yaml").write_text(text.replace("fuse, convert, float16", "convert, fuse, float16"))
+    assert cli("validate", "right.yaml").status == 0
+
+
+def test_validate_as_json_has_an_entry_for_each_file(written, cli):
+    result = cli("validate", LITTLE, "absent.yaml", "--json")
+    assert result.status == 2
+    right, wrong = json.loads(result.out)
+    assert right == {
+        "workflow": LITTLE, "valid": True, "error": None, "components": 1, "steps": 2, "variants": 0,
+    }  # fmt: skip
+    assert (wrong["valid"], "absent.yaml" in wrong["error"], result.err) == (False, True, "")
+
+
+@pytest.mark.parametrize(("name", "target"), [("dml", "directml"), ("trt", "tensorrt"), ("rocm", "migraphx")])
+def test_other_names_of_targets_are_understood_and_kept_nowhere(written, name, target):
+    from olivelike.workflow import load_workflow
+
+    loaded = load_workflow(LITTLE, (f"target={name}",))
+    assert loaded.workflow.target.choice()["name"] == target
+    assert loaded.workflow == load_workflow(LITTLE, (f"target={target}",)).workflow
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "gpu",
+            "'gpu' may mean several targets; say which: cuda (NVIDIA), directml (Windows), migraphx (AMD)",
+        ),
+        ("amd", "say which: directml (Windows), migraphx (Linux)"),
+        ("DirectML", "unknown target 'DirectML'; did you mean 'directml'?"),
+        ("toaster", "known targets: cpu, openvino"),
+    ],
+)
+def test_a_name_that_may_mean_several_targets_lists_them(written, cli, name, said):
+    assert said in cli("validate", LITTLE, "--set", f"target={name}").err
+    assert said in cli("convert", "x", "-t", name, "-o", "y").err

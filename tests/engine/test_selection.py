@@ -21,7 +21,10 @@ def test_an_unoptimised_pipeline_is_written_beside_the_optimised_one(project: Pr
     optimised = project.files()
     project.edit("output: models/small\n", TWO_OUTPUTS)
     project.run()
-    assert project.executed() == {"text_encoder.materialize.2", "vae_decoder.materialize.2"}
+    assert project.executed() == {
+        "text_encoder.materialize@unoptimized",
+        "vae_decoder.materialize@unoptimized",
+    }
     assert project.files() == optimised
     unoptimised = project.folder / "models" / "unoptimized"
     sizes = [

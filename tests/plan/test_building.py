@@ -50,7 +50,7 @@ def test_another_layout_puts_its_pass_between_the_chain_and_the_folder(nodes):
 
 def test_an_output_that_ends_early_is_laid_out_there(nodes):
     found = nodes("outputs: [{path: out, until: convert, layout: optimum}, {path: all}]")
-    assert (found["unet.layout.1"].parent, found["unet.materialize.2"].parent) == (
+    assert (found["unet.layout@out"].parent, found["unet.materialize@all"].parent) == (
         "unet.convert",
         "unet.fuse",
     )
@@ -68,18 +68,18 @@ def test_a_tokenizer_is_read_from_the_assets_and_written_to_each_pipeline(nodes)
     lines = "  tokenizer: [onnx_tokenizer]\noutputs: [{path: a}, {path: b, layout: a1111-dml}]"
     found = nodes(lines)
     assert [id_ for id_ in found if found[id_].component == "tokenizer"] == [
-        "tokenizer.tokenizer", "tokenizer.onnx_tokenizer", "tokenizer.materialize.1",
+        "tokenizer.tokenizer", "tokenizer.onnx_tokenizer", "tokenizer.materialize@a",
     ]  # fmt: skip
     assert found["tokenizer.tokenizer"].parent == "pipeline.assets"
     assert list(found).index("pipeline.assets") < list(found).index("tokenizer.tokenizer")
-    assert found["tokenizer.materialize.1"].file_names["model_file"] == "cliptokenizer.onnx"
+    assert found["tokenizer.materialize@a"].file_names["model_file"] == "cliptokenizer.onnx"
     assert "pipeline.assets" in nodes(lines, until="onnx_tokenizer")
 
 
 def test_a_layout_that_wants_a_tokenizer_brings_it_for_its_folder_alone(nodes):
     found = nodes("outputs: [{path: a}, {path: b, layout: csharp}]")
-    assert "tokenizer.materialize.2" in found
-    assert "tokenizer.materialize.1" not in found
+    assert "tokenizer.materialize@b" in found
+    assert "tokenizer.materialize@a" not in found
     assert "tokenizer_2.tokenizer" not in found
 
 
@@ -90,3 +90,23 @@ def test_passes_for_networks_do_not_apply_to_tokenizers(nodes):
         nodes("  tokenizer: [convert]\noutput: out")
     with pytest.raises(WorkflowError, match="pass 'onnx_tokenizer' does not apply to 'vae_decoder'"):
         nodes("  vae_decoder: [convert, onnx_tokenizer]\noutput: out")
+
+
+def test_nodes_of_several_outputs_are_named_after_their_folders(nodes):
+    found = nodes("outputs: [{path: models/plain}, {path: models/my optimum, layout: optimum}]")
+    assert "unet.materialize@plain" in found
+    assert found["unet.materialize@my-optimum"].parent == "unet.layout@my-optimum"
+    assert found["unet.materialize@my-optimum"].label == "materialize@my-optimum"
+    assert found["unet.materialize@my-optimum"].name == "materialize"
+
+
+def test_folders_of_one_name_are_told_apart_by_those_around_them(nodes):
+    found = nodes("outputs: [{path: cpu/model}, {path: gpu/model}]")
+    assert {id_ for id_ in found if id_.startswith("unet.materialize")} == {
+        "unet.materialize@cpu-model", "unet.materialize@gpu-model",
+    }  # fmt: skip
+
+
+def test_folders_that_differ_in_special_letters_alone_get_numbers(nodes):
+    found = nodes("outputs: [{path: 'a b'}, {path: 'a,b'}]")
+    assert {"unet.materialize@1", "unet.materialize@2"} <= found.keys()

@@ -15,8 +15,8 @@ def plan() -> Plan:
     load = Node("unet.load", "unet", "load", None)
     nodes = [
         (load, "hit", "stored"),
-        (Node("unet.materialize.1", "unet", "materialize", "unet.load"), "miss", "never run here"),
-        (Node("unet.materialize.2", "unet", "materialize", "unet.load"), "pending", 'a "quoted" <reason>'),
+        (Node("unet.materialize@one", "unet", "materialize", "unet.load"), "miss", "never run here"),
+        (Node("unet.materialize@two", "unet", "materialize", "unet.load"), "pending", 'a "quoted" <reason>'),
     ]
     return Plan(tuple(PlannedNode(node, status, reason, None, 0, 0) for node, status, reason in nodes))
 
@@ -40,3 +40,12 @@ def test_svg_is_well_formed_and_shows_each_node_once_in_its_own_place(plan: Plan
     boxes = [element for element in root.iter() if element.tag.endswith("rect")]
     places = {(box.get("x"), box.get("y")) for box in boxes}
     assert len(boxes) == len(places) == 3
+
+
+def test_boxes_of_two_outputs_carry_their_names_and_hold_them(plan: Plan) -> None:
+    for text in (draw(plan) for draw in FORMATS.values()):
+        assert "materialize@one" in text
+    node = Node("unet.materialize@" + "x" * 60, "unet", "materialize", None)
+    root = ET.fromstring(FORMATS["svg"](Plan((PlannedNode(node, "hit", "", None, 0, 0),))))
+    (box,) = (element for element in root.iter() if element.tag.endswith("rect"))
+    assert int(box.get("width", "0")) > 400

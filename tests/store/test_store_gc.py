@@ -254,14 +254,14 @@ def test_run_ids_sort_by_time_and_names_become_safe_paths(store: Store) -> None:
         store.put_run({"run_id": "run", "kind": "mine"})
 
 
-def test_the_cap_is_20_gib_unless_the_environment_says_otherwise(store: Store, monkeypatch) -> None:
+def test_the_cap_is_20_gb_unless_the_environment_says_otherwise(store: Store, monkeypatch) -> None:
     monkeypatch.delenv("OLIVELIKE_CACHE_SIZE", raising=False)
-    assert size_limit() == DEFAULT_BYTES == 20 * 2**30
+    assert size_limit() == DEFAULT_BYTES == 20 * 1000**3
     assert store.gc().max_bytes == DEFAULT_BYTES
     monkeypatch.setenv("OLIVELIKE_CACHE_SIZE", "1.5 MB")
     assert store.gc().max_bytes == 1_500_000
     monkeypatch.setenv("OLIVELIKE_CACHE_SIZE", "much")
-    with pytest.raises(UsageError, match=r"OLIVELIKE_CACHE_SIZE: 'much' is no size.*20GiB"):
+    with pytest.raises(UsageError, match=r"OLIVELIKE_CACHE_SIZE: 'much' is no size.*20GB"):
         store.gc()
     sizes = {"0": 0, "512": 512, "2K": 2000, "2KiB": 2048, "3mib": 3 << 20, "1T": 10**12, "7B": 7}
     assert {text: parse_size(text, "--max-size") for text in sizes} == sizes

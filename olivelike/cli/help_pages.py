@@ -1,0 +1,95 @@
+"""What `--help` shows beyond what typer writes: commands in groups, an example of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from typer.core import TyperCommand, TyperGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Make": ("run", "convert", "generate"),
+    "Measure": ("verify", "ablate", "bench", "profile"),
+    "Understand": ("plan", "explain", "graph", "report"),
+    "Look at files": ("info", "inspect", "check-client"),
+    "Write workflows and passes": ("init", "validate", "schema", "passes"),
+    "Look after the machine": ("cache", "doctor"),
+}
+"""Titles of the groups, and the names of their commands."""
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "": "olivelike convert painter.safetensors -t directml -o models/painter",
+    "run": "olivelike run sd15_cuda --set source=./my-checkpoint --output models/mine",
+    "convert": "olivelike convert painter.safetensors -t directml -o models/painter",
+    "generate": 'olivelike generate models/painter "a red circle" --steps 20 --seed 1',
+    "verify": "olivelike verify models/painter --component unet",
+    "ablate": "olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",
+    "bench": "olivelike bench models/painter --engine onnxruntime --steps 20",
+    "profile": "olivelike profile models/painter --size 512x512",
+    "plan": "olivelike plan workflows/mine.yaml --only unet",
+    "explain": "olivelike explain workflows/mine.yaml unet.fuse",
+    "graph": "olivelike graph workflows/mine.yaml --format svg --output plan.svg",
+    "report": "olivelike report --open",
+    "info": "olivelike info painter.safetensors",
+    "inspect": "olivelike inspect models/painter/unet/model.onnx --target directml",
+    "check-client": "olivelike check-client models/painter --client csharp",
+    "init": "olivelike init my-project",
+    "validate": "olivelike validate workflows/mine.yaml",
+    "schema": "olivelike schema --output workflow.schema.json",
+    "passes": "olivelike passes list",
+    "passes list": "olivelike passes list --plugin my_passes.py",
+    "passes show": "olivelike passes show float16",
+    "passes new": "olivelike passes new sharpen",
+    "cache": "olivelike cache size",
+    "cache ls": "olivelike cache ls --cache-dir my-project/cache",
+    "cache size": "olivelike cache size",
+    "cache verify": "olivelike cache verify --repair",
+    "cache gc": "olivelike cache gc --max-size 10GB",
+    "cache clear": "olivelike cache clear --yes",
+    "cache pin": "olivelike cache pin workflows/mine.yaml",
+    "cache unpin": "olivelike cache unpin mine",
+    "doctor": "olivelike doctor",
+}
+"""By the words of the command."""
+
+
+class Command(TyperCommand):
+    """A command whose help ends with an example."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the usage line's words; braces would look like a choice."""
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example."""
+        write_example(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """Commands whose help ends with an example."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the example."""
+        write_example(ctx, formatter)
+
+
+def write_example(ctx: Any, formatter: Any) -> None:
+    """Write the example of a command, on one line, so that it can be copied."""
+    example = EXAMPLES.get(" ".join(ctx.command_path.split()[1:]))
+    if example is not None:
+        formatter.write(f"\nExample:\n  {example}\n")
+
+
+def write_groups(group: TyperGroup, ctx: Any, formatter: Any) -> None:
+    """Write the commands of the program under the titles of their groups, each with its purpose."""
+    longest = max(len(name) for names in GROUPS.values() for name in names)
+    for title, names in GROUPS.items():
+        rows = []
+        for name in names:
+            command = group.get_command(ctx, name)
+            assert command is not None
+            rows.append((f"{name:<{longest}}", command.get_short_help_str(formatter.width)))
+        with formatter.section(title):
+            formatter.write_dl(rows)

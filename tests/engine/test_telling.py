@@ -1,0 +1,45 @@
+"""What an execution tells of itself while nodes run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from olivelike.executor import telling
+from olivelike.executor.events import Event
+from olivelike.plan import Node
+from olivelike.plan.forecast import Forecast
+
+
+def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(telling.time, "monotonic", lambda: clock[0])
+    nodes = [
+        Node("unet.load", "unet", "load", None),
+        Node("unet.materialize", "unet", "tokenizer", "unet.load"),
+    ]
+    runs = [
+        {
+            "elements": {"unet": 7},
+            "nodes": [{"component": "unet", "name": "load", "status": "executed", "seconds": 40.04}],
+        }
+    ]
+    source: Any = SimpleNamespace(checkpoints={"unet": SimpleNamespace(elements=7)})
+    events: list[Event] = []
+    teller = telling.Teller(
+        [node.id for node in nodes], Forecast(nodes, source, runs, 2, 1 << 40), events.append
+    )
+    assert teller.begin("unet.load") == 40.0
+    teller.tell(())
+    clock[0] += 9
+    teller.tell(())
+    assert [event.to_json() for event in events] == [
+        {"event": "run_progress", "done": 0, "total": 2, "seconds_left": 40.0, "unknown_nodes": 1}
+    ]
+    clock[0] += 2
+    teller.tell(())
+    clock[0] += 5
+    teller.tell(())
+    assert events[1:] == [Event("node_running", {"node": "unet.load", "seconds": 11.0})]
+    teller.tell(["unet.load"])
+    assert events[-1].data == {"done": 1, "total": 2, "seconds_left": None, "unknown_nodes": 1}
