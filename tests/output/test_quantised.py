@@ -61,6 +61,7 @@ class Int8Weights(Pass):
         node.graph.insert_before(node, made)
         (value,) = made.outputs
         value.name, value.dtype = f"{like.name}.{operator}", dtype or like.dtype
+        value.shape = ir.Shape(like.shape[1:] if operator in ("ReduceMax", "Div") else like.shape)
         return value
 
 
