@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.targets import Target
+
+# Its warnings quote the file as it is, steering characters among them, straight to the terminal.
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 
 _MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
 """What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _KEPT: Final = 64
 """Values up to this many bytes are kept: shapes and scalars are worth showing."""
 _MODEL_GRAPH: Final = 7
+_GRAPH_NODE: Final = 1
 _GRAPH_INITIALIZER: Final = 5
+_LONG_NODE: Final = 1 << 16
 _TENSOR_VALUES: Final = (4, 5, 6, 7, 9, 10, 11)
 
 
@@ -39,7 +41,14 @@ def read_skeleton(path: Path) -> bytes:
 
 
 def _graph(reader: WireReader, field: Field) -> bytes:
-    return _copy(reader, field.start, field.end, {_GRAPH_INITIALIZER: _tensor})
+    return _copy(reader, field.start, field.end, {_GRAPH_INITIALIZER: _tensor, _GRAPH_NODE: _node})
+
+
+def _node(reader: WireReader, field: Field) -> bytes:
+    if field.end - field.start > _LONG_NODE:
+        for _ in reader.fields(field.start, field.end):
+            pass  # They are counted; millions of attributes take gigabytes to parse.
+    return reader.read(field.start, field.end)
 
 
 def _tensor(reader: WireReader, field: Field) -> bytes:

@@ -20,7 +20,7 @@ FIXED32: Final = 5
 _CONTINUES: Final = 0x80
 _WINDOW: Final = 1 << 16
 _LONGEST_VARINT: Final = 10
-_MOST_FIELDS: Final = 1_500_000
+_MOST_FIELDS: Final = 1_000_000
 """Fields that are looked at in one file; the UNet of SDXL has some 100,000."""
 
 

@@ -133,10 +133,10 @@ def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
         before = text[: error.position].split("\n")
         position = Position(document, len(before), len(before[-1]) + 1)
         raise position.error(f"character U+{error.character:04X} is not allowed; remove it") from error
-    except ValueError as error:  # an escape beyond Unicode, a version of 5,000 digits
+    except ValueError as error:  # `chr` of an escape beyond Unicode, `int` of 5,000 digits
         mark = loader.get_mark() if loader is not None else None
         raise _at(mark, document).error(
-            f"YAML syntax error: {error}; correct it, or quote the text"
+            "YAML syntax error: an escape or number here stands for nothing; correct it"
         ) from error
     if root is None:
         return Scalar(None, Position(document, 1, 1))

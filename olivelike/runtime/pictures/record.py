@@ -93,8 +93,14 @@ def record_from_json(text: str, where: str) -> PictureRecord:
             "file again"
         )
     try:
-        return TypeAdapter(PictureRecord).validate_python(value)
+        record = TypeAdapter(PictureRecord).validate_python(value)
+        record.to_json()
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise SourceError(f"{where}: its record is damaged at {place!r}: {first['msg']}") from error
+    except ValueError as error:  # A whole number of 400 digits becomes infinity where a fraction is due.
+        raise SourceError(
+            f"{where}: its record is damaged: a number is too large; fetch the file again"
+        ) from error
+    return record
