@@ -26,7 +26,7 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
         return
-    global busy  # noqa: PLW0603  (as there is one main thread)
+    global busy
     came: list[int] = []
     numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}

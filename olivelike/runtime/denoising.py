@@ -119,7 +119,7 @@ def denoise(
 
 
 def _prepare(unet: Network, start: Start, conditions: Conditions, rows: list[int]) -> Call:
-    """Return the UNet's call, with what an inpainting UNet takes beside the latents; `rows` are the pictures of rows."""
+    """Return the UNet's call for rows of these pictures, with what an inpainting UNet takes beside the latents."""
     _, channels, height, width = start.latents.shape
     batch = len(rows)
     more = 0 if start.channels is None else start.channels.shape[1]

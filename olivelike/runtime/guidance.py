@@ -28,9 +28,7 @@ def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
     return Terms(tuple(weight for own in weights for weight in own), owners)
 
 
-def guide(
-    prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None
-) -> torch.Tensor:
+def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:
     """Combine predictions on the negative prompts and on the prompts.
 
     Args:

@@ -38,9 +38,7 @@ def test_a_negative_prompt_is_edited_too(draw):
 
 
 def test_a_step_of_a_second_order_scheduler_is_one_step(draw):
-    red, edited = (
-        draw(prompt, scheduler="Heun")[0] for prompt in ("a red circle", "a [red:blue:2] circle")
-    )
+    red, edited = (draw(prompt, scheduler="Heun")[0] for prompt in ("a red circle", "a [red:blue:2] circle"))
     equal = [bool((one == other).all()) for one, other in zip(red, edited, strict=True)]
     assert equal == [True] * 4 + [False] * 3
 
@@ -76,8 +74,11 @@ def test_prompts_taken_literally_are_neither_edited_nor_composed(pipeline, monke
 
     texts = []
     real = conditioning.encode_prompts
-    monkeypatch.setattr(
-        conditioning, "encode_prompts", lambda wanted, *more, **named: texts.extend(wanted) or real(wanted, *more, **named)
-    )  # fmt: skip
+
+    def encode(wanted, *more, **named):
+        texts.extend(wanted)
+        return real(wanted, *more, **named)
+
+    monkeypatch.setattr(conditioning, "encode_prompts", encode)
     pipeline.generate(Request(("[a|b] AND c",), steps=2, seed=1, prompt_weights=False))
     assert texts == ["[a|b] AND c", ""]

@@ -46,6 +46,8 @@ class PictureRecord:
     """With an initial picture."""
     init_image: UsedFile | None = None
     mask: UsedFile | None = None
+    fit: bool = False
+    """Whether initial picture and mask were cropped to the size's shape."""
     clip_skip: int = 0
     """Last layers of the text encoder that are left out; A1111 counts one more."""
     prompt_weights: bool = True

@@ -109,20 +109,20 @@ def _parse(text: str) -> list[_Node]:
         del frames[1:]
 
     for match in _TOKEN.finditer(text):
-        token, top = match[0], frames[-1]
-        if token in "[(":
-            frames.append(_Frame(token))
-        elif token in _PARTNER and top.bracket == _PARTNER[token]:
+        mark, top = match[0], frames[-1]
+        if mark in "[(":
+            frames.append(_Frame(mark))
+        elif mark in _PARTNER and top.bracket == _PARTNER[mark]:
             frames.pop()
-            frames[-1].parts[-1] += top.closed(token)
-        elif token in _PARTNER:
+            frames[-1].parts[-1] += top.closed(mark)
+        elif mark in _PARTNER:
             # A bracket without its partner can't stand in one that has a meaning.
             flatten()
-            frames[0].parts[-1].append(token)
-        elif token in ":|" and top.bracket:
-            top.part(token)
+            frames[0].parts[-1].append(mark)
+        elif mark in ":|" and top.bracket:
+            top.part(mark)
         else:
-            top.parts[-1].append(token)
+            top.parts[-1].append(mark)
     flatten()
     return frames[0].parts[0]
 
