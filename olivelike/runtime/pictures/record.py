@@ -46,8 +46,6 @@ class PictureRecord:
     """With an initial picture."""
     init_image: UsedFile | None = None
     mask: UsedFile | None = None
-    fit: bool = False
-    """Whether initial picture and mask were cropped to the size's shape."""
     clip_skip: int = 0
     """Last layers of the text encoder that are left out; A1111 counts one more."""
     prompt_weights: bool = True
@@ -63,6 +61,8 @@ class PictureRecord:
     """Program that made it, such as `olivelike 0.1.0`."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Further fields that A1111 wrote, as text."""
+    fit: bool = False
+    """Whether initial picture and mask were cropped to the size's shape."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
