@@ -429,9 +429,12 @@ def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_fol
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("painter.safetensors", "is a checkpoint, not an optimised folder; optimise it first: olivelike convert "
-         "painter.safetensors -t cpu -o models/painter, then olivelike generate models/painter PROMPT"),
-        ("torch", "is a checkpoint of diffusers, not an optimised folder; optimise it first: olivelike convert torch -t"),
+        (
+            "painter.safetensors",
+            ("is a checkpoint, not an optimised folder; optimise it first: olivelike convert painter.safetensors -t cpu "
+            "-o models/painter, then olivelike generate models/painter PROMPT"),
+        ),
+        ("torch", "is a checkpoint of diffusers, not an optimised folder; optimise it first: olivelike convert torch"),
         ("models/dema", "no such folder; did you mean models/demo?"),
         ("dem", "no such folder; did you mean models/demo?"),
         ("models", "has no model_index.json, so it is no pipeline; did you mean models/demo?"),

@@ -134,8 +134,11 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
 @pytest.mark.parametrize(
     ("workflow", "remedy"),
     [
-        ("painter", "olivelike convert 'my painter.safetensors' -t cpu -o {folder}_cpu, or if a workflow file made it: "
-         "olivelike run WORKFLOW --set target=cpu"),
+        (
+            "painter",
+            ("olivelike convert 'my painter.safetensors' -t cpu -o {folder}_cpu, or if a workflow file made it: "
+            "olivelike run WORKFLOW --set target=cpu"),
+        ),
         ("sd15_directml", "olivelike run WORKFLOW --set target=cpu"),
     ],
 )  # fmt: skip
