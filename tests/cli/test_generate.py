@@ -426,14 +426,16 @@ def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_fol
     assert (empty_folder / "out" / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
 
 
+CHECKPOINT = (
+    "is a checkpoint, not an optimised folder; optimise it first: olivelike convert painter.safetensors -t cpu "
+    "-o models/painter, then olivelike generate models/painter PROMPT"
+)
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        (
-            "painter.safetensors",
-            ("is a checkpoint, not an optimised folder; optimise it first: olivelike convert painter.safetensors -t cpu "
-            "-o models/painter, then olivelike generate models/painter PROMPT"),
-        ),
+        ("painter.safetensors", CHECKPOINT),
         ("torch", "is a checkpoint of diffusers, not an optimised folder; optimise it first: olivelike convert torch"),
         ("models/dema", "no such folder; did you mean models/demo?"),
         ("dem", "no such folder; did you mean models/demo?"),
