@@ -22,6 +22,7 @@ result.pictures[0].image.save("circle.png")
 | `vae`, `safety` | latents → pictures, and the check of each |
 | `result` | what comes out |
 | `session`, `settings`, `open_session` | inference engines |
+| `interruption` | ending what an engine computes, from another thread |
 | `prompts`, `schedulers`, `pictures` | A1111's prompt syntax; schedulers by name; picture files |
 """
 
