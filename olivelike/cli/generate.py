@@ -2,17 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli import session_options as session
-
-if TYPE_CHECKING:
-    from olivelike.cli.generate_display import Display
-    from olivelike.runtime import Pipeline, Request
-    from olivelike.runtime.pictures import PictureRecord, PictureWriter
 
 
 def generate(
@@ -24,7 +19,7 @@ def generate(
         list[str] | None,
         typer.Argument(
             metavar="[PROMPT]...",
-            help='What to show; weights such as "(word:1.2)" as in A1111. Each gets --num-images pictures.',
+            help='What to show, written as for A1111, such as "(word:1.2)"; @FILE or - has a job on each line.',
             show_default=False,
         ),
     ] = None,
@@ -67,7 +62,9 @@ def generate(
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed", metavar="N", help="Of the first picture; those after it count up. Drawn by default."
+            "--seed",
+            metavar="N",
+            help="Of the first picture; those after it count up. By default, or as -1, drawn.",
         ),
     ] = None,
     size: Annotated[
@@ -78,6 +75,12 @@ def generate(
             help="In pixels; by default the initial picture's, or what the UNet was trained on.",
         ),
     ] = None,
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit", help="Take the nearest size there is, and crop the initial picture to its shape."
+        ),
+    ] = False,
     init_image: Annotated[
         Path | None, typer.Option("--init-image", metavar="FILE", help="Picture to start from.")
     ] = None,
@@ -102,7 +105,7 @@ def generate(
         ),
     ] = None,
     plain_prompts: Annotated[
-        bool, typer.Option("--plain-prompts", help="Brackets and BREAK in prompts are text.")
+        bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")
     ] = False,
     loras: Annotated[
         list[str] | None,
@@ -110,6 +113,22 @@ def generate(
             "--lora",
             metavar="FILE[:WEIGHT]",
             help="Merge this LoRA in memory, no file changes: a file or hub id; may be repeated.",
+        ),
+    ] = None,
+    lora_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lora-dir",
+            metavar="DIR",
+            help="Where <lora:NAME> is looked for, then in loras/ here and beside FOLDER; may be repeated.",
+        ),
+    ] = None,
+    wildcard_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--wildcard-dir",
+            metavar="DIR",
+            help="Where the file of __NAME__ is, by default wildcards/ here; may be repeated.",
         ),
     ] = None,
     made_before: Annotated[
@@ -166,17 +185,19 @@ def generate(
 
     The same seed gives the picture that diffusers gives with torch. What made a picture is in its file.
     """
-    from dataclasses import replace
-
     from olivelike.cli.generate_display import Lines
-    from olivelike.cli.generate_images import open_image, parse_size
+    from olivelike.cli.generate_drawing import draw
+    from olivelike.cli.generate_images import find_used, open_image, parse_size
     from olivelike.cli.generate_json import JsonLines
-    from olivelike.cli.generate_record import fill_from_record, picture_record
-    from olivelike.cli.live_loras import read_live_loras
-    from olivelike.runtime import Request, open_pipeline
+    from olivelike.cli.generate_prompts import PromptLine, read_prompts
+    from olivelike.cli.generate_record import fill_from_record, picture_record, record_notes
+    from olivelike.cli.generate_work import RANDOM, drawn_seed, plan_work, unread_notes
+    from olivelike.cli.large_sizes import size_notes
+    from olivelike.cli.live_loras import LiveLoras, lora_folders
+    from olivelike.runtime import Request
     from olivelike.runtime.folder import open_folder
     from olivelike.runtime.pictures import PictureWriter, read_picture_record
-    from olivelike.runtime.settling import settle
+    from olivelike.runtime.prompts import Wildcards
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         settings = session.session_settings(
@@ -194,11 +215,16 @@ def generate(
             profile,
             inter_threads,
         )
+        before = read_picture_record(made_before) if made_before is not None else None
+        if before is not None and made_before is not None:
+            init_image = init_image or find_used(before.init_image, made_before)
+            mask = mask or find_used(before.mask, made_before)
+        lines = read_prompts(prompts or (), literal=plain_prompts)
         image, used_image = open_image(init_image) if init_image is not None else (None, None)
         painted, used_mask = open_image(mask) if mask is not None else (None, None)
         used = used_image, used_mask
         said: dict[str, Any] = {
-            "prompts": tuple(prompts) if prompts else None,
+            "prompts": tuple(line.prompt for line in lines) or None,
             "negative_prompt": negative_prompt,
             "num_images": num_images,
             "batch_size": batch_size,
@@ -207,8 +233,9 @@ def generate(
             "guidance_rescale": guidance_rescale,
             "scheduler": scheduler,
             "eta": eta,
-            "seed": seed,
+            "seed": drawn_seed() if seed == RANDOM else seed,
             "size": parse_size(size) if size is not None else None,
+            "fit": fit or None,
             "init_image": image,
             "mask": painted,
             "strength": strength,
@@ -219,56 +246,29 @@ def generate(
         }
         given = {name: value for name, value in said.items() if value is not None}
         request = Request(**{"prompts": (), **given})
-        before = read_picture_record(made_before) if made_before is not None else None
-        added = read_live_loras(loras or (), folder, allow_pickle)
         if before is not None:
-            request, notes = fill_from_record(request, frozenset(given), before, folder, used, added.files)
-            for note in notes:
-                display.note(note)
-        writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
+            request = fill_from_record(request, frozenset(given), before)
+            lines = lines or [PromptLine(before.prompt)]
         # What can't be done is told before minutes go into opening networks.
         pipeline_folder = open_folder(folder)
-        request = settle(request, pipeline_folder)
-        record = picture_record(request, pipeline_folder, used, added.files)
-        writer.require_writable(record)
-        display.opening(folder)
-        pipeline = open_pipeline(folder, settings, safety=safety, initializers=added.initializers)
-        record = replace(record, provider=pipeline.unet.session.provider)
-        display.started(pipeline, request, safety)
-        _make(pipeline, request, record, writer, display, sheet)
-
-
-def _make(
-    pipeline: "Pipeline",
-    request: "Request",
-    record: "PictureRecord",
-    writer: "PictureWriter",
-    display: "Display",
-    sheet: bool,
-) -> None:
-    """Make the pictures and write each batch as soon as it is there."""
-    from olivelike.cli.generate_record import of_picture
-    from olivelike.cli.uninterrupted import uninterrupted
-    from olivelike.errors import Interrupted
-    from olivelike.runtime import Picture, require_safe
-
-    written = 0
-    flagged: list[int] = []
-    shown: list[Picture] = []  # On the sheet; without one, pictures are held for their batch alone.
-    try:
-        for batch in pipeline.batches(request, on_step=display.step):
-            for picture in batch.pictures:
-                with uninterrupted():
-                    display.picture(picture, writer.save(picture.image, of_picture(record, picture)))
-                    written += 1
-                if picture.flagged:
-                    flagged.append(picture.first_seed)
-                if sheet:
-                    shown.append(picture)
-            display.batch(batch)
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; {written} of {len(request.jobs)} pictures are written") from None
-    if sheet:
-        images = [picture.image for picture in shown]
-        display.sheet(writer.save_sheet(images, of_picture(record, shown[0])))
-    require_safe(written, flagged, request.retry_unsafe)
+        known = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
+        wildcards = Wildcards(wildcard_dirs or [Path("wildcards")], named=bool(wildcard_dirs))
+        always = [known.named(text) for text in loras or ()]
+        works = plan_work(request, lines, pipeline_folder, wildcards, known, always)
+        if before is not None:
+            added = [lora.used for lora in works[0].loras]
+            for note in record_notes(before, folder, used, added):
+                display.note(note)
+        for note in (
+            *unread_notes(lines, request, wildcards),
+            *size_notes([work.request for work in works], pipeline_folder),
+        ):
+            display.note(note)
+        records = [
+            picture_record(work.request, pipeline_folder, used, [lora.used for lora in work.loras])
+            for work in works
+        ]
+        writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
+        for record in records:
+            writer.require_writable(record)
+        draw(folder, settings, works, records, writer, display, safety=safety, sheet=sheet)

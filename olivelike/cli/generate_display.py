@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol, Self
 from olivelike.cli.speed import Speed, SpeedColumn
 from olivelike.cli.stdout import write_error, write_line
 from olivelike.cli.text import count, duration
+from olivelike.runtime.prompts import shortened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from olivelike.runtime.denoising import Step
     from olivelike.runtime.pipeline import Pipeline
@@ -36,13 +38,13 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Something that the user should know."""
 
-    def started(self, pipeline: Pipeline, request: Request, safety: bool) -> None:
+    def started(self, pipeline: Pipeline, request: Request, safety: bool, pictures: int) -> None:
         """All is open."""
 
-    def step(self, step: Step) -> None:
-        """A step of a batch is done."""
+    def step(self, step: Step, request: Request, prompts: Sequence[str]) -> None:
+        """A step of a batch with these prompts is done."""
 
-    def picture(self, picture: Picture, path: Path) -> None:
+    def picture(self, picture: Picture, prompt: str, path: Path) -> None:
         """A picture is written."""
 
     def batch(self, batch: Batch) -> None:
@@ -58,8 +60,9 @@ class Lines:
     def __init__(self, *, live: bool) -> None:
         self._live = live
         self._progress: Progress | None = None
-        self._task: TaskID | None = None
         self._began = time.monotonic()
+        self._drawing: float | None = None
+        self._size: tuple[int, int] | None = None
         self._speed = Speed()
         self._checked = False
 
@@ -80,30 +83,48 @@ class Lines:
         """Write to standard error."""
         write_error(f"note: {text}")
 
-    def started(self, pipeline: Pipeline, request: Request, safety: bool) -> None:
+    def started(self, pipeline: Pipeline, request: Request, safety: bool, pictures: int) -> None:  # noqa: ARG002
         """Say where it runs, and whether pictures are checked."""
         assert request.size is not None
         self._checked = pipeline.checks_safety
+        self._size = request.size
         opened = duration(time.monotonic() - self._began)
         write_line(f"  on {pipeline.unet.session.provider} in {opened}, {request.size[0]}x{request.size[1]}")
         if not self._checked:
             why = "this folder has no safety checker" if safety else "the safety checker is off"
             write_line(f"  {why}: nothing looks at the pictures")
+        self._drawing = self._drawing or time.monotonic()
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step, request: Request, prompts: Sequence[str]) -> None:
         """Begin a batch, or move its bar."""
         if step.number == 1:
             self._speed = Speed()
-            again = f", attempt {step.attempt}" if step.attempt > 1 else ""
             self._drop_bar()
-            write_line(f"Batch {step.batch} of {step.batches}{again}")
+            write_line(self._title(step, request, prompts))
             if self._live:
-                self._add_bar(step.total)
+                self._add_bar(step)
         self._speed.step()
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=step.number)
+        if self._progress is not None:
+            left = self._left(step.batch - 1 + step.number / step.total, step.batches)
+            for task in self._progress.task_ids:
+                self._progress.update(task, completed=step.number, left=left)
 
-    def picture(self, picture: Picture, path: Path) -> None:
+    def _title(self, step: Step, request: Request, prompts: Sequence[str]) -> str:
+        again = f", attempt {step.attempt}" if step.attempt > 1 else ""
+        other = request.size if request.size not in (None, self._size) else None
+        sized = f", {other[0]}x{other[1]}" if other else ""
+        more = f" and {count(len(prompts) - 1, 'other')}" if len(prompts) > 1 else ""
+        return (
+            f"Batch {step.batch} of {step.batches}{again}{sized}: {shortened(prompts[0]) or 'no words'}{more}"
+        )
+
+    def _left(self, done: float, batches: int) -> str:
+        """Say how long all batches together will still take, as fast as they were until now."""
+        if batches == 1 or not self._drawing:
+            return ""
+        return f"about {duration((time.monotonic() - self._drawing) / done * (batches - done))} left for all"
+
+    def picture(self, picture: Picture, prompt: str, path: Path) -> None:  # noqa: ARG002
         """Name the file, and say if it is black."""
         self._drop_bar()
         self._tell_speed()
@@ -115,7 +136,8 @@ class Lines:
         """Say how long it took, and what passed."""
         passed = f"{batch.passed} of {count(len(batch.pictures), 'picture')}"
         checked = f"; {passed} passed the safety checker" if self._checked else ""
-        write_line(f"  done in {duration(batch.seconds)}{checked}")
+        left = self._left(batch.number, batch.total) if batch.number < batch.total else ""
+        write_line(f"  done in {duration(batch.seconds)}{checked}{f'; {left}' if left else ''}")
 
     def sheet(self, path: Path) -> None:
         """Name the file."""
@@ -128,15 +150,18 @@ class Lines:
             write_line(f"  {count(self._speed.steps, 'step')}{rate}")
         self._speed = Speed()
 
-    def _add_bar(self, total: int) -> None:
+    def _add_bar(self, step: Step) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(TextColumn(" "), *columns, SpeedColumn(self._speed), transient=True)
+        overall = TextColumn("{task.fields[left]}")
+        self._progress = Progress(
+            TextColumn(" "), *columns, SpeedColumn(self._speed), overall, transient=True
+        )
         self._progress.start()
-        self._task = self._progress.add_task("", total=total)
+        self._progress.add_task("", total=step.total, left="")
 
     def _drop_bar(self) -> None:
         if self._progress is not None:
             self._progress.stop()
-        self._progress = self._task = None
+        self._progress = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from PIL.Image import Image
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 """Pillow knows more, such as PostScript, for which it starts another program."""
+_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 _SIZE = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 
@@ -45,6 +47,36 @@ def open_image(path: Path) -> tuple[Image, UsedFile]:
         why = getattr(error, "strerror", None) or error
         raise SourceError(f"{path}: can't be read as a picture: {why}; get the file again") from error
     return image, UsedFile(path.name, hashlib.sha256(data).hexdigest())
+
+
+def find_used(used: UsedFile | None, made: Path) -> Path | None:
+    """Return the file that a picture was made from, known by its content: beside the picture, here, or in `pictures/`.
+
+    Args:
+        used: what the picture's record says of it.
+        made: the picture.
+    """
+    if used is None or used.hash is None:
+        return None
+    from olivelike.digest import digest_file
+
+    folders = dict.fromkeys((made.resolve().parent, Path.cwd(), Path.cwd() / "pictures"))
+    # One of the same name is the likeliest.
+    for path in dict.fromkeys((*(folder / used.name for folder in folders), *_pictures_in(folders))):
+        try:
+            if path.is_file() and digest_file(path) == used.hash:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def _pictures_in(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            yield from (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _SUFFIXES)
+        except OSError:
+            continue
 
 
 def parse_size(text: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from olivelike.cli.stdout import write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -49,32 +50,32 @@ class JsonLines:
         """Write `note`."""
         self._write("note", text=text)
 
-    def started(self, pipeline: Pipeline, request: Request, safety: bool) -> None:  # noqa: ARG002
+    def started(self, pipeline: Pipeline, request: Request, safety: bool, pictures: int) -> None:  # noqa: ARG002
         """Write `generate_started`."""
         assert request.size is not None
         self._write(
             "generate_started",
             provider=pipeline.unet.session.provider,
-            pictures=len(request.jobs),
+            pictures=pictures,
             width=request.size[0],
             height=request.size[1],
             seed=request.seed,
             checked=pipeline.checks_safety,
         )
 
-    def step(self, step: Step) -> None:
+    def step(self, step: Step, request: Request, prompts: Sequence[str]) -> None:  # noqa: ARG002
         """Write `step`."""
         place = {"batch": step.batch, "batches": step.batches, "attempt": step.attempt}
         self._write("step", **place, step=step.number, steps=step.total, timestep=step.timestep)
 
-    def picture(self, picture: Picture, path: Path) -> None:
+    def picture(self, picture: Picture, prompt: str, path: Path) -> None:
         """Write `picture`."""
         self._written.append(str(path))
         self._flagged += picture.flagged is True
         self._write(
             "picture",
             path=str(path),
-            prompt=picture.prompt,
+            prompt=prompt,
             seed=picture.seed,
             first_seed=picture.first_seed,
             attempts=picture.attempts,

@@ -63,6 +63,7 @@ def picture_record(
         strength=request.strength,
         init_image=used[0],
         mask=used[1],
+        fit=request.fit,
         clip_skip=request.clip_skip,
         prompt_weights=request.prompt_weights,
         model=folder.path.resolve().name,
@@ -72,36 +73,19 @@ def picture_record(
     )
 
 
-def of_picture(record: PictureRecord, picture: Picture) -> PictureRecord:
-    """Return the record of one picture."""
-    return replace(record, prompt=picture.prompt, seed=picture.seed)
+def of_picture(record: PictureRecord, picture: Picture, prompt: str) -> PictureRecord:
+    """Return the record of one picture, whose prompt is `prompt` with the tags of LoRAs."""
+    return replace(record, prompt=prompt, seed=picture.seed)
 
 
-def fill_from_record(
-    request: Request,
-    given: frozenset[str],
-    record: PictureRecord,
-    folder: Path,
-    used: tuple[UsedFile | None, UsedFile | None],
-    loras: Sequence[UsedFile],
-) -> tuple[Request, list[str]]:
+def fill_from_record(request: Request, given: frozenset[str], record: PictureRecord) -> Request:
     """Take from a picture's record what the command line does not say.
 
     Args:
         request: what the command line says.
         given: names of the request's fields that it says.
         record: of the picture to make again.
-        folder: the pipeline.
-        used: initial picture and mask that the command line names.
-        loras: named on the command line.
-
-    Returns:
-        The request, and notes on what may make the picture another one.
-
-    Raises:
-        UsageError: if the picture was made of files that are not given.
     """
-    notes = [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
     size = (record.width, record.height) if record.width and record.height else None
     # Strength without an initial picture, as A1111 writes it for its upscaling, would be refused.
     strength = record.strength if request.init_image is not None else None
@@ -115,12 +99,33 @@ def fill_from_record(
         "eta": record.eta,
         "seed": record.seed,
         "size": size,
+        "fit": record.fit,
         "strength": strength,
         "clip_skip": record.clip_skip,
         "prompt_weights": record.prompt_weights,
     }
     taken = {name: value for name, value in values.items() if name not in given and value is not None}
-    return replace(request, **taken), notes
+    return replace(request, **taken)
+
+
+def record_notes(
+    record: PictureRecord,
+    folder: Path,
+    used: tuple[UsedFile | None, UsedFile | None],
+    loras: Sequence[UsedFile],
+) -> list[str]:
+    """Return notes on what may make a picture another one than that of the record.
+
+    Args:
+        record: of the picture to make again.
+        folder: the pipeline.
+        used: initial picture and mask.
+        loras: on top of the folder.
+
+    Raises:
+        UsageError: if the picture was made of files that are not given.
+    """
+    return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
 
 
 def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
@@ -129,7 +134,8 @@ def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | 
     ):
         if before is not None and now is None:
             raise UsageError(
-                f"the picture was made from {before.name}, which is not in it; give it with {option}"
+                f"the picture was made from {before.name}, which is not in it, and no picture beside it or here has "
+                f"the same content; give it with {option}"
             )
         if before is not None and now is not None and before.hash != now.hash:
             yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"

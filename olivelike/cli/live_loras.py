@@ -1,62 +1,156 @@
-"""`--lora` for a folder that is optimised already: its initializers change in memory, and no file does."""
+"""LoRAs for a folder that is optimised already: its initializers change in memory, and no file does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
+    from olivelike.lora import LoraFile
     from olivelike.runtime.pictures import UsedFile
+    from olivelike.runtime.prompts import LoraTag
+
+    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+_SUFFIXES: Final = (".safetensors", ".pt", ".bin", ".ckpt")
+_TEXT_ENCODERS: Final = ("text_encoder", "text_encoder_2")
 
 
 @dataclass(frozen=True, eq=False)
+class LiveLora:
+    """A LoRA on top of what a folder holds."""
+
+    file: LoraFile
+    text_weight: float
+    unet_weight: float
+    used: UsedFile
+    """Its name, hash as A1111 prints it, and weight."""
+
+
 class LiveLoras:
-    """LoRAs on top of what a folder holds."""
+    """LoRAs by what names them, each file opened once.
 
-    files: tuple[UsedFile, ...]
-    """Their names, hashes as A1111 prints them, and weights."""
-    initializers: Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
-    """Per component, what sessions take in place of the file's."""
+    Args:
+        folders: where `<lora:NAME>` is looked for, subfolders included; of two folders the first one counts.
+        allow_pickle: read pickled files too.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, allow_pickle: bool) -> None:
+        self._folders = folders
+        self._allow_pickle = allow_pickle
+        self._opened: dict[Path, tuple[LoraFile, str]] = {}
+
+    def named(self, text: str) -> LiveLora:
+        """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
+
+        Raises:
+            UsageError: if it names no file, or its weight is none.
+            SourceError: if the file is no LoRA.
+        """
+        from olivelike.engine.additions import fetch
+        from olivelike.workflow.weight_inputs import parse_lora
+
+        file, _, weight = text.rpartition(":")
+        lora = parse_lora(text, Path.cwd())
+        absent = lora.file.path is not None and not lora.file.path.exists()
+        if absent and file and Path(file).expanduser().is_file():
+            raise UsageError(f"--lora {text}: {weight or 'nothing'} is no weight; write a number such as 0.8")
+        path, _ = fetch(lora.file)
+        return self._open(path, lora.weight, lora.weight)
+
+    def tagged(self, tag: LoraTag) -> LiveLora:
+        """Open what `<lora:NAME:WEIGHT>` in a prompt names.
+
+        Raises:
+            UsageError: if two files of a folder have the name.
+            SourceError: if there is none, or it is no LoRA.
+        """
+        return self._open(self._find(tag), tag.text_weight, tag.unet_weight)
+
+    def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
+        from olivelike.lora import open_lora
+        from olivelike.runtime.pictures import UsedFile
+        from olivelike.sources.file_hashes import hash_file
+        from olivelike.sources.pickled import read_pickle_table
+
+        if path not in self._opened:
+            opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
+            hashes = hash_file(opened.path, _data_start(opened.path))
+            self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
+        file, digest = self._opened[path]
+        return LiveLora(file, text_weight, unet_weight, UsedFile(file.path.stem, digest, unet_weight))
+
+    def _find(self, tag: LoraTag) -> Path:
+        # Files are listed and compared, so that no name leads out of the folders.
+        known: set[str] = set()
+        for folder in self._folders:
+            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _SUFFIXES]
+            known |= {path.stem for path in listed}
+            places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
+            found = [path for path in listed if places[path] == tag.name]
+            found = found or [path for path in listed if path.stem == tag.name]
+            if len(found) > 1:
+                raise UsageError(
+                    f"{tag.written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
+                )
+            if found:
+                return found[0]
+        import difflib
+
+        near = difflib.get_close_matches(tag.name, known, n=1)
+        where = ", ".join(str(folder) for folder in self._folders)
+        raise SourceError(
+            f"{tag.written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
+            + (f"did you mean {near[0]}?" if near else "name its folder with --lora-dir")
+        )
 
 
-def read_live_loras(texts: Sequence[str], folder: Path, allow_pickle: bool) -> LiveLoras:
+def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
+    """Return where `<lora:NAME>` is looked for: named folders, then `loras/` here and beside the pipeline's folder.
+
+    Raises:
+        SourceError: if a named one is not there.
+    """
+    for folder in named:
+        if not folder.is_dir():
+            raise SourceError(f"--lora-dir {folder}: no such folder")
+    usual = (Path("loras"), pipeline.resolve().parent / "loras")
+    there = [folder for folder in usual if folder.is_dir()]
+    return list({folder.resolve(): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
+
+
+def merged(loras: Sequence[LiveLora], folder: Path) -> Initializers:
     """Merge LoRAs into what a folder holds.
 
     Args:
-        texts: `FILE` or `FILE:WEIGHT`; a file may be a hub id.
+        loras: in any order.
         folder: as `olivelike run` wrote it.
-        allow_pickle: read pickled files too.
+
+    Returns:
+        Per component, what sessions take in place of the file's.
 
     Raises:
-        UsageError: if a text names no file.
-        SourceError: if a file is no LoRA, or does not fit.
+        SourceError: if one does not fit.
     """
-    if not texts:
-        return LiveLoras((), {})
-    from pathlib import Path
-
-    from olivelike.engine.additions import fetch
-    from olivelike.lora import WeightedLora, open_lora
+    if not loras:
+        return {}
+    from olivelike.lora import WeightedLora
     from olivelike.output.swap import swap_loras
-    from olivelike.runtime.pictures import UsedFile
-    from olivelike.sources.file_hashes import hash_file
-    from olivelike.sources.pickled import read_pickle_table
-    from olivelike.workflow.weight_inputs import parse_lora
 
-    opened, used = [], []
-    for text in texts:
-        lora = parse_lora(text, Path.cwd())
-        path, _ = fetch(lora.file)
-        file = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
-        opened.append(WeightedLora(file, lora.weight))
-        hashes = hash_file(file.path, _data_start(file.path))
-        used.append(UsedFile(file.path.stem, (hashes.auto_v3 or hashes.sha256)[:12], lora.weight))
-    return LiveLoras(tuple(used), swap_loras(folder, opened))
+    text, unet = (
+        [WeightedLora(lora.file, weight) for lora, weight in zip(loras, weights, strict=True)]
+        for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
+    )
+    if all(lora.text_weight == lora.unet_weight for lora in loras):
+        return swap_loras(folder, unet)
+    return {**swap_loras(folder, text, only=_TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
 
 def _data_start(path: Path) -> int | None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
 
+busy = False
+"""Whether such work is going on."""
+
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
@@ -23,15 +26,18 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
         return
+    global busy
     came: list[int] = []
     numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
     for number, handler in before.items():
         if handler not in (signal.SIG_IGN, None):
             signal.signal(number, lambda received, _: came.append(received))
+    busy = True
     try:
         yield
     finally:
+        busy = False
         for number, handler in before.items():
             if handler is not None:
                 signal.signal(number, handler)

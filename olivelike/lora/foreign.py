@@ -103,7 +103,11 @@ def refuse_other_files(path: Path, tensors: Mapping[str, RawTensor]) -> None:
         raise SourceError(f"{path}: it holds no tensors, so it is no LoRA; get the file again")
     refuse_other_networks(path, names)
     for prefixes, what, where in (
-        (_CHECKPOINT, "a whole checkpoint", "name it under `source:`"),
+        (
+            _CHECKPOINT,
+            "a whole checkpoint",
+            "give it to `olivelike convert`, or name it under `source:` of a workflow",
+        ),
         (_EMBEDDING, "a textual-inversion embedding", "name it under `embeddings:`"),
         (_VAE, "a VAE", "name it under `vae:`"),
         (_UNET, "the weights of a UNet", "name the pipeline that it belongs to under `source:`"),

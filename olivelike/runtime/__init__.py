@@ -22,6 +22,7 @@ result.pictures[0].image.save("circle.png")
 | `vae`, `safety` | latents → pictures, and the check of each |
 | `result` | what comes out |
 | `session`, `settings`, `open_session` | inference engines |
+| `interruption` | ending what an engine computes, from another thread |
 | `prompts`, `schedulers`, `pictures` | A1111's prompt syntax; schedulers by name; picture files |
 
 What it changes in the process that imports it, each when it is first needed and for good: the first session on the CPU

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.final_norm import read_final_norm
-from olivelike.runtime.prompts import EncodedText, encode_prompts
+from olivelike.runtime.guidance import Terms, terms_of
+from olivelike.runtime.prompts import EncodedText, encode_prompts, read_terms, texts_of_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.folder import PipelineFolder
     from olivelike.runtime.network import Network
-    from olivelike.runtime.prompts import PromptTokenizer
+    from olivelike.runtime.prompts import PromptEmbeddings, PromptTokenizer
     from olivelike.runtime.request import Request
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)
@@ -25,7 +26,7 @@ _AESTHETIC_SCORES: Final = (6.0, 2.5)
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What the pictures of a batch are led by; where guided, negative prompts first, in one batch with the prompts."""
+    """What the rows of a batch are led by; where guided, negative prompts first, in one batch with the prompts."""
 
     states: torch.Tensor
     """Of shape (batch, tokens, width)."""
@@ -35,16 +36,33 @@ class Conditions:
     """SDXL's `time_ids`, of shape (batch, 5 or 6), float32."""
 
 
+@dataclass(frozen=True, eq=False)
+class Conditioning:
+    """What leads the pictures of a batch from step to step."""
+
+    steps: tuple[Conditions, ...]
+    """For each step; the same value as long as the texts stay."""
+    guided: bool
+    """Whether the rows begin with a negative prompt for each picture."""
+    terms: Terms | None
+    """How the rows of prompts belong to pictures; `None` if each picture has one, of weight 1."""
+
+    def at(self, step: int) -> Conditions:
+        """Return what leads a step, counted from 0; schedulers with a step more than asked repeat the last."""
+        return self.steps[min(step, len(self.steps) - 1)]
+
+
 def encode(
     prompts: Sequence[str],
     request: Request,
     folder: PipelineFolder,
     encoders: Sequence[tuple[PromptTokenizer, Network]],
-) -> Conditions:
-    """Encode the prompts of a batch.
+) -> Conditioning:
+    """Encode the prompts of a batch, each text that a step has once.
 
     As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
-    compares the two.
+    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the
+    negative prompt.
 
     Args:
         prompts: one for each picture.
@@ -56,24 +74,68 @@ def encode(
         UsageError: if more layers are to be skipped than there are.
         SourceError: if a text encoder lacks an output.
     """
+    weights = request.prompt_weights
+    parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
+    terms = terms_of([[term.weight for term in one] for one in parted])
+    guided = request.guided or terms is not None
+    zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
+    against: tuple[str, ...] = ()
+    if guided and not (folder.is_xl and zeros):
+        text = request.negative_prompt or ""
+        against = texts_of_steps(text, request.steps) if weights else (text,) * request.steps
+    texts = list(dict.fromkeys([*(text for one in parted for term in one for text in term.texts), *against]))
+    callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
+    found = encode_prompts(texts, None, callables, prompt_weights=weights)
+    places = {text: place for place, text in enumerate(texts)}
+    made: dict[tuple[int, ...], Conditions] = {}
+
+    def conditions(step: int) -> Conditions:
+        rows = tuple(places[term.texts[step]] for one in parted for term in one)
+        negative = places[against[step]] if against else None
+        key = rows if negative is None else (negative, *rows)
+        if key not in made:
+            made[key] = _conditions(found, rows, negative, len(prompts) if guided else 0, request, folder)
+        return made[key]
+
+    return Conditioning(tuple(conditions(step) for step in range(request.steps)), guided, terms)
+
+
+def _conditions(
+    found: PromptEmbeddings,
+    rows: tuple[int, ...],
+    negative: int | None,
+    pictures: int,
+    request: Request,
+    folder: PipelineFolder,
+) -> Conditions:
+    """Return what leads one step.
+
+    Args:
+        found: the embeddings of all texts.
+        rows: which of them the prompts have at this step.
+        negative: which one the negative prompt has; `None` is zeros.
+        pictures: how many rows of it come first; 0 without guidance.
+        request: gives the size that SDXL is told.
+        folder: the pipeline.
+    """
     import torch
 
-    zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
-    wants_negative = request.guided and not (folder.is_xl and zeros)
-    negative = [request.negative_prompt or ""] * len(prompts) if wants_negative else None
-    callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
-    found = encode_prompts(prompts, negative, callables, prompt_weights=request.prompt_weights)
-    states, pooled = found.positive, found.positive_pooled if folder.is_xl else None
-    if request.guided:
-        against = torch.zeros_like(states) if found.negative is None else found.negative
-        states = torch.cat([against, states])
-        if pooled is not None:
-            other = torch.zeros_like(pooled) if found.negative_pooled is None else found.negative_pooled
-            pooled = torch.cat([other, pooled])
-    return Conditions(states, pooled, _times(len(prompts), request, folder) if folder.is_xl else None)
+    def gather(embedded: torch.Tensor) -> torch.Tensor:
+        wanted = embedded[list(rows)]
+        if not pictures:
+            return wanted
+        one = torch.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
+        return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
+
+    pooled = found.positive_pooled if folder.is_xl else None
+    return Conditions(
+        gather(found.positive),
+        None if pooled is None else gather(pooled),
+        _times(pictures, len(rows), request, folder) if folder.is_xl else None,
+    )
 
 
-def _times(count: int, request: Request, folder: PipelineFolder) -> torch.Tensor:
+def _times(negatives: int, prompts: int, request: Request, folder: PipelineFolder) -> torch.Tensor:
     """Return original size, crop's corner and target size, or in the refiner's case an aesthetic score."""
     import torch
 
@@ -83,8 +145,7 @@ def _times(count: int, request: Request, folder: PipelineFolder) -> torch.Tensor
         rows = [[height, width, 0, 0, score] for score in _AESTHETIC_SCORES]
     else:
         rows = [[height, width, 0, 0, height, width]] * 2
-    wanted = [rows[1]] * count + [rows[0]] * count if request.guided else [rows[0]] * count
-    return torch.tensor(wanted, dtype=torch.float32)
+    return torch.tensor([rows[1]] * negatives + [rows[0]] * prompts, dtype=torch.float32)
 
 
 class _Encoder:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from olivelike.runtime.conditioning import Conditions
+    from olivelike.runtime.conditioning import Conditioning, Conditions
     from olivelike.runtime.drawing import Drawing
     from olivelike.runtime.latents import Start
     from olivelike.runtime.network import Call, Network
@@ -56,13 +56,13 @@ class Loop:
 
 
 def denoise(
-    start: Start, conditions: Conditions, drawing: Drawing, unet: Network, decoder: Network, loop: Loop
+    start: Start, conditioning: Conditioning, drawing: Drawing, unet: Network, decoder: Network, loop: Loop
 ) -> torch.Tensor:
     """Run the UNet on each timestep.
 
     Args:
         start: latents and timesteps to begin with.
-        conditions: what leads the pictures.
+        conditioning: what leads the pictures at each step.
         drawing: the batch: scheduler, generators, guidance.
         unet: the network.
         decoder: `vae_decoder`, for previews.
@@ -77,24 +77,33 @@ def denoise(
     """
     request, scheduler, latents = drawing.request, drawing.scheduler, start.latents
     pictures, channels = latents.shape[:2]
-    call = _prepare(unet, start, conditions)
+    shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms
+    of_prompts = range(pictures) if terms is None else terms.pictures
+    rows = [*range(pictures), *of_prompts] if guided else [*of_prompts]
+    prepared = _prepare(unet, start, shown, rows)
+    call = _show(unet, prepared, shown)
     sample, timestep = call.inputs["sample"], call.inputs["timestep"]
     (output,) = call.outputs.values()
     # Both halves of the guided batch are the same latents: one write each, no tensor in between.
-    parts = [part[:, :channels] for part in sample.split(pictures)]
+    parts = [part[:, :channels] for part in sample.split(pictures)] if terms is None else []
+    scale = request.guidance_scale if request.guided else 1.0
     extras = _step_arguments(drawing, latents)
     for number, moment in enumerate(start.timesteps):
         if loop.cancel is not None and loop.cancel.is_set():
             raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
+        if (wanted := conditioning.at(number // scheduler.order)) is not shown:
+            shown, call = wanted, _show(unet, prepared, wanted)
         scaled = scheduler.scale_model_input(latents, moment)
         for part in parts:
             part.copy_(scaled)
+        if terms is not None:
+            sample[:, :channels].copy_(scaled[rows])
         timestep.copy_(moment if timestep.is_floating_point() else moment.round())
         call.run()
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
         prediction = output.to(latents.dtype)
-        if request.guided:
-            prediction = guide(prediction, request.guidance_scale, request.guidance_rescale)
+        if guided:
+            prediction = guide(prediction, scale, request.guidance_rescale, terms)
         elif prediction is output:
             prediction = output.clone()
         stepped = scheduler.step(prediction, moment, latents, **extras)
@@ -109,15 +118,13 @@ def denoise(
     return latents
 
 
-def _prepare(unet: Network, start: Start, conditions: Conditions) -> Call:
-    """Return the UNet's call with all that stays the same through the loop."""
-    pictures, channels, height, width = start.latents.shape
-    batch = len(conditions.states)
+def _prepare(unet: Network, start: Start, conditions: Conditions, rows: list[int]) -> Call:
+    """Return the UNet's call for rows of these pictures, with what an inpainting UNet takes beside the latents."""
+    _, channels, height, width = start.latents.shape
+    batch = len(rows)
     more = 0 if start.channels is None else start.channels.shape[1]
-    constant = {"encoder_hidden_states": conditions.states}
-    if conditions.pooled is not None and conditions.times is not None:
-        constant |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
-    known = {"sample", "timestep", *constant}
+    leading = _leading(conditions)
+    known = {"sample", "timestep", *leading}
     if unknown := [name for name in unet.session.inputs if name not in known]:
         raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
     shape = (batch, channels + more, height, width)
@@ -125,16 +132,28 @@ def _prepare(unet: Network, start: Start, conditions: Conditions) -> Call:
         {
             "sample": shape,
             "timestep": (1,) * len(unet.input("timestep").dims),
-            **{name: tuple(value.shape) for name, value in constant.items()},
+            **{name: tuple(value.shape) for name, value in leading.items()},
         },
         {next(iter(unet.session.outputs)): (batch, channels, height, width)},
     )
-    for name, value in constant.items():
-        call.inputs[name].copy_(value)
     if start.channels is not None:
-        for part in call.inputs["sample"].split(pictures):
-            part[:, channels:].copy_(start.channels)
-    return unet.hold(call, tuple(constant))
+        call.inputs["sample"][:, channels:].copy_(start.channels[rows])
+    return call
+
+
+def _show(unet: Network, call: Call, conditions: Conditions) -> Call:
+    """Return the call with other conditions, which stay until the next ones are shown."""
+    leading = _leading(conditions)
+    for name, value in leading.items():
+        call.inputs[name].copy_(value)
+    return unet.hold(call, tuple(leading))
+
+
+def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
+    leading = {"encoder_hidden_states": conditions.states}
+    if conditions.pooled is not None and conditions.times is not None:
+        leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
+    return leading
 
 
 def _step_arguments(drawing: Drawing, latents: torch.Tensor) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.similar_paths import did_you_mean_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +20,8 @@ _SAMPLE_SIZE: Final = (64, 128)
 _LEVELS: Final = (4, 3)
 """What SD 1 and SDXL have, for folders of other exporters that come without configs."""
 _VAE_LEVELS: Final = 4
+_CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
+_WEIGHTS: Final = _CHECKPOINTS | {".bin"}
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 
 
@@ -116,13 +117,8 @@ def open_folder(path: Path) -> PipelineFolder:
     Raises:
         SourceError: if it is no such folder, a part that every picture needs is missing, or a file is damaged.
     """
-    if not path.is_dir():
-        remedy = did_you_mean_path(path, "name one that `olivelike run` wrote")
-        raise SourceError(f"{path}: no such folder; {remedy}")
-    if not (path / _INDEX_FILE).is_file():
-        raise SourceError(
-            f"{path}: has no {_INDEX_FILE}, so it is no pipeline; name one that `olivelike run` wrote"
-        )
+    if (wrong := _not_a_pipeline(path)) is not None:
+        raise SourceError(wrong)
     index = _read(path / _INDEX_FILE)
     configs = [path / name / "config.json" for name in ("unet", "vae_decoder")]
     unet, vae = (_read(config, needed=False) for config in configs)
@@ -132,6 +128,46 @@ def open_folder(path: Path) -> PipelineFolder:
     if not folder.text_encoders:
         raise SourceError(f"{path}: has neither text_encoder nor text_encoder_2; {_AGAIN}")
     return folder
+
+
+def _not_a_pipeline(path: Path) -> str | None:
+    """Say why nothing can be made with what a path names, and what to do; `None` if it is an optimised folder."""
+    if path.is_file():
+        if path.suffix.lower() in _CHECKPOINTS:
+            return f"{path}: is a checkpoint, not an optimised folder; {_convert_first(path, path.stem)}"
+        return f"{path}: is a file; name a folder that `olivelike run` or `olivelike convert` wrote"
+    if not path.is_dir():
+        near = _near(path)
+        hint = f"did you mean {near}?" if near else "name one that `olivelike run` wrote"
+        return f"{path}: no such folder; {hint}"
+    if not (path / _INDEX_FILE).is_file():
+        inside = sorted(one.parent for one in path.glob(f"*/{_INDEX_FILE}"))
+        hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
+        return f"{path}: has no {_INDEX_FILE}, so it is no pipeline; {hint}"
+    unet = path / "unet"
+    if not (unet / MODEL_FILE).is_file() and any(
+        one.suffix in _WEIGHTS for one in (unet.iterdir() if unet.is_dir() else ())
+    ):
+        advice = _convert_first(path, path.resolve().name)
+        return f"{path}: is a checkpoint of diffusers, not an optimised folder; {advice}"
+    return None
+
+
+def _convert_first(path: Path, name: str) -> str:
+    import shlex
+
+    source, made = shlex.quote(str(path)), shlex.quote(f"models/{name}")
+    return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
+
+
+def _near(path: Path) -> Path | None:
+    """Return the pipeline whose folder is named most like a path that is not there."""
+    import difflib
+
+    places = dict.fromkeys((path.parent, path.parent / "models"))
+    known = {str(one.parent.name): one.parent for place in places for one in place.glob(f"*/{_INDEX_FILE}")}
+    near = difflib.get_close_matches(path.name, known, n=1)
+    return known[near[0]] if near else None
 
 
 def _read(path: Path, *, needed: bool = True) -> dict[str, Any]:

@@ -96,6 +96,30 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         name = settings.provider.short_name
         raise SessionError(
             f"the folder was optimised for {target}, and on {name} nothing runs operators of it ({refused}); "
-            f"optimise it for {name} (olivelike run WORKFLOW --set target={name}), or run it with "
-            f"--provider {target}"
+            f"optimise it for {name} ({_remedy(models, name)}), or run it with --provider {target}"
         )
+
+
+def _remedy(models: Mapping[str, Path], target: str) -> str:
+    """Return the command that makes a folder for another target: that of `convert` if it may have made this one.
+
+    A workflow of `convert` is named after its output; one in a file may be, too.
+    """
+    by_workflow = f"olivelike run WORKFLOW --set target={target}"
+    folder = next(path.parent.parent for path in models.values())
+    try:
+        record: Any = json.loads((folder / _RECORD).read_bytes())
+        made_by, source = record["workflow"], record["source"]
+        named = source.get("name") or source.get("file") or source["repository"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return by_workflow
+    if made_by != folder.resolve().name:
+        return by_workflow
+    converted = f"olivelike convert {_word(named)} -t {target} -o {_word(f'{folder}_{target}')}"
+    return f"{converted}, or if a workflow file made it: {by_workflow}"
+
+
+def _word(text: object) -> str:
+    import shlex
+
+    return shlex.quote(str(text))

@@ -6,9 +6,10 @@ import re
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import SessionError, UsageError
+from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.devices import Device, find_device
 from olivelike.runtime.failures import run_failure
+from olivelike.runtime.interruption import ENGINE_CALLS
 from olivelike.runtime.load_failure import load_failure
 from olivelike.runtime.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.ort_options import library_path
@@ -120,14 +121,18 @@ class OpenVinoBoundCall:
         Raises:
             SessionError: if OpenVINO fails, out of memory included. After that no call of the session may run: they
                 share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
+            Interrupted: if it was told to end early.
         """
         if self._failed.is_set():
             raise SessionError(f"{self._network}: OpenVINO failed in an earlier run; open the network again")
         try:
             self._request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
-            self._request.wait()
+            with ENGINE_CALLS.in_progress(self._request.cancel):
+                self._request.wait()
         except (RuntimeError, MemoryError) as error:
             self._failed.set()
+            if ENGINE_CALLS.ended:
+                raise Interrupted(f"{self._network}: interrupted while it ran") from None
             raise run_failure(self._network, error, self._inputs, self._provider) from error
         if self._unchecked:
             self._check_shapes()

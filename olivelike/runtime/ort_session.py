@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.errors import SessionError
+from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.devices import find_device
 from olivelike.runtime.failures import onnxruntime_errors, run_failure
+from olivelike.runtime.interruption import ENGINE_CALLS
 from olivelike.runtime.load_failure import load_failure
 from olivelike.runtime.nvidia import Placement, place, require_nvidia
 from olivelike.runtime.ort_initializers import exchange
@@ -116,7 +117,7 @@ class OrtSession:
             entries.setdefault("disable_synchronize_execution_providers", "1")
         if self._settings.cuda_graph:
             entries.setdefault("gpu_graph_id", str(next(_GRAPH_IDS)))
-        if not entries:
+        if not entries and not ENGINE_CALLS.watched:
             return None
         options = onnxruntime.RunOptions()
         for key, value in entries.items():
@@ -153,6 +154,7 @@ class OrtBoundCall:
 
         Raises:
             SessionError: if ONNX Runtime fails, out of memory included.
+            Interrupted: if it was told to end early.
         """
         try:
             if self._placement.stream is None:
@@ -160,12 +162,22 @@ class OrtBoundCall:
             else:
                 self._compute_on_stream()
         except self._errors as error:
+            if self._run_options is not None and self._run_options.terminate:
+                self._run_options.terminate = False
+                raise Interrupted(f"{self._network}: interrupted while it ran") from None
             raise run_failure(self._network, error, self._inputs, self._session.get_providers()[0]) from error
 
     def _compute(self) -> None:
         for name, tensor in self._moving.items():
             bind_input(self._binding, name, tensor, self._placement)
-        self._session.run_with_iobinding(self._binding, self._run_options)
+        if not ENGINE_CALLS.watched or self._run_options is None:
+            self._session.run_with_iobinding(self._binding, self._run_options)
+            return
+        with ENGINE_CALLS.in_progress(self._terminate):
+            self._session.run_with_iobinding(self._binding, self._run_options)
+
+    def _terminate(self) -> None:
+        self._run_options.terminate = True
 
     def _compute_on_stream(self) -> None:
         """Compute after what torch has queued, and let torch's next work wait, without stopping the CPU."""
@@ -186,6 +198,7 @@ def open_ort_session(
 
     Raises:
         SessionError: if a provider or device is not there, or the network can't be opened.
+        Interrupted: if ONNX Runtime was told to end early.
     """
     import onnxruntime
 
@@ -200,10 +213,13 @@ def open_ort_session(
     exchanged = exchange(path, initializers)
     with session_options(path, settings, exchanged) as options:
         try:
-            session = onnxruntime.InferenceSession(
-                exchanged.model, options, providers=providers, enable_fallback=False
-            )
+            with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
+                session = onnxruntime.InferenceSession(
+                    exchanged.model, options, providers=providers, enable_fallback=False
+                )
         except onnxruntime_errors() as error:
+            if ENGINE_CALLS.ended:
+                raise Interrupted(f"{network}: interrupted while it was opened") from None
             raise load_failure(path, error, settings) from error
     started = session.get_providers()
     if lost := [name for name, _ in providers if name not in started]:

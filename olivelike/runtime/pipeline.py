@@ -21,7 +21,6 @@ from olivelike.runtime.open_session import open_session
 from olivelike.runtime.prompts import open_tokenizer
 from olivelike.runtime.result import Batch, Picture, Result, require_safe
 from olivelike.runtime.safety import SafetyCheck, black, read_preprocessing
-from olivelike.runtime.schedulers import make_scheduler
 from olivelike.runtime.settings import SessionSettings
 from olivelike.runtime.settling import settle
 from olivelike.runtime.vae import decode_latents, to_images
@@ -134,12 +133,11 @@ class Pipeline:
         """
         began = time.monotonic()
         settled = self.settle(request)
-        batches = list(self.batches(settled, on_step=on_step, cancel=cancel))
+        batches = list(self._draw(settled, on_step, cancel))
         pictures = tuple(picture for batch in batches for picture in batch.pictures)
         flagged = [picture.first_seed for picture in pictures if picture.flagged]
         require_safe(len(pictures), flagged, settled.retry_unsafe)
-        scheduler = type(make_scheduler(settled.scheduler, self.folder.scheduler)).__name__
-        return Result(settled, scheduler, pictures, time.monotonic() - began)
+        return Result(settled, batches[0].scheduler, pictures, time.monotonic() - began)
 
     def batches(
         self,
@@ -152,7 +150,12 @@ class Pipeline:
 
         `generate` has the arguments and errors; `require_safe` refuses what it refuses.
         """
-        request = self.settle(request)
+        return self._draw(self.settle(request), on_step, cancel)
+
+    def _draw(
+        self, request: Request, on_step: Callable[[Step], None] | None, cancel: Cancel | None
+    ) -> Iterator[Batch]:
+        """Make the pictures of a settled request."""
         jobs = request.jobs
         batches = [
             jobs[first : first + request.batch_size] for first in range(0, len(jobs), request.batch_size)
@@ -165,25 +168,27 @@ class Pipeline:
                 if not open_jobs:
                     break
                 loop = Loop(number, len(batches), attempt, on_step, cancel)
-                made = self._make([batch[place] for place in open_jobs], request, loop)
+                made, scheduler = self._make([batch[place] for place in open_jobs], request, loop)
                 pictures |= dict(zip(open_jobs, made, strict=True))
             ordered = tuple(pictures[place] for place in range(len(batch)))
-            yield Batch(number, len(batches), ordered, time.monotonic() - began)
+            yield Batch(number, len(batches), ordered, time.monotonic() - began, scheduler)
 
-    def _make(self, jobs: Sequence[tuple[str, int]], request: Request, loop: Loop) -> list[Picture]:
-        """Draw pictures with one batch of the UNet, and check them."""
+    def _make(
+        self, jobs: Sequence[tuple[str, int]], request: Request, loop: Loop
+    ) -> tuple[list[Picture], str]:
+        """Draw pictures with one batch of the UNet, and check them; return them and the scheduler's class."""
         import torch
 
         with torch.no_grad(), memory_errors(request.size, len(jobs)):
             seeds = [seed_of_attempt(seed, loop.attempt) for _, seed in jobs]
             drawing = begin_drawing(request, self.folder, seeds, self.unet.device)
-            conditions = encode([prompt for prompt, _ in jobs], request, self.folder, self._encoders)
+            conditioning = encode([prompt for prompt, _ in jobs], request, self.folder, self._encoders)
             start = self._start(drawing)
-            done = denoise(start, conditions, drawing, self.unet, self._decoder, loop)
+            done = denoise(start, conditioning, drawing, self.unet, self._decoder, loop)
             pixels = decode_latents(done, self._decoder, self.folder, singly=request.decode_singly)
         images = to_images(pixels)
         flags = self._check.flags(images) if self._check is not None else [None] * len(images)
-        return [
+        pictures = [
             Picture(
                 black(image) if flagged else image,
                 prompt,
@@ -194,6 +199,7 @@ class Pipeline:
             )
             for (prompt, first_seed), seed, image, flagged in zip(jobs, seeds, images, flags, strict=True)
         ]
+        return pictures, type(drawing.scheduler).__name__
 
     def _start(self, drawing: Drawing) -> Start:
         if drawing.request.init_image is None:

@@ -34,8 +34,12 @@ class Request:
     """Share of fresh noise in each step of the DDIM scheduler."""
     seed: int | None = None
     """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
+    seeds: tuple[int, ...] | None = None
+    """The seed of each prompt's first picture, in place of one for all."""
     size: tuple[int, int] | None = None
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
+    fit: bool = False
+    """Take the nearest size that can be had, and crop `init_image` and `mask` to its shape; they are stretched else."""
     init_image: Image | None = None
     """Picture to start from."""
     mask: Image | None = None
@@ -60,8 +64,9 @@ class Request:
     def jobs(self) -> list[tuple[str, int]]:
         """Prompt and seed of each picture; a request without `seed` has none yet."""
         assert self.seed is not None
+        seeds = self.seeds or (self.seed,) * len(self.prompts)
         return [
-            (prompt, (self.seed + number) % SEEDS)
-            for prompt in self.prompts
+            (prompt, (seed + number) % SEEDS)
+            for prompt, seed in zip(self.prompts, seeds, strict=True)
             for number in range(self.num_images)
         ]

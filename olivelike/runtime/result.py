@@ -42,6 +42,8 @@ class Batch:
     """Batches of the request."""
     pictures: tuple[Picture, ...]
     seconds: float
+    scheduler: str
+    """Class of diffusers."""
 
     @property
     def passed(self) -> int:

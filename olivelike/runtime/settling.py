@@ -12,11 +12,16 @@ from olivelike.runtime.drawing import begin_drawing
 from olivelike.runtime.request import SEEDS
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from olivelike.runtime.folder import PipelineFolder
     from olivelike.runtime.request import Request
 
 _STRENGTH: Final = 0.8
 _ASPECT_TOLERANCE: Final = 0.02
+_ORIENTATION: Final = 0x0112
+_ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
+"""Of EXIF's orientation."""
 
 
 def settle(request: Request, folder: PipelineFolder) -> Request:
@@ -30,7 +35,8 @@ def settle(request: Request, folder: PipelineFolder) -> Request:
     _check_ranges(request)
     _check_mask(request)
     size = _size(request, folder)
-    seed = secrets.randbelow(SEEDS) if request.seed is None else request.seed
+    seed = request.seeds[0] if request.seeds else request.seed
+    seed = secrets.randbelow(SEEDS) if seed is None else seed
     strength = request.strength
     if strength is None and request.init_image is not None:
         strength = _STRENGTH if request.mask is None else 1.0
@@ -39,7 +45,7 @@ def settle(request: Request, folder: PipelineFolder) -> Request:
             f"strength {strength:g} of {request.steps} steps leaves no step; "
             f"take at least strength {1 / request.steps:.2g}, or more steps"
         )
-    settled = replace(request, seed=seed, size=size, strength=strength)
+    settled = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
     if settled.init_image is not None:
         folder.model("vae_encoder")
     begin_drawing(settled, folder, (), "cpu")
@@ -58,11 +64,16 @@ def _check_counts(request: Request) -> None:
     ):
         if value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}")
+    if request.seeds is not None and len(request.seeds) != len(request.prompts):
+        raise UsageError(
+            f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none"
+        )
 
 
 def _check_ranges(request: Request) -> None:
-    if request.seed is not None and not 0 <= request.seed < SEEDS:
-        raise UsageError(f"seed {request.seed} is not between 0 and {SEEDS - 1}")
+    for seed in (request.seed, *(request.seeds or ())):
+        if seed is not None and not 0 <= seed < SEEDS:
+            raise UsageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
     if not math.isfinite(request.guidance_scale):
         raise UsageError(f"guidance_scale {request.guidance_scale} is no finite number")
     strength = request.strength
@@ -81,30 +92,70 @@ def _check_mask(request: Request) -> None:
         return
     if image is None:
         raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
-    if abs(image.width / image.height * mask.height / mask.width - 1) > _ASPECT_TOLERANCE:
+    (width, height), (across, down) = _turned(image), _turned(mask)
+    if abs(width / height * down / across - 1) > _ASPECT_TOLERANCE:
         raise UsageError(
-            f"the mask's size {mask.width}x{mask.height} has another shape than the initial picture's "
-            f"{image.width}x{image.height}; crop one of them"
+            f"the mask's size {across}x{down} has another shape than the initial picture's {width}x{height}; "
+            "crop one of them"
         )
 
 
 def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     unit = folder.size_unit
+    image = request.init_image
     if request.size is not None:
         width, height = request.size
         if width < unit or height < unit or width % unit or height % unit:
-            near = "x".join(str(max(unit, round(side / unit) * unit)) for side in request.size)
+            near = _nearest(request.size, unit)
+            if request.fit and width > 0 and height > 0:
+                return near
             raise UsageError(
                 f"size {width}x{height}: this pipeline makes sides that are multiples of {unit} pixels; "
-                f"the nearest is {near}"
+                f"the nearest is {near[0]}x{near[1]}"
             )
         return request.size
-    if request.init_image is None:
+    if image is None:
         return folder.default_size
-    width, height = (side - side % unit for side in request.init_image.size)
+    turned = _turned(image)
+    if request.fit:
+        return _nearest(turned, unit)
+    width, height = (side - side % unit for side in turned)
     if not width or not height:
         raise UsageError(
-            f"the initial picture's size {request.init_image.width}x{request.init_image.height} is below "
+            f"the initial picture's size {turned[0]}x{turned[1]} is below "
             f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
         )
     return width, height
+
+
+def _nearest(size: tuple[int, int], unit: int) -> tuple[int, int]:
+    width, height = (max(unit, round(side / unit) * unit) for side in size)
+    return width, height
+
+
+def _turned(image: Image) -> tuple[int, int]:
+    """Return width and height of a picture as it is seen, without turning it."""
+    across = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+    return (image.height, image.width) if across else image.size
+
+
+def _cropped(request: Request, size: tuple[int, int]) -> Request:
+    """Return the request with its pictures in the shape of the size: the middle of each, if it is to fit."""
+    if not request.fit or request.init_image is None:
+        return request
+    mask = request.mask
+    return replace(
+        request,
+        init_image=_crop(request.init_image, size),
+        mask=None if mask is None else _crop(mask, size),
+    )
+
+
+def _crop(image: Image, size: tuple[int, int]) -> Image:
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    share = min(upright.width / size[0], upright.height / size[1])
+    width, height = (max(1, round(side * share)) for side in size)
+    left, top = (upright.width - width) // 2, (upright.height - height) // 2
+    return upright.crop((left, top, left + width, top + height))

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 import weakref
 from dataclasses import replace
 
@@ -15,9 +16,8 @@ import pytest
 from onnx import numpy_helper
 from PIL import Image
 
-from olivelike.cli.generate_record import fill_from_record
+from olivelike.cli.generate_record import record_notes
 from olivelike.cli.session_options import session_settings
-from olivelike.runtime import Request
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
 from olivelike.testing.lora_files import make_lora
@@ -71,12 +71,12 @@ def test_it_says_what_it_does_and_where_the_pictures_are(generate, empty_folder)
     assert result.status == 0, result.err
     assert re.sub(r"[\d.]+ (s\b|it/s)", r"0 \1", result.out).splitlines()[1:] == [
         "  on CPUExecutionProvider in 0 s, 32x32",
-        "Batch 1 of 2",
+        "Batch 1 of 2: a red circle",
         "  3 steps, 0 it/s",
         "  pictures/00001-7.png (seed 7)",
         "  pictures/00002-8.png (seed 8)",
-        "  done in 0 s; 2 of 2 pictures passed the safety checker",
-        "Batch 2 of 2",
+        "  done in 0 s; 2 of 2 pictures passed the safety checker; about 0 s left for all",
+        "Batch 2 of 2: a red circle",
         "  3 steps, 0 it/s",
         "  pictures/00003-9.png (seed 9)",
         "  done in 0 s; 1 of 1 picture passed the safety checker",
@@ -104,7 +104,10 @@ def test_a_sheet_shows_all_pictures(generate, empty_folder):
     assert "All on one sheet: out/sheet.png" in result.out
     names = sorted(path.name for path in (empty_folder / "out").iterdir())
     assert names == ["a-3.png", "a-4.png", "b-3.png", "b-4.png", "sheet.png"]
-    assert pixels(empty_folder / "out" / "sheet.png").shape == (64, 64, 3)
+    sheet = pixels(empty_folder / "out" / "sheet.png")
+    dark = (sheet < 60).all(axis=2).any(axis=1)
+    assert sheet.shape[1] == 2 * 128 + 3 * 8
+    assert dark[8:20].any(), "the first prompt stands above its pictures"
 
 
 def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
@@ -124,12 +127,14 @@ def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
 
 
 def test_a_picture_of_a_picture_wants_its_files_again(generate, empty_folder):
-    init, mask = save("init.png"), save("mask.png", mode="L", value=255)
+    (empty_folder / "far").mkdir()
+    init, mask = save("far/init.png"), save("far/mask.png", mode="L", value=255)
     files = ("--init-image", init, "--mask", mask)
     assert generate("a", *files, "--strength", 0.7, "--seed", 1, "-o", "first.png").status == 0
     result = generate("--from", "first.png", "-o", "second.png", steps=())
     assert result.status == 2
-    assert "was made from init.png, which is not in it; give it with --init-image" in result.err
+    assert "was made from init.png, which is not in it, and no picture beside it or here has" in result.err
+    assert "give it with --init-image" in result.err
     result = generate("--from", "first.png", *files, "-o", "second.png", steps=())
     assert (result.status, result.err) == (0, "")
     assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
@@ -144,7 +149,7 @@ def test_what_a_picture_was_not_made_of_is_noted(little, empty_folder):
     before = PictureRecord("a", init_image=init, mask=mask, loras=(replace(a, weight=0.5),), strength=0.7)
 
     def notes(record, used, loras):
-        return fill_from_record(Request(()), frozenset(), record, little, used, loras)[1]
+        return record_notes(record, little, used, loras)
 
     assert notes(before, (init, mask), before.loras) == []
     assert notes(before, (mask, init), (replace(a, weight=1.0),)) == [
@@ -180,7 +185,7 @@ def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
 
     def notes(made):
         record = PictureRecord("a", model_hash=made)
-        return fill_from_record(Request(()), frozenset(), record, tmp_path, (None, None), ())[1]
+        return record_notes(record, tmp_path, (None, None), ())
 
     assert notes("0123456789") == notes("81761151") == notes(None) == []
     (note,) = notes("fedcba9876")
@@ -202,7 +207,7 @@ def test_flagged_pictures_are_black_and_said_to_be(generate, flagging, empty_fol
 def test_attempts_that_are_all_flagged_end_with_status_6(generate, flagging):
     result = generate("a", "--seed", 1, "--retry-unsafe", 2, "--sheet", folder=flagging)
     assert result.status == 6
-    assert "Batch 1 of 1, attempt 3" in result.out
+    assert "Batch 1 of 1, attempt 3: a" in result.out
     assert result.err.startswith("error: the safety checker flagged 1 of 1 pictures in all 3 attempts")
     assert "All on one sheet" in result.out
 
@@ -285,6 +290,8 @@ def test_pictures_are_not_held_once_they_are_written(generate, monkeypatch):
         (("--from", "text.png"), 3, "text.png can't be read as a picture"),
         (("--from", "mask.png"), 2, "mask.png does not say what made it"),
         (("a", "--lora", "nowhere.safetensors"), 3, "nowhere.safetensors: no such file"),
+        (("a", "--lora", "text.png:abc"), 2, "--lora text.png:abc: abc is no weight; write a number"),
+        (("a", "--seed", -2), 2, "seed -2 is not between 0"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
 )
@@ -349,6 +356,104 @@ def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written
     assert found == sorted(told)
     for name in found:
         assert pixels(empty_folder / name).any()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_that_would_take_hours_ends_with_the_signal(start, little, empty_folder, signals):
+    process = start(
+        "generate",
+        little,
+        "a",
+        "--size",
+        "2048x2048",
+        "--no-safety",
+        "--json",
+        "--threads",
+        1,
+        cwd=empty_folder,
+    )
+    while json.loads(process.stdout.readline())["event"] != "generate_started":
+        pass
+    time.sleep(1.5)  # Until the UNet runs.
+    for _ in range(signals):
+        process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (130, "error: interrupted; 0 of 1 pictures are written\n")
+    (last,) = [json.loads(line) for line in rest.splitlines()]
+    assert (last["event"], last["pictures"]) == ("generate_finished", [])
+    assert last["error"].startswith("interrupted")
+    assert list(empty_folder.iterdir()) == []
+
+
+def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
+    large = generate("a", "--size", "80x64", "--seed", 1, steps=("--steps", 1))
+    assert large.status == 0
+    assert large.err.startswith(
+        "note: 80x64 is 5 times the area that this UNet was trained on (32x32): a step takes at least 5 times as long, "
+        "and up to 25 times"
+    )
+    assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
+
+
+def test_fit_takes_the_nearest_size_and_crops_the_picture_to_it(generate, empty_folder):
+    assert generate("a", "--size", "33x45", "--fit", "--seed", 1, "-o", "a.png").status == 0
+    assert pixels("a.png").shape == (44, 32, 3)
+    photo = Image.new("RGB", (102, 59), (255, 0, 0))
+    photo.paste((0, 0, 255), (26, 0, 76, 59))
+    photo.save("photo.png")
+    options = ("--init-image", "photo.png", "--strength", 0.5, "--seed", 1, "--no-safety")
+    assert generate("a", *options, "--fit", "-o", "b.png").status == 0
+    assert pixels("b.png").shape == (60, 104, 3)
+    assert generate("a", *options, "--fit", "--size", "32x40", "-o", "c.png").status == 0
+    photo.crop((27, 0, 74, 59)).save("middle.png")
+    middle = ("--init-image", "middle.png", *options[2:])
+    assert generate("a", *middle, "--size", "32x40", "-o", "d.png").status == 0
+    assert (pixels("c.png") == pixels("d.png")).all()
+    assert generate("--from", "c.png", "-o", "again.png", "--no-safety", steps=()).status == 0
+    assert (empty_folder / "again.png").read_bytes() == (empty_folder / "c.png").read_bytes()
+
+
+def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_folder):
+    (empty_folder / "pictures").mkdir()
+    init, mask = save("pictures/init.png"), save("mask.png", mode="L", value=255)
+    files = ("--init-image", init, "--mask", mask)
+    assert generate("a", *files, "--strength", 0.7, "--seed", 1, "-o", "out/first.png").status == 0
+    (empty_folder / "pictures" / "init.png").rename(empty_folder / "out" / "renamed.jpg")
+    save("pictures/init.png", value=7, mode="L")
+    result = generate("--from", "out/first.png", "-o", "second.png", steps=())
+    assert (result.status, result.err) == (0, "")
+    assert (pixels("out/first.png") == pixels("second.png")).all()
+    assert read_picture_record(empty_folder / "second.png").init_image.name == "renamed.jpg"
+
+
+CHECKPOINT = (
+    "is a checkpoint, not an optimised folder; optimise it first: olivelike convert painter.safetensors -t cpu "
+    "-o models/painter, then olivelike generate models/painter PROMPT"
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("painter.safetensors", CHECKPOINT),
+        ("torch", "is a checkpoint of diffusers, not an optimised folder; optimise it first: olivelike convert torch"),
+        ("models/dema", "no such folder; did you mean models/demo?"),
+        ("dem", "no such folder; did you mean models/demo?"),
+        ("models", "has no model_index.json, so it is no pipeline; did you mean models/demo?"),
+        ("notes.txt", "is a file; name a folder that"),
+    ],
+)  # fmt: skip
+def test_what_is_no_optimised_folder_is_said_to_be_what_it_is(cli, empty_folder, named, message):
+    for name in ("painter.safetensors", "notes.txt", "torch/unet/diffusion_pytorch_model.safetensors"):
+        (empty_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (empty_folder / name).touch()
+    for name in ("torch", "models/demo"):
+        (empty_folder / name).mkdir(parents=True, exist_ok=True)
+        (empty_folder / name / "model_index.json").write_text("{}")
+    result = cli("generate", named, "a")
+    assert (result.status, result.out) == (3, "")
+    assert result.err.startswith(f"error: {named}: {message}")
 
 
 def test_a_lora_changes_the_picture_and_no_file(generate, little, empty_folder):

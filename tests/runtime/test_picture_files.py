@@ -17,9 +17,10 @@ from PIL import Image
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import (
     PictureWriter,
-    contact_sheet,
+    SheetPicture,
     is_picture,
     parse_output,
+    picture_sheet,
     read_picture,
     read_picture_record,
     to_pictures,
@@ -174,21 +175,50 @@ def test_processes_never_share_a_name(tmp_path):
 
 def test_a_sheet_shows_all_pictures_and_the_text_of_the_first(tmp_path):
     images = [Image.new("RGB", (4, 6), (40 * number, 0, 0)) for number in range(1, 6)]
+    shown = [SheetPicture(image, "a cat", f"seed {number}") for number, image in enumerate(images)]
     writer = PictureWriter(tmp_path / "{index}.png")
     writer.save(images[0], PLAIN)
-    paths = [writer.save_sheet(images, PLAIN) for _ in range(2)]
+    paths = [writer.save_sheet(shown, PLAIN) for _ in range(2)]
     assert [path.name for path in paths] == ["sheet.png", "sheet-2.png"]
     assert writer.save(images[0], PLAIN).name == "2.png"
     found = read_picture(paths[0])
     assert (found.own, found.record.prompt, found.parameters) == (False, "a cat", a1111_text(PLAIN))
     with Image.open(paths[0]) as sheet:
-        assert sheet.size == (12, 12)
-        assert [sheet.getpixel((4 * column + 2, 6 * row + 2))[0] for row in (0, 1) for column in range(3)] == [
-            40, 80, 120, 160, 200, 0,
-        ]  # fmt: skip
-    assert contact_sheet(images, columns=2).size == (8, 18)
+        assert [colour[0] for _, colour in places(sheet, images)] == [40, 80, 120, 160, 200]
+        assert len({place[1] for place, _ in places(sheet, images)}) == 2
     with pytest.raises(UsageError, match="nothing to show"):
-        contact_sheet([])
+        picture_sheet([])
+
+
+def places(sheet, images):
+    """Return the first pixel that has the colour of each picture, and the colour."""
+    data = np.asarray(sheet)
+    found = []
+    for image in images:
+        colour = image.getpixel((0, 0))
+        down, across = np.argwhere((data == colour).all(axis=2))[0]
+        found.append(((int(across), int(down)), colour))
+    return found
+
+
+def test_pictures_of_one_prompt_stand_below_it_in_rows_of_their_own():
+    images = [Image.new("RGB", (200, 200), (200, number, 0)) for number in range(6)]
+    shown = [SheetPicture(image, f"prompt {n // 3}", f"seed {n % 3}") for n, image in enumerate(images)]
+    sheet = picture_sheet(shown)
+    found = [place for place, _ in places(sheet, images)]
+    assert [x for x, _ in found] == [8, 216, 424] * 2
+    assert len({y for _, y in found}) == 2
+    assert np.asarray(sheet)[:20].min() < 100, "the prompt is written above them"
+    wide = picture_sheet(shown, columns=2)
+    assert len({y for (_, y), _ in places(wide, images)}) == 4
+
+
+def test_single_pictures_stand_in_a_square_with_their_prompts_below():
+    images = [Image.new("RGB", (150, 150), (200, number, 0)) for number in range(4)]
+    shown = [SheetPicture(image, f"prompt {n} " + "long " * 300, "seed 1") for n, image in enumerate(images)]
+    sheet = picture_sheet(shown)
+    assert [x for (x, _), _ in places(sheet, images)] == [8, 166] * 2
+    assert sheet.height < 500, "a long prompt is cut"
 
 
 def test_values_are_rounded_as_diffusers_rounds_them():

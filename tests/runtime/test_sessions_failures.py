@@ -131,6 +131,29 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
     assert "--provider cuda" in message
 
 
+@pytest.mark.parametrize(
+    ("workflow", "remedy"),
+    [
+        (
+            "painter",
+            ("olivelike convert 'my painter.safetensors' -t cpu -o {folder}_cpu, or if a workflow file made it: "
+            "olivelike run WORKFLOW --set target=cpu"),
+        ),
+        ("sd15_directml", "olivelike run WORKFLOW --set target=cpu"),
+    ],
+)  # fmt: skip
+def test_the_remedy_for_another_target_is_the_command_that_made_the_folder(tmp_path, workflow, remedy):
+    folder = tmp_path / "painter"
+    models = {"unet": write_network(folder / "unet", CONTRIB)}
+    record = {"workflow": workflow, "source": {"kind": "file", "name": "my painter.safetensors"}}
+    (folder / "olivelike.json").write_text(json.dumps(record))
+    with pytest.raises(SessionError) as caught:
+        check_folder_target("cuda", settings("cpu"), models)
+    assert f"; optimise it for cpu ({remedy.format(folder=folder)}), or run it with --provider cuda" in str(
+        caught.value
+    )
+
+
 def test_what_a_later_provider_runs_counts(tmp_path):
     models = {"unet": write_network(tmp_path / "net", CONTRIB)}
     with pytest.raises(SessionError, match="on tensorrt nothing runs"):

@@ -1,15 +1,12 @@
-"""Arrays as pictures, and many pictures on one sheet."""
+"""Arrays as pictures."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from olivelike.errors import SessionError, UsageError
+from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from PIL import Image
 
@@ -32,27 +29,3 @@ def to_pictures(pixels: np.ndarray) -> list[Image.Image]:
             "optimise the pipeline with `precision: fp32`, or take another VAE"
         )
     return [Image.fromarray(picture) for picture in (pixels * 255).round().astype(np.uint8)]
-
-
-def contact_sheet(images: Sequence[Image.Image], columns: int = 4) -> Image.Image:
-    """Lay pictures out in rows, as square as `columns` allows; smaller ones keep their size.
-
-    Args:
-        images: at least one.
-        columns: most pictures in a row.
-
-    Raises:
-        UsageError: if there is no picture, or no column.
-    """
-    from PIL import Image
-
-    if not images or columns < 1:
-        raise UsageError(f"a sheet of {len(images)} pictures in {columns} columns has nothing to show")
-    across = min(columns, math.ceil(math.sqrt(len(images))))
-    width = max(image.width for image in images)
-    height = max(image.height for image in images)
-    sheet = Image.new("RGB", (width * across, height * math.ceil(len(images) / across)))
-    for number, image in enumerate(images):
-        row, column = divmod(number, across)
-        sheet.paste(image, (column * width, row * height))
-    return sheet

@@ -62,6 +62,8 @@ class PictureRecord:
     """Program that made it, such as `olivelike 0.1.0`."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Further fields that A1111 wrote, as text."""
+    fit: bool = False
+    """Whether initial picture and mask were cropped to the size's shape."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""

@@ -11,7 +11,7 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import encode_picture
 from olivelike.runtime.pictures.names import parse_output
 from olivelike.runtime.pictures.new_file import write_new_file
-from olivelike.runtime.pictures.pixels import contact_sheet
+from olivelike.runtime.pictures.sheet import picture_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from olivelike.runtime.pictures.record import PictureRecord
+    from olivelike.runtime.pictures.sheet import SheetPicture
 
 _MOST_TRIES = 100_000
 
@@ -71,18 +72,18 @@ class PictureWriter:
             overwrite=self._overwrite,
         )
 
-    def save_sheet(self, images: Sequence[Image.Image], record: PictureRecord, columns: int = 4) -> Path:
+    def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
 
         Args:
-            images: the pictures.
+            pictures: with their words.
             record: of the first one; goes into the sheet as A1111's text.
             columns: most pictures in a row.
 
         Raises:
             UsageError: if it can't be written.
         """
-        data = encode_picture(contact_sheet(images, columns), self._pattern.suffix, record, sheet=True)
+        data = encode_picture(picture_sheet(pictures, columns), self._pattern.suffix, record, sheet=True)
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)
 

@@ -1,22 +1,35 @@
-"""Prompts as A1111 reads them: weights, `BREAK`, and any length, encoded 75 tokens at a time."""
+"""Prompts as A1111 reads them: weights, `BREAK`, `AND`, editing, and any length, encoded 75 tokens at a time."""
 
 from olivelike.runtime.prompts.chunks import Chunks, chunk_prompt
+from olivelike.runtime.prompts.composition import PromptTerm, read_terms
+from olivelike.runtime.prompts.editing import texts_of_steps
 from olivelike.runtime.prompts.emphasis import weighted
 from olivelike.runtime.prompts.encoding import EncodedText, PromptEmbeddings, TextEncoder, encode_prompts
+from olivelike.runtime.prompts.lora_tags import LoraTag, take_lora_tags
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt
 from olivelike.runtime.prompts.tokenizer import PromptTokenizer, open_tokenizer
+from olivelike.runtime.prompts.unread import shortened, unread
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 __all__ = [
     "BREAK",
     "Chunks",
     "EncodedText",
     "Fragment",
+    "LoraTag",
     "PromptEmbeddings",
+    "PromptTerm",
     "PromptTokenizer",
     "TextEncoder",
+    "Wildcards",
     "chunk_prompt",
     "encode_prompts",
     "open_tokenizer",
     "parse_prompt",
+    "read_terms",
+    "shortened",
+    "take_lora_tags",
+    "texts_of_steps",
+    "unread",
     "weighted",
 ]

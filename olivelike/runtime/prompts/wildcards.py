@@ -1,0 +1,173 @@
+r"""Texts drawn by a picture's seed: `{a|b}`, `{2$$a|b|c}`, `{0.3::a|b}` and `__name__`, a line of a file `name.txt`.
+
+The notation is that of sd-dynamic-prompts (https://github.com/adieyal/sd-dynamic-prompts). A backslash before a brace
+or an underscore leaves it as text.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_TOKEN: Final = re.compile(r"\\.|__[\w*./-]*?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
+_HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$)?")
+_WEIGHT: Final = re.compile(r"\s*(\d{1,6}\.?\d{0,6}|\.\d{1,6})::")
+_SUFFIX: Final = ".txt"
+_DEEPEST: Final = 50
+
+
+class Wildcards:
+    """Folders with files of one text per line; of two with the same name the first one counts.
+
+    Args:
+        folders: where files are looked for, subfolders included.
+        named: whether the user named them; a name that is in none of them is then a mistake, and else text.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, named: bool = False) -> None:
+        self._folders = folders
+        self._named = named
+
+    @cached_property
+    def files(self) -> dict[str, Path]:
+        """The files by name: their path below the folder, without suffix."""
+        found: dict[str, Path] = {}
+        for folder in self._folders:
+            if self._named and not folder.is_dir():
+                raise SourceError(f"--wildcard-dir {folder}: no such folder")
+            for path in sorted(folder.rglob(f"*{_SUFFIX}")):
+                found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+        return found
+
+    def choices(self, name: str) -> list[str]:
+        """Return the texts of a name, which may have `*`; none if there is no such file.
+
+        Raises:
+            UsageError: if folders are named and none has the file.
+            SourceError: if a file can't be read.
+        """
+        known = self.files
+        short = [key for key in known if key.rpartition("/")[2] == name]
+        names = [key for key in known if fnmatchcase(key, name)] or short[:1]
+        if not names and self._named:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean __{near[0]}__?" if near else f"there are {len(known)} others"
+            raise UsageError(f"__{name}__: no folder of --wildcard-dir has {name}{_SUFFIX}; {hint}")
+        return [text for key in names for text in _lines(known[key])]
+
+    def resolve(self, prompt: str, seed: int) -> str:
+        """Return a prompt in which every choice is made; the same for the same seed.
+
+        Raises:
+            UsageError: if choices lead to choices without end, or too few are left to choose.
+            SourceError: if a file can't be read.
+        """
+        return _Choice(self, random.Random(seed)).read(prompt, 0)  # noqa: S311  (no secret)
+
+    def unknown(self, prompt: str) -> list[str]:
+        """Return what looks like a name in a prompt and has no file, as it is written."""
+        names = [piece for piece in _TOKEN.findall(prompt) if _is_name(piece)]
+        return [piece for piece in dict.fromkeys(names) if not self.choices(piece[2:-2])]
+
+
+class _Choice:
+    """One way through all choices of a prompt."""
+
+    def __init__(self, wildcards: Wildcards, source: random.Random) -> None:
+        self._wildcards = wildcards
+        self._source = source
+
+    def read(self, text: str, depth: int) -> str:
+        if depth > _DEEPEST:
+            raise UsageError(
+                f"the choices in {text[:60]!r} lie too deep in each other, or lead to each other without end"
+            )
+        said: list[str] = []
+        opened: list[int] = []
+        for piece in _TOKEN.findall(text):
+            if piece == "{":
+                opened.append(len(said))
+            if piece == "}" and opened:
+                start = opened.pop()
+                inner = said[start + 1 :]
+                del said[start:]
+                # Inside another choice it waits: only what is chosen is read.
+                said.append(f"{{{''.join(inner)}}}" if opened else self._choose(inner, depth))
+            elif _is_name(piece) and not opened:
+                choices = self._wildcards.choices(piece[2:-2])
+                said.append(self.read(self._pick(choices, 1)[0], depth + 1) if choices else piece)
+            else:
+                said.append(piece)
+        if opened:  # A brace without a partner is text, and so is none of what follows it.
+            start = opened[0]
+            return "".join(said[: start + 1]) + self.read("".join(said[start + 1 :]), depth + 1)
+        return "".join(said)
+
+    def _choose(self, inner: list[str], depth: int) -> str:
+        text = "".join(inner)
+        count = _HOW_MANY.match(text)
+        options = _options(text[count.end() :] if count else text)
+        if not count and len(options) == 1:
+            return f"{{{self.read(text, depth + 1)}}}"
+        least, most = (int(count[1]), int(count[2] or count[1])) if count else (1, 1)
+        if not 0 <= least <= most <= len(options):
+            raise UsageError(f"{{{text}}} asks for more than its {len(options)} texts, or from many to few")
+        number = least + int(self._source.random() * (most - least + 1))
+        between = count[3] if count and count[3] is not None else ", "
+        return between.join(self.read(option, depth + 1) for option in self._pick(options, number))
+
+    def _pick(self, options: Sequence[str], number: int) -> list[str]:
+        weighed = [_weighed(option) for option in options]
+        picked = []
+        for _ in range(number):
+            total = sum(weight for weight, _ in weighed)
+            left, place = self._source.random() * total, 0
+            while place < len(weighed) - 1 and left >= weighed[place][0]:
+                left -= weighed[place][0]
+                place += 1
+            picked.append(weighed.pop(place)[1])
+        return picked
+
+
+def _weighed(option: str) -> tuple[float, str]:
+    found = _WEIGHT.match(option)
+    return (float(found[1]), option[found.end() :]) if found else (1.0, option)
+
+
+def _is_name(piece: str) -> bool:
+    return len(piece) > 4 and piece.startswith("__") and piece.endswith("__")
+
+
+def _options(text: str) -> list[str]:
+    """Part a text at each `|` that is in no further braces."""
+    options, depth = [""], 0
+    for piece in _TOKEN.findall(text):
+        depth += {"{": 1, "}": -1}.get(piece, 0)
+        if piece == "|" and depth == 0:
+            options.append("")
+        else:
+            options[-1] += piece
+    return options
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: can't be read as text in UTF-8: {error}") from error
+    lines = [line.strip() for line in text.splitlines()]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise SourceError(f"{path}: has no line to choose")
+    return found

@@ -1,0 +1,209 @@
+"""Jobs for `olivelike generate` as arguments, files and standard input give them, and what they name."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from olivelike.cli.generate_prompts import PromptLine, read_prompts
+from olivelike.errors import OlivelikeError
+from olivelike.runtime.pictures import read_picture
+from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
+from olivelike.testing.lora_files import make_lora
+
+
+@pytest.fixture(scope="module")
+def little(one_torch_thread):
+    return little_pipeline()
+
+
+@pytest.fixture
+def generate(cli, empty_folder, little):
+    """Run `olivelike generate` on the little pipeline with two steps, in an empty folder."""
+
+    def generate(*arguments, steps=("--steps", 2)):
+        return cli("generate", little, *arguments, *steps, "--threads", 1)
+
+    return generate
+
+
+def records(folder):
+    return [read_picture(path).record for path in sorted(folder.glob("*.png"))]
+
+
+def test_a_file_has_a_job_on_each_line(empty_folder):
+    (empty_folder / "p.txt").write_bytes("\ufeffa cat\r\n\r\n# no job\r\n  a dog, 16:9 \r\n".encode())
+    found = read_prompts(["first", "@p.txt"])
+    assert [(line.prompt, line.place) for line in found] == [
+        ("first", None), ("a cat", "p.txt:1"), ("a dog, 16:9", "p.txt:4"),
+    ]  # fmt: skip
+
+
+def test_a_line_has_the_options_of_a1111_s_script(empty_folder):
+    (empty_folder / "p.txt").write_text(
+        '--prompt "a cat" in a hat --negative_prompt "bad, worse" --seed 3 --steps 10 --cfg_scale 5.5 '
+        '--sampler_name "Euler a" --width 48 --height 32 --batch_size 2 --n_iter 3\n'
+        "--prompt x --size 32x64 --num-images 4 --scheduler DDIM --clip-skip 1\n"
+    )
+    first, second = read_prompts(["@p.txt"])
+    assert first.prompt == "a cat in a hat"
+    assert first.options == {
+        "negative_prompt": "bad, worse", "seed": 3, "steps": 10, "guidance_scale": 5.5, "scheduler": "Euler a",
+        "size": (48, 32), "batch_size": 2, "num_images": 6,
+    }  # fmt: skip
+    assert second.options == {"size": (32, 64), "num_images": 4, "scheduler": "DDIM", "clip_skip": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--prompt it's", "p.txt:2: No closing quotation; put quotes around"),
+        ("--seed 3", "p.txt:2: has no --prompt"),
+        ("--prompt a --sed 3", "there is no option --sed for a line; did you mean --seed?"),
+        ("--prompt a --tiling true", "there is no option --tiling"),
+        ("--prompt a --seed", "--seed has no value"),
+        ("--prompt a --seed x", "--seed 'x' is no number"),
+        ("--prompt a --seed 3 4", "'4' belongs to no option"),
+        ("--prompt a --width 64", "gives one side alone"),
+    ],
+)
+def test_a_line_that_cant_be_read_is_named(empty_folder, line, message):
+    (empty_folder / "p.txt").write_text(f"\n{line}\n")
+    with pytest.raises(OlivelikeError, match="p.txt:2") as caught:
+        read_prompts(["@p.txt"])
+    assert message in str(caught.value)
+
+
+def test_prompts_that_only_look_like_files_stay_prompts(empty_folder, monkeypatch):
+    assert read_prompts([r"\-", r"\@p.txt", "@home with cats", "@"]) == [
+        PromptLine(r"\-"), PromptLine(r"\@p.txt"), PromptLine("@home with cats"), PromptLine("@"),
+    ]  # fmt: skip
+    assert read_prompts(["-", "@p.txt"], literal=True) == [PromptLine("-"), PromptLine("@p.txt")]
+    for content, message in (
+        (None, "No such file"),
+        (b"\xff\xfe", "no text in UTF-8"),
+        (b"#\n", "has no prompt"),
+    ):
+        if content is not None:
+            (empty_folder / "p.txt").write_bytes(content)
+        with pytest.raises(OlivelikeError, match=message):
+            read_prompts(["@p.txt"])
+
+
+def test_jobs_from_standard_input_are_drawn_with_their_options(generate, empty_folder, monkeypatch):
+    text = "a cat\n--prompt 'a dog' --seed 9 --size 40x24 --steps 1 --negative_prompt bad\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    result = generate("-", "--seed", 3, "--json")
+    assert result.status == 0, result.err
+    told = [json.loads(line) for line in result.out.splitlines()]
+    assert [event["event"] for event in told].count("opening") == 1
+    assert {(event["batch"], event["batches"]) for event in told if event["event"] == "step"} == {
+        (1, 2),
+        (2, 2),
+    }
+    found = records(empty_folder / "pictures")
+    assert [(r.prompt, r.seed, r.steps, r.width, r.negative_prompt) for r in found] == [
+        ("a cat", 3, 2, 32, None), ("a dog", 9, 1, 40, "bad"),
+    ]  # fmt: skip
+
+
+def test_a_line_that_asks_for_what_cant_be_had_is_named(generate, empty_folder):
+    (empty_folder / "p.txt").write_text("a\n--prompt b --size 33x32\n")
+    result = generate("@p.txt")
+    assert result.status == 2
+    assert result.err.startswith(
+        "error: p.txt:2: size 33x32: this pipeline makes sides that are multiples of 4"
+    )
+
+
+def test_a_choice_is_made_for_each_picture_and_recorded(generate, empty_folder):
+    (empty_folder / "wildcards").mkdir()
+    (empty_folder / "wildcards" / "shape.txt").write_text("circle\nsquare\nstar\n")
+    result = generate("a {red|blue} __shape__", "-n", 6, "--batch-size", 6, "--seed", 1)
+    assert (result.status, result.err) == (0, "")
+    prompts = [record.prompt for record in records(empty_folder / "pictures")]
+    assert len(set(prompts)) > 1
+    assert all("{" not in prompt and "_" not in prompt for prompt in prompts)
+    again = generate("--from", "pictures/00004-4.png", "-o", "again.png", steps=())
+    assert again.status == 0, again.err
+    assert (empty_folder / "again.png").read_bytes() == (empty_folder / "pictures/00004-4.png").read_bytes()
+
+
+def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folder):
+    (empty_folder / "loras" / "some").mkdir(parents=True)
+    lora = make_lora(
+        empty_folder / "loras" / "some" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0
+    )
+    tagged = generate("a red circle<lora:style:0.5>", "a red circle", "--seed", 1, "-o", "{index}.png")
+    assert (tagged.status, tagged.err) == (0, "")
+    named = generate("a red circle", "--lora", f"{lora}:0.5", "--seed", 1, "-o", "named/{index}.png")
+    assert named.status == 0, named.err
+    pixels = [_pixels(path) for path in ("1.png", "2.png", "named/1.png")]
+    assert pixels[0] == pixels[2] != pixels[1]
+    first, second = records(empty_folder)
+    assert (first.prompt, second.prompt) == ("a red circle<lora:style:0.5>", "a red circle")
+    ((used,), none) = first.loras, second.loras
+    assert ((used.name, used.weight), none) == (("style", 0.5), ())
+    text = read_picture(empty_folder / "1.png").parameters
+    assert text.startswith("a red circle<lora:style:0.5>\n")
+    assert f'Lora hashes: "style: {used.hash}"' in text
+    again = generate("--from", "1.png", "-o", "again.png", steps=())
+    assert (again.status, again.err) == (0, "")
+    assert (empty_folder / "again.png").read_bytes() == (empty_folder / "1.png").read_bytes()
+    split = generate("a red circle<lora:style:0:0.5>", "--seed", 1, "-o", "split.png")
+    assert split.status == 0, split.err
+    assert _pixels("split.png") not in pixels
+
+
+def _pixels(path):
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return image.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (
+            ("a <lora:stile:1>",),
+            3,
+            "<lora:stile:1>: there is no LoRA of that name in loras; did you mean style?",
+        ),
+        (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
+        (("a <lora:twin:1>",), 2, "both have the name"),
+        (("a <lora:style:x>",), 2, "x is no weight"),
+        (("a", "--lora-dir", "nowhere"), 3, "--lora-dir nowhere: no such folder"),
+        (("a __colour__", "--wildcard-dir", "loras"), 2, "no folder of --wildcard-dir has colour.txt"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_a_prompt_names_and_is_not_there_is_said_before_anything_is_opened(
+    generate, empty_folder, monkeypatch, arguments, status, message
+):
+    monkeypatch.setattr("olivelike.runtime.pipeline.open_session", None)
+    for name in ("loras/style", "loras/a/twin", "loras/b/twin", "secret"):
+        (empty_folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (empty_folder / f"{name}.safetensors").touch()
+    result = generate(*arguments)
+    assert result.status == status
+    assert message in result.err
+
+
+def test_what_is_taken_as_words_is_noted_and_the_picture_made(generate):
+    result = generate("a __colour__ <hypernet:x:1>", "--negative-prompt", "b AND c", "--seed", 1)
+    assert result.status == 0
+    first, second = result.err.splitlines()
+    assert first.startswith("note: the prompt 'a __colour__ <hypernet:x:1>': taken as words: <hypernet:x:1>")
+    assert second.startswith("note: the negative prompt: taken as words: AND")
+    assert generate("a __colour__ <hypernet:x:1>", "--plain-prompts").err == ""
+
+
+def test_seed_minus_one_draws_one(generate, empty_folder):
+    (empty_folder / "p.txt").write_text("--prompt a --seed -1\n")
+    assert generate("a", "b", "@p.txt", "--seed", -1).status == 0
+    first, second, third = (record.seed for record in records(empty_folder / "pictures"))
+    assert first == second >= 0
+    assert third != first

@@ -1,0 +1,121 @@
+"""What prompts leave to the seed, the LoRAs that they name, and what is said of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.prompts import LoraTag, Wildcards, take_lora_tags, unread
+
+
+@pytest.fixture
+def wildcards(tmp_path):
+    (tmp_path / "colour.txt").write_text("\ufeffred\n# a comment\n\n blue \n{dark|light} green\n", "utf-8")
+    (tmp_path / "animal").mkdir()
+    (tmp_path / "animal" / "cat.txt").write_text("tabby")
+    (tmp_path / "loop.txt").write_text("__loop__")
+    return Wildcards([tmp_path], named=True)
+
+
+def chosen(wildcards, prompt, seeds=60):
+    return {wildcards.resolve(prompt, seed) for seed in range(seeds)}
+
+
+def test_choices_are_made_by_the_seed(wildcards):
+    assert chosen(wildcards, "a {red|blue} c") == {"a red c", "a blue c"}
+    assert chosen(wildcards, "{a|{b|c}}") == {"a", "b", "c"}
+    assert chosen(wildcards, "__colour__") == {"red", "blue", "dark green", "light green"}
+    assert chosen(wildcards, "__cat__ __animal/cat__ __animal/*__") == {"tabby tabby tabby"}
+    assert wildcards.resolve("{a|b|c|d}", 7) == wildcards.resolve("{a|b|c|d}", 7)
+
+
+def test_several_can_be_chosen_and_weighed(wildcards):
+    assert chosen(wildcards, "{2$$a|b}") == {"a, b", "b, a"}
+    assert chosen(wildcards, "{1-2$$ and $$a|b}") == {"a", "b", "a and b", "b and a"}
+    assert chosen(wildcards, "{0::a|2.5::b}") == {"b"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{x} {{y}}",
+        r"\{a|b\}",
+        r"\__colour__",
+        "[a|b] (c:1.2) :} {:",
+        "snake_case ___ _a_ x__colour__y",
+        "{a|b",
+        "a|b}",
+    ],
+)
+def test_other_braces_and_underscores_are_text(wildcards, text):
+    assert chosen(wildcards, text, 5) == {text}
+
+
+@pytest.mark.parametrize("text", ["__loop__", "{3$$a|b}", "{" * 99 + "a|b" + "}" * 99, "__color__"])
+def test_choices_that_cant_be_made_are_refused(wildcards, text):
+    with pytest.raises(UsageError):
+        wildcards.resolve(text, 1)
+
+
+def test_files_of_choices_that_cant_be_read_are_named(tmp_path):
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    with pytest.raises(SourceError, match=r"empty\.txt: has no line"):
+        Wildcards([tmp_path]).resolve("__empty__", 1)
+    with pytest.raises(SourceError, match="--wildcard-dir .*nowhere: no such folder"):
+        Wildcards([tmp_path / "nowhere"], named=True).resolve("__a__", 1)
+    assert Wildcards([tmp_path / "nowhere"]).resolve("__init__", 1) == "__init__"
+
+
+def test_tags_of_loras_are_taken_out_of_a_prompt():
+    prompt = "a <lora:style:0.8>cat, <lora:a b> <lyco:x:0.5:0> <lora:y:te=1:unet=.25>"
+    text, tags = take_lora_tags(prompt)
+    assert text == "a cat,   "
+    assert [(tag.name, tag.text_weight, tag.unet_weight) for tag in tags] == [
+        ("style", 0.8, 0.8), ("a b", 1.0, 1.0), ("x", 0.5, 0.0), ("y", 1.0, 0.25),
+    ]  # fmt: skip
+    assert tags[0] == LoraTag("style", 0.8, 0.8, "<lora:style:0.8>")
+    assert take_lora_tags(r"\<lora:x:1> <3 a<b>") == ("<lora:x:1> <3 a<b>", ())
+
+
+@pytest.mark.parametrize(
+    ("tag", "message"),
+    [
+        ("<lora:style:abc>", "abc is no weight"),
+        ("<lora:style:>", "nothing is no weight"),
+        ("<lora:style:inf>", "inf is no weight"),
+        ("<lora: :1>", "names no LoRA"),
+        ("<lora:style:1:1:8>", "dyn"),
+        ("<lora:style:lbw=ALL>", "lbw is nothing that a LoRA has here"),
+    ],
+)
+def test_tags_that_say_something_else_are_refused(tag, message):
+    with pytest.raises(UsageError, match=message):
+        take_lora_tags(f"a {tag}")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "(a:1.2) ((b)) [c] [[d]] \\(e\\) BREAK AND f :) :( :-] ;[ <3 >_< ^_^ (>_<) {^_^}",
+        "[red:blue:0.5] [a|b] {x|y} <lora:style:1> <token>",
+        "16:9, f/1.8, 3.5mm -- high quality, T-shirt, --- 2x--zoom",
+        r"\<hypernet:x:1> \__name__ \--seed",
+        "snake_case __ a__b__c _emphasis_",
+        "",
+    ],
+)
+def test_ordinary_prompts_bring_no_note(prompt):
+    assert unread(prompt, Wildcards(())) is None
+
+
+def test_what_is_taken_as_words_is_named_in_one_line():
+    note = unread("a <hypernet:x:1> __colour__ ${c=red} embedding:bad --steps 3", Wildcards(()))
+    assert "\n" not in note
+    for written in ("<hypernet:x:1>", "__colour__", "${c=red}", "embedding:bad", "--steps"):
+        assert written in note
+    assert "taken as words" in note
+    assert "a backslash before it" in note
+    note = unread("a AND b, {x|y}, <lora:z:1>", Wildcards(()), negative=True)
+    assert note.startswith("the negative prompt: taken as words: <lora:z:1>")
+    assert "AND (only prompts are composed" in note
+    assert "{x|y} (choices" in note
