@@ -247,11 +247,13 @@ def _make(
     sheet: bool,
 ) -> None:
     """Make the pictures and write each batch as soon as it is there."""
+    from olivelike.cli import collect_as_usual
     from olivelike.cli.generate_record import of_picture
     from olivelike.cli.uninterrupted import uninterrupted
     from olivelike.errors import Interrupted
     from olivelike.runtime import Picture, require_safe
 
+    collect_as_usual()
     written = 0
     flagged: list[int] = []
     shown: list[Picture] = []  # On the sheet; without one, pictures are held for their batch alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from olivelike.cli.speed import Speed, SpeedColumn
+from olivelike.cli.speed import Speed, speed_column
 from olivelike.cli.stdout import write_error, write_line
 from olivelike.cli.text import count, duration
 
@@ -132,7 +132,7 @@ class Lines:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(TextColumn(" "), *columns, SpeedColumn(self._speed), transient=True)
+        self._progress = Progress(TextColumn(" "), *columns, speed_column(self._speed), transient=True)
         self._progress.start()
         self._task = self._progress.add_task("", total=total)
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import MissingError, SourceError
+from olivelike.runtime.diffusers_import import light_diffusers
 from olivelike.runtime.scheduler_names import (
     SIGMAS,
     SchedulerChoice,
@@ -135,7 +136,7 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            made: Scheduler = cls.from_config({k: v for k, v in settings.items() if k in parameters})
+            made: Scheduler = cls(**{k: v for k, v in settings.items() if k in parameters})
     except (ValueError, TypeError, NotImplementedError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {cls.__name__}: {error}; repair the file, or make the folder again"
@@ -161,7 +162,8 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
     """
     if not hasattr(scheduler, "noise_sampler"):
         return
-    from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
+    with light_diffusers():
+        from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
     # torchsde tells at every run that it rounds the last time to its interval.
     warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
@@ -178,9 +180,10 @@ def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
 
 
 def _scheduler_class(name: str | None) -> Any:
-    import diffusers
+    with light_diffusers():
+        import diffusers
 
-    cls = getattr(diffusers, name, None) if name is not None else None
+        cls = getattr(diffusers, name, None) if name is not None else None
     if cls is None or not hasattr(cls, "from_config") or not hasattr(cls, "step"):
         raise SourceError(
             f"scheduler_config.json names the class {name!r}, which is no scheduler of diffusers "
@@ -191,9 +194,10 @@ def _scheduler_class(name: str | None) -> Any:
 
 def _defaults(class_name: str | None) -> dict[str, Any]:
     """Return the settings that the folder's class has by itself."""
-    import diffusers
+    with light_diffusers():
+        import diffusers
 
-    cls = getattr(diffusers, class_name, None) if class_name is not None else None
+        cls = getattr(diffusers, class_name, None) if class_name is not None else None
     if cls is None:
         return {}
     return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}
