@@ -194,6 +194,7 @@ def generate(
             profile,
             inter_threads,
         )
+        session.check_folder(folder, settings)
         image, used_image = open_image(init_image) if init_image is not None else (None, None)
         painted, used_mask = open_image(mask) if mask is not None else (None, None)
         used = used_image, used_mask

@@ -96,6 +96,6 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         name = settings.provider.short_name
         raise SessionError(
             f"the folder was optimised for {target}, and on {name} nothing runs operators of it ({refused}); "
-            f"optimise it for {name} (olivelike run WORKFLOW --set target={name}), or run it with "
-            f"--provider {target}"
+            f"make it for {name} (olivelike convert CHECKPOINT -t {name} -o FOLDER, or olivelike run WORKFLOW --set "
+            f"target={name}), or run it with --provider {target}"
         )

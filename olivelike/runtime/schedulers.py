@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import MissingError, SourceError
 from olivelike.runtime.diffusers_import import light_diffusers
+from olivelike.runtime.other_schedulers import EDM, why_not_own
+from olivelike.runtime.scheduler_config import check_scheduler_config
 from olivelike.runtime.scheduler_names import (
+    CLASSES,
     SIGMAS,
     SchedulerChoice,
     find_scheduler,
@@ -107,11 +110,18 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     Raises:
         UsageError: if there is no scheduler of that name.
         MissingError: if a package that it needs is not installed.
-        SourceError: if the config is not one of a scheduler that diffusers has.
+        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind.
     """
+    # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM}:
+        raise SourceError(
+            f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
+            "such as Euler"
+        )
+    check_scheduler_config(config)
     for package in choice.needs if choice else packages_for(made_for, config):
         if find_spec(package) is None:
             raise MissingError(
@@ -165,13 +175,18 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
     with light_diffusers():
         from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
-    # torchsde tells at every run that it rounds the last time to its interval.
-    warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
     sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
     tree = BrownianTreeNoiseSampler(
         latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
     )
-    scheduler.noise_sampler = lambda *times: tree(*times).to(latents.device)
+
+    def draw(*times: torch.Tensor) -> torch.Tensor:
+        with warnings.catch_warnings():
+            # torchsde tells at every run that it rounds the last time to its interval.
+            warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
+            return tree(*times).to(latents.device)
+
+    scheduler.noise_sampler = draw  # type: ignore[attr-defined]
 
 
 def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
