@@ -215,6 +215,7 @@ def generate(
             profile,
             inter_threads,
         )
+        session.check_folder(folder, settings)
         before = read_picture_record(made_before) if made_before is not None else None
         if before is not None and made_before is not None:
             init_image = init_image or find_used(before.init_image, made_before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from olivelike.cli.speed import Speed, SpeedColumn
+from olivelike.cli.speed import Speed, speed_column
 from olivelike.cli.stdout import write_error, write_line
 from olivelike.cli.text import count, duration
 from olivelike.runtime.prompts import shortened
@@ -156,7 +156,7 @@ class Lines:
         columns = (BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
         overall = TextColumn("{task.fields[left]}")
         self._progress = Progress(
-            TextColumn(" "), *columns, SpeedColumn(self._speed), overall, transient=True
+            TextColumn(" "), *columns, speed_column(self._speed), overall, transient=True
         )
         self._progress.start()
         self._progress.add_task("", total=step.total, left="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from olivelike.cli import collect_as_usual
 from olivelike.cli.engine_signals import signals_end_engines
 from olivelike.cli.generate_record import of_picture
 from olivelike.cli.live_loras import merged
@@ -50,6 +51,7 @@ def draw(
         Interrupted: at a signal; the pictures that are done are written.
         SafetyError: if pictures are flagged in all attempts.
     """
+    collect_as_usual()
     drawing = _Drawing(works, writer, display, sheet=sheet)
     pipeline: Pipeline | None = None
     loras: tuple[object, ...] = ()  # Those that the pipeline has.

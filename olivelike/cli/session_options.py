@@ -92,18 +92,20 @@ def session_settings(
 
     Raises:
         UsageError: for an unknown provider or level, or what is no pair.
+        SessionError: if a provider is not installed, which is told before anything heavy is imported.
     """
     from dataclasses import replace
 
     from olivelike.runtime import settings as parse
     from olivelike.runtime.folder_target import read_folder_target
+    from olivelike.runtime.providers import require_provider
 
     target = read_folder_target(folder)
     base = target.settings() if target is not None else parse.SessionSettings()
     base = parse.choose_providers(base, providers or ())
     base = parse.set_options(base, parse.parse_pairs(provider_options or (), "--provider-option"))
     level = graph_optimization
-    return replace(
+    chosen = replace(
         base,
         device=parse.parse_device(device) if device is not None else base.device,
         session_config={
@@ -119,3 +121,25 @@ def session_settings(
         cuda_graph=cuda_graph,
         profile=profile,
     )
+    for choice in chosen.providers if providers else ():
+        require_provider(choice.provider)
+    return chosen
+
+
+def check_folder(folder: Path, settings: "SessionSettings") -> None:
+    """Check that a folder's networks can be opened as asked, before anything heavy is imported.
+
+    Raises:
+        SourceError: if it is no pipeline's folder.
+        SessionError: if a provider is not installed, or nothing runs operators of a network.
+    """
+    from olivelike.runtime.folder import open_folder
+    from olivelike.runtime.folder_target import check_folder_target, read_folder_target
+    from olivelike.runtime.providers import require_provider
+
+    pipeline = open_folder(folder)
+    for choice in settings.providers:
+        require_provider(choice.provider)
+    target = read_folder_target(folder)
+    if target is not None:
+        check_folder_target(target.name, settings, pipeline.models(safety=False))

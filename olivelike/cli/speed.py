@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.progress import ProgressColumn
-from rich.text import Text
-
 if TYPE_CHECKING:
-    from rich.progress import Task
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
 
 
 class Speed:
@@ -32,14 +30,14 @@ class Speed:
         return (self.steps - 1) / elapsed if self.steps > 1 and elapsed > 0 else None
 
 
-class SpeedColumn(ProgressColumn):
-    """`3.14 it/s` in a progress bar."""
+def speed_column(speed: Speed) -> ProgressColumn:
+    """Return what shows `3.14 it/s` in a progress bar."""
+    from rich.progress import ProgressColumn
+    from rich.text import Text
 
-    def __init__(self, speed: Speed) -> None:
-        super().__init__()
-        self._speed = speed
+    class SpeedColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:  # noqa: ARG002  (rich's signature)
+            rate = speed.per_second
+            return Text("" if rate is None else f"{rate:.2f} it/s")
 
-    def render(self, task: Task) -> Text:  # noqa: ARG002  (rich's signature)
-        """Return what is shown now."""
-        rate = self._speed.per_second
-        return Text("" if rate is None else f"{rate:.2f} it/s")
+    return SpeedColumn()

@@ -107,8 +107,6 @@ def verify(
     from olivelike.cli.verify_source import merged_loras, spec_of
     from olivelike.errors import VerificationError
     from olivelike.verify.folder import networks_of, read_record
-    from olivelike.verify.originals import Originals
-    from olivelike.verify.pictures import compare_pictures
 
     record = read_record(folder)
     run = last_writer(folder, cache_dir) if keep else None
@@ -125,6 +123,10 @@ def verify(
         reason = _absence(settings, needed=needed)
     if save is not None:
         _require_writable(save)
+    # Torch comes with these: what can't be done is told before.
+    from olivelike.verify.originals import Originals
+    from olivelike.verify.pictures import compare_pictures
+
     wanted = [name for name in networks_of(record) if name in chosen or (count and name in _PICTURES)]
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     result: dict[str, Any] = {

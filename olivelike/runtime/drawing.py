@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import SourceError, UsageError
+from olivelike.errors import UsageError
 from olivelike.runtime.noise import generators
 from olivelike.runtime.schedulers import make_scheduler
 
@@ -47,14 +47,9 @@ def begin_drawing(request: Request, folder: PipelineFolder, seeds: Sequence[int]
 
     Raises:
         UsageError: for a scheduler that there is none of, or a number of steps that it refuses.
-        SourceError: if the folder's own is for networks of another kind, such as those of flow matching.
+        SourceError: if the folder's own is for networks of another kind, or its config is damaged.
     """
     scheduler: Any = make_scheduler(request.scheduler, folder.scheduler)
-    if not hasattr(scheduler, "scale_model_input"):
-        raise SourceError(
-            f"{folder.path}: its scheduler {type(scheduler).__name__} is for networks of another kind (it has no "
-            "scale_model_input); name another one, such as Euler"
-        )
     try:
         scheduler.set_timesteps(request.steps, device=device)
     except (ValueError, IndexError) as error:

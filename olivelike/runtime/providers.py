@@ -118,7 +118,7 @@ def require_provider(provider: Provider) -> None:
     Raises:
         SessionError: if it is not; the message says which package has it.
     """
-    if provider.name in (here := available_providers()):
+    if provider.name == CPU or provider.name in (here := available_providers()):
         return
     raise SessionError(
         f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
+from olivelike.runtime.other_schedulers import refused_names, why_not_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,11 +116,15 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
         schedule: A1111's schedule type, where it is written apart.
 
     Raises:
-        UsageError: if there is no such name; the message has the nearest ones.
+        UsageError: if there is no such name; the message has the nearest ones, or why it can't be had.
     """
     asked = name if schedule is None else f"{name} {schedule}"
     found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
+        if why := why_not_by_name(_plain(asked), _REFUSED):
+            raise UsageError(
+                f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras"
+            )
         for other in _OTHER_SCHEDULES:
             if _plain(asked).endswith(_plain(other)):
                 raise UsageError(
@@ -190,6 +195,7 @@ def _spellings() -> dict[str, SchedulerChoice]:
     for class_name in CLASSES:
         found.setdefault(class_name.removesuffix(_SUFFIX), _choice(class_name, ()))
         found[class_name] = _choice(class_name, ())
+    found["DEIS"] = found["DEISMultistep"]
     return found
 
 
@@ -207,3 +213,4 @@ def _nearest(name: str) -> str:
 
 _PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
+_REFUSED = {_plain(start): why for start, why in refused_names().items()}

@@ -9,7 +9,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import MissingError, SourceError
+from olivelike.runtime.diffusers_import import light_diffusers
+from olivelike.runtime.other_schedulers import EDM, why_not_own
+from olivelike.runtime.scheduler_config import check_scheduler_config
 from olivelike.runtime.scheduler_names import (
+    CLASSES,
     SIGMAS,
     SchedulerChoice,
     find_scheduler,
@@ -106,11 +110,18 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     Raises:
         UsageError: if there is no scheduler of that name.
         MissingError: if a package that it needs is not installed.
-        SourceError: if the config is not one of a scheduler that diffusers has.
+        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind.
     """
+    # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")
     made_for = own if isinstance(own, str) else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM}:
+        raise SourceError(
+            f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
+            "such as Euler"
+        )
+    check_scheduler_config(config)
     for package in choice.needs if choice else packages_for(made_for, config):
         if find_spec(package) is None:
             raise MissingError(
@@ -135,7 +146,7 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            made: Scheduler = cls.from_config({k: v for k, v in settings.items() if k in parameters})
+            made: Scheduler = cls(**{k: v for k, v in settings.items() if k in parameters})
     except (ValueError, TypeError, NotImplementedError) as error:
         raise SourceError(
             f"scheduler_config.json makes no {cls.__name__}: {error}; repair the file, or make the folder again"
@@ -161,15 +172,21 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
     """
     if not hasattr(scheduler, "noise_sampler"):
         return
-    from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
+    with light_diffusers():
+        from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
-    # torchsde tells at every run that it rounds the last time to its interval.
-    warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
     sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
     tree = BrownianTreeNoiseSampler(
         latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
     )
-    scheduler.noise_sampler = lambda *times: tree(*times).to(latents.device)
+
+    def draw(*times: torch.Tensor) -> torch.Tensor:
+        with warnings.catch_warnings():
+            # torchsde tells at every run that it rounds the last time to its interval.
+            warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
+            return tree(*times).to(latents.device)
+
+    scheduler.noise_sampler = draw  # type: ignore[attr-defined]
 
 
 def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
@@ -178,9 +195,10 @@ def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
 
 
 def _scheduler_class(name: str | None) -> Any:
-    import diffusers
+    with light_diffusers():
+        import diffusers
 
-    cls = getattr(diffusers, name, None) if name is not None else None
+        cls = getattr(diffusers, name, None) if name is not None else None
     if cls is None or not hasattr(cls, "from_config") or not hasattr(cls, "step"):
         raise SourceError(
             f"scheduler_config.json names the class {name!r}, which is no scheduler of diffusers "
@@ -191,9 +209,10 @@ def _scheduler_class(name: str | None) -> Any:
 
 def _defaults(class_name: str | None) -> dict[str, Any]:
     """Return the settings that the folder's class has by itself."""
-    import diffusers
+    with light_diffusers():
+        import diffusers
 
-    cls = getattr(diffusers, class_name, None) if class_name is not None else None
+        cls = getattr(diffusers, class_name, None) if class_name is not None else None
     if cls is None:
         return {}
     return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}

@@ -48,6 +48,7 @@ def settle(request: Request, folder: PipelineFolder) -> Request:
     settled = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
     if settled.init_image is not None:
         folder.model("vae_encoder")
+    _check_layers(request, folder)
     begin_drawing(settled, folder, (), "cpu")
     return settled
 
@@ -68,6 +69,17 @@ def _check_counts(request: Request) -> None:
         raise UsageError(
             f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none"
         )
+
+
+def _check_layers(request: Request, folder: PipelineFolder) -> None:
+    """Check `clip_skip` against the configs; where they do not tell, the networks do once they are open."""
+    for _, encoder in folder.text_encoders if request.clip_skip else ():
+        layers = folder.config(encoder).get("num_hidden_layers")
+        most = layers - 1 - folder.is_xl if isinstance(layers, int) else request.clip_skip
+        if request.clip_skip > most:
+            raise UsageError(
+                f"clip_skip leaves no layer: {folder.model(encoder)} has {layers}; take at most {max(most, 0)}"
+            )
 
 
 def _check_ranges(request: Request) -> None:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx
-import onnx_ir as ir
-
 from olivelike.errors import SourceError
 from olivelike.layout import TOKENIZERS
-from olivelike.output.initializers import Initializers
 from olivelike.output.record import OutputRecord
-from olivelike.verify.evaluation import Evaluation
-from olivelike.verify.original import Original, precision_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +57,13 @@ def verify_component(
         SourceError: if a file of either is missing or damaged.
         PassError: if the graph has an operator that can't be run on its own.
     """
+    import onnx
+    import onnx_ir as ir
+
+    from olivelike.output.initializers import Initializers
+    from olivelike.verify.evaluation import Evaluation
+    from olivelike.verify.original import Original, precision_of
+
     path = folder / record.model_file(component)
     initializers = Initializers(path)
     architecture, read = originals.network(component)

@@ -122,7 +122,7 @@ def test_a_scheduler_for_networks_of_another_kind_is_refused(broken, settings):
     config = {"_class_name": "FlowMatchEulerDiscreteScheduler"}
     (broken / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
     pipeline = open_pipeline(broken, settings)
-    with pytest.raises(SourceError, match="FlowMatchEulerDiscreteScheduler is for networks of another kind"):
+    with pytest.raises(SourceError, match="FlowMatchEulerDiscreteScheduler, which is for networks of flow"):
         pipeline.settle(ask())
     pipeline.settle(ask(scheduler="Euler"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.runtime.other_schedulers import EDM
 from olivelike.runtime.scheduler_names import (
     CLASSES,
     DEFAULT_SCHEDULES,
@@ -308,6 +309,137 @@ def test_a_missing_package_is_named(filled, monkeypatch):
 def test_a_config_that_is_no_scheduler_s_is_refused(config):
     with pytest.raises(SourceError, match=r"scheduler_config\.json"):
         make_scheduler(None, config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta_start": float("nan")}, "beta_start is NaN, but must be a number between 0 and 1"),
+        ({"beta_end": 0}, "beta_end is 0"),
+        ({"beta_start": "small"}, 'beta_start is "small"'),
+        ({"solver_order": 99}, "solver_order is 99, but must be a whole number from 1 to 3"),
+        ({"num_train_timesteps": 0}, "num_train_timesteps is 0"),
+        ({"num_train_timesteps": True}, "num_train_timesteps is true"),
+        ({"timestep_spacing": "wide"}, "timestep_spacing is .*one of linspace, leading, trailing"),
+        ({"prediction_type": "flow_prediction"}, "prediction_type is .*one of epsilon, v_prediction, sample"),
+        ({"trained_betas": [0.1, float("inf")]}, r"trained_betas is \[0.1, Infinity\]"),
+        ({"steps_offset": -1}, "steps_offset is -1"),
+        ({"use_karras_sigmas": "no"}, 'use_karras_sigmas is "no", but must be true or false'),
+    ],
+)
+@pytest.mark.parametrize("name", [None, "DPM++ 2M"])
+def test_a_setting_that_no_scheduler_works_with_is_named_with_its_file(name, settings, message, filled):
+    with pytest.raises(SourceError, match=rf"scheduler/scheduler_config\.json: {message}"):
+        make_scheduler(name, filled | settings)
+
+
+@pytest.mark.parametrize("class_name", usable(CLASSES))
+def test_what_diffusers_writes_for_a_class_passes_the_check(class_name):
+    import diffusers
+
+    written = json.loads(getattr(diffusers, class_name)().to_json_string())
+    assert type(make_scheduler(None, written)).__name__ == class_name
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("FlowMatchEulerDiscrete", "is for networks of flow matching"),
+        ("CMStochasticIterative", "is for consistency models"),
+        ("RePaintScheduler", "paints inside masks in a way of its own"),
+        ("CogVideoXDDIM", "is for networks of video"),
+        ("DDIMInverse", "goes from a picture back to noise"),
+        ("IPNDM", "is for networks of sound"),
+        ("EDMEuler", "is for networks trained as EDM"),
+        ("EDMDPMSolverMultistep", "is for networks trained as EDM"),
+        ("DPM++ 2S a Karras", "is a sampler that diffusers has no class for"),
+        ("DPM fast", "is a sampler that diffusers has no class for"),
+        ("DPM adaptive", "is a sampler that diffusers has no class for"),
+        ("Restart", "is a sampler that diffusers has no class for"),
+    ],
+)
+def test_a_name_that_can_t_be_had_is_refused_with_the_reason(name, why):
+    with pytest.raises(UsageError, match=why):
+        find_scheduler(name)
+
+
+def test_every_other_class_of_diffusers_is_refused_as_a_folder_s_own():
+    import diffusers
+
+    others = {name for name in dir(diffusers) if name.endswith("Scheduler")} - {*CLASSES, *EDM}
+    assert {"FlowMatchEulerDiscreteScheduler", "IPNDMScheduler", "UnCLIPScheduler"} <= others
+    for name in others:
+        with pytest.raises(SourceError, match=f"names {name}, which .*; name another"):
+            make_scheduler(None, {"_class_name": name})
+
+
+@pytest.mark.parametrize("class_name", sorted(EDM))
+def test_a_folder_of_networks_trained_as_edm_keeps_its_own(class_name):
+    import diffusers
+    import torch
+
+    config = {"_class_name": class_name, "sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5}
+    ours, theirs = make_scheduler(None, config), getattr(diffusers, class_name).from_config(config)
+    ends = []
+    for one in (ours, theirs):
+        one.set_timesteps(5)
+        latents = torch.ones((1, 4, 2, 2)) * one.init_noise_sigma
+        for timestep in one.timesteps:
+            predicted = one.scale_model_input(latents, timestep) * 0.1
+            more = {"generator": torch.Generator().manual_seed(1)} if step_facts(one).generator else {}
+            latents = one.step(predicted, timestep, latents, **more).prev_sample
+        ends.append(latents)
+    assert torch.equal(*ends)
+
+
+def test_deis_is_a_name():
+    assert find_scheduler("DEIS").class_name == "DEISMultistepScheduler"
+
+
+@pytest.mark.skipif(find_spec("torchsde") is None, reason="torchsde is not installed")
+def test_warnings_stay_as_the_program_has_set_them(filled):
+    import warnings
+
+    import torch
+
+    before = list(warnings.filters)
+    scheduler = make_scheduler("DPM++ SDE", filled)
+    scheduler.set_timesteps(3)
+    latents = torch.ones((1, 4, 2, 2))
+    seed_noise(scheduler, [5], latents)
+    for timestep in scheduler.timesteps:
+        latents = scheduler.step(latents * 0.01, timestep, latents).prev_sample
+    assert warnings.filters == before
+
+
+def in_a_new_process(code):
+    import subprocess
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_scheduler_is_made_without_what_it_does_not_use():
+    code = (
+        "import sys; from olivelike.runtime.schedulers import make_scheduler as make\n"
+        "for name in ('DDIM', 'DPM++ 2M Karras', 'Euler', 'UniPC', 'LCM'): make(name, {}).set_timesteps(5)\n"
+        "print(*({'torch._dynamo', 'sympy', 'scipy.stats', 'requests', 'transformers', 'torchsde'} & set(sys.modules)))"
+    )
+    assert in_a_new_process(code) == []
+
+
+def test_what_was_left_out_is_there_as_soon_as_it_is_used():
+    code = (
+        "import sys; from olivelike.runtime.schedulers import make_scheduler as make; make('Euler', {})\n"
+        "make('Euler Beta', {}).set_timesteps(5)\n"
+        "from diffusers.utils import loading_utils, torch_utils; import torch, types\n"
+        "marked = torch_utils.maybe_allow_in_graph(type('Net', (torch.nn.Module,), {}))\n"
+        "import requests, torch._dynamo\n"
+        "print(type(sys.modules['torch._dynamo']) is types.ModuleType, sys.modules['scipy.stats'].beta is not None)\n"
+        "print(loading_utils.requests.get is requests.get, torch_utils.maybe_allow_in_graph(marked) is marked)"
+    )
+    assert in_a_new_process(code) == ["True"] * 4
 
 
 @pytest.fixture(autouse=True)
