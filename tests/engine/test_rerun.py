@@ -18,14 +18,16 @@ from olivelike.runtime.folder_target import read_folder_target
 from .conftest import Project
 
 ALL_NODES = 9
+LENT = 2
+"""Graphs that the project of tests begins with: `convert` of both networks is a hit."""
 
 
-def test_the_first_run_executes_every_node_and_publishes(template: Project) -> None:
+def test_the_first_run_executes_every_other_node_and_publishes(template: Project) -> None:
     assert template.result is not None
     assert (template.result.status, template.result.nodes, template.result.executed) == (
         "ok",
         ALL_NODES,
-        ALL_NODES,
+        ALL_NODES - LENT,
     )
     assert (template.output / "text_encoder" / "model.onnx").is_file()
     assert template.leftovers() == []
