@@ -186,7 +186,7 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
             warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
             return tree(*times).to(latents.device)
 
-    scheduler.noise_sampler = draw  # type: ignore[attr-defined]
+    scheduler.noise_sampler = draw
 
 
 def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
