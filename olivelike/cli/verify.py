@@ -200,10 +200,15 @@ def _compare(
 def _settings(folder: Path, providers: list[str] | None) -> "SessionSettings":
     """Return what pictures of the folder run on: its own target, or what the command says."""
     from olivelike.runtime.folder_target import read_folder_target
+    from olivelike.runtime.providers import require_provider
     from olivelike.runtime.settings import SessionSettings, choose_providers
 
     target = read_folder_target(folder)
-    return choose_providers(target.settings() if target is not None else SessionSettings(), providers or ())
+    base = target.settings() if target is not None else SessionSettings()
+    chosen = choose_providers(base, providers or ())
+    for choice in chosen.providers if providers else ():
+        require_provider(choice.provider)
+    return chosen
 
 
 def _lack(folder: Path) -> str | None:
