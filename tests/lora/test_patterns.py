@@ -11,7 +11,7 @@ import pytest
 from olivelike.errors import SourceError
 from olivelike.lora.patterns import Patterns
 
-PIECES = ("a", "b", "x", ".", "\\.", "*", "+", "?", "(", ")", "|", "[ab]", "[^.]", "\\d", "\\w+", ".*", "to_q", "{1,2}", 
+PIECES = ("a", "b", "x", ".", "\\.", "*", "+", "?", "(", ")", "|", "[ab]", "[^.]", "\\d", "\\w+", ".*", "to_q", "{1,2}",
           "{2}",
           "^", "$", "(?:a|b)", "*?", "{,2}", "{0}", "down_blocks", "\\d+")  # fmt: skip
 PATHS = ("down_blocks.0.attn1.to_q", "a.b.c", "to_q", "x", "aab.ab", "down_blocks.10.x.to_q", "a-b")
