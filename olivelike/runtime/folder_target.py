@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ from olivelike.runtime.kernels import operators_without_kernel
 from olivelike.runtime.providers import find_provider
 from olivelike.runtime.settings import ProviderChoice, SessionSettings, with_fallback
 from olivelike.targets import TARGETS
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class FolderTarget:
 def read_folder_target(folder: Path) -> FolderTarget | None:
     """Return the target of an output folder; `None` if nothing says which, as in folders that others made."""
     try:
-        content: Any = json.loads((folder / _RECORD).read_bytes())
+        content: Any = parse_json(read_bytes(folder / _RECORD))
     except (OSError, ValueError):
         return None
     return folder_target(content.get("target")) if isinstance(content, dict) else None

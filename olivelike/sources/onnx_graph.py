@@ -114,7 +114,7 @@ def _hold_out(model: onnx.ModelProto, tensors: Mapping[str, RawTensor]) -> list[
 
 
 def _is_held(node: onnx.NodeProto, tensors: Mapping[str, RawTensor]) -> bool:
-    return node.op_type == "Constant" and not node.domain and node.output[0] in tensors
+    return node.op_type == "Constant" and not node.domain and any(name in tensors for name in node.output[:1])
 
 
 def _keep_block_names_only(model: onnx.ModelProto) -> None:
