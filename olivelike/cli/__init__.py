@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 
 _RARELY = 1_000_000
 
@@ -16,10 +17,30 @@ def main() -> None:
     # Python looks for garbage each time another 700 objects were made. What imports make stays: a tenth of the time
     # that a short command takes would go into looking through it.
     gc.set_threshold(_RARELY)
+    sys.exit(_run() if sys.argv[1:2] == ["run"] else _command())
 
+
+def _command() -> int:
     from olivelike.cli.app import run_command_line
 
-    sys.exit(run_command_line())
+    return run_command_line()
+
+
+def _run() -> int:
+    """Run a workflow, or tell at once that there is still nothing to do."""
+    from olivelike.cli import receipt
+
+    start, arguments = time.perf_counter(), sys.argv[1:]
+    if (told := receipt.told_again(arguments)) is not None:
+        from olivelike.cli.stdout import write_line
+
+        write_line(f"{told}, {time.perf_counter() - start:.1f} s)")
+        return 0
+    with receipt.Witness() as witness:
+        status = _command()
+    if status == 0:
+        witness.keep(arguments)
+    return status
 
 
 def collect_as_usual() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from olivelike.cli import receipt
 from olivelike.cli.stdout import write_error, write_line
 from olivelike.cli.text import count, duration, expected, roughly, size, usually
 from olivelike.workflow.findings import file_label
@@ -93,6 +94,9 @@ class RunDisplay:
         else:
             state = f", {outputs} {'is' if len(result.outputs) == 1 else 'are'} up to date" if outputs else ""
             write_line(f"{self._workflow}: nothing to do{state} ({stored})")
+            if not self._counts["warning"]:
+                hits = f"{result.hits} of {count(result.nodes, 'node')} stored"
+                receipt.note_answer(f"{self._workflow}: nothing to do{state} ({hits}")
 
     def _show_report(self, path: str) -> None:
         if self._bars is not None:

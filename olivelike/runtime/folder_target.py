@@ -108,7 +108,7 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     by_workflow = f"olivelike run WORKFLOW --set target={target}"
     folder = next(path.parent.parent for path in models.values())
     try:
-        record: Any = json.loads((folder / _RECORD).read_bytes())
+        record: Any = parse_json(read_bytes(folder / _RECORD))
         made_by, source = record["workflow"], record["source"]
         named = source.get("name") or source.get("file") or source["repository"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,0 +1,209 @@
+"""The receipt of a run that had nothing to do: what it looked at, so that the same command need not look again.
+
+Finding out that nothing is to be done takes a third of a second, nearly all of it imports. What decided the answer
+are files and the environment; so the answer holds while each of them is as it was, which is how Git's index and ninja
+work. Nothing here knows what a run reads: all that its process opens, lists and asks for is noted. A receipt lies in
+the user's cache folder and may vanish at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_KIND = "receipt/1"
+_SETTLED_SECONDS = 2.0
+"""A file that changed more recently can change again without a visible change of its times."""
+_VALID_SECONDS = 86_400.0
+"""After a day the store is told anew what is in use, so that it is not collected."""
+_MOST = 64
+"""How many receipts are kept."""
+_VOLATILE = frozenset(
+    {"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID"}
+    | {"PYTEST_CURRENT_TEST"}
+)
+"""Variables that say where a command was typed, and nothing about what it does."""
+
+_answers: list[str] = []
+"""What the runs of this process told that had nothing to do."""
+
+
+def note_answer(told: str) -> None:
+    """Note that a run had nothing to do, and what it told; the seconds come behind it."""
+    _answers.append(told)
+
+
+def told_again(arguments: Sequence[str]) -> str | None:
+    """Return what a run with these arguments would tell, if all that decided it is as it was; else `None`."""
+    try:
+        receipt = json.loads(_path(arguments).read_bytes())
+        if receipt["kind"] != _KIND or not 0 <= time.time() - receipt["written"] < _VALID_SECONDS:
+            return None
+        for how, states in receipt["states"].items():
+            observe = _OBSERVERS[how]
+            if any(observe(path) != state for path, state in states.items()):
+                return None
+        told = receipt["answer"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return told if isinstance(told, str) else None
+
+
+class Witness:
+    """Notes what this process opens, lists and asks for during the block, and whether it writes anything."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[str]] = {how: set() for how in _OBSERVERS}
+        self._blind = False
+        """Whether something happened that can't be noted, or that is no mere look."""
+        self._active = False
+        self._stat, self._lstat, self._utime = os.stat, os.lstat, os.utime
+
+    def __enter__(self) -> Self:
+        self._active = True
+        _answers.clear()
+        sys.addaudithook(self._hear)
+        for name, how in (("stat", "followed"), ("lstat", "unfollowed"), ("utime", "used")):
+            setattr(os, name, self._noting(getattr(os, name), how))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._active = False
+        os.stat, os.lstat, os.utime = self._stat, self._lstat, self._utime
+
+    def keep(self, arguments: Sequence[str]) -> None:
+        """Write the receipt of a run that had nothing to do.
+
+        There is none if something was written or can't be noted, or if a file is so fresh that another change of it
+        could not be told. Windows has looks at files that Python's code does not pass through.
+        """
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == "olivelike" and (file := getattr(module, "__file__", None)):
+                self._seen["followed"].add(file)
+        if not _answers or self._blind or os.name != "posix":
+            return
+        used = self._seen["used"]
+        states = {
+            how: {path: _OBSERVERS[how](path) for path in sorted(paths - used if how != "used" else paths)}
+            for how, paths in self._seen.items()
+        }
+        now = time.time()
+        if any(_is_fresh(state, now) for how in states if how != "used" for state in states[how].values()):
+            return
+        content = {"kind": _KIND, "written": now, "answer": _answers[-1], "states": states}
+        with contextlib.suppress(OSError):
+            _write(_path(arguments), json.dumps(content).encode())
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._active:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self._blind = True
+            self._note("followed", path)
+        elif event in {"os.listdir", "os.scandir"}:
+            self._note("listed", arguments[0] if arguments[0] is not None else ".")
+        elif event == "socket.connect":  # What others say is in no file.
+            self._blind = True
+
+    def _noting(self, function: Callable[..., Any], how: str) -> Callable[..., Any]:
+        def noting(path: Any, *arguments: Any, **options: Any) -> Any:
+            follows = options.get("follow_symlinks", True)
+            if options.get("dir_fd") is not None:
+                self._blind = True
+            self._note(how if follows else "unfollowed", path)
+            return function(path, *arguments, **options)
+
+        return noting
+
+    def _note(self, how: str, path: Any) -> None:
+        if isinstance(path, int):  # A descriptor: its file was noted when it was opened.
+            return
+        try:
+            text = os.fspath(path)
+            self._seen[how].add(os.path.join(os.getcwd(), text))  # noqa: PTH109, PTH118  (text, and quick)
+        except (OSError, TypeError):
+            self._blind = True
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_mode]
+
+
+def _full(status: os.stat_result) -> list[int]:
+    return [*_identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def _followed(path: str) -> list[int] | None:
+    """Return the state of what a path leads to: of a folder that is not listed, which one it is."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return _full(status) if stat.S_ISREG(status.st_mode) else _identity(status)
+
+
+def _unfollowed(path: str) -> list[int] | None:
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return _identity(status) if stat.S_ISDIR(status.st_mode) else _full(status)
+
+
+def _listed(path: str) -> list[int] | None:
+    try:
+        return _full(os.stat(path))  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+
+
+def _used(path: str) -> list[int] | None:
+    """Return the state of an entry of the store, whose times say when it was used last."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+    return [*_identity(status), status.st_size]
+
+
+_OBSERVERS: Mapping[str, Callable[[str], list[int] | None]] = {
+    "followed": _followed, "unfollowed": _unfollowed, "listed": _listed, "used": _used,
+}  # fmt: skip
+"""How a path is looked at, by how the run looked at it."""
+
+
+def _is_fresh(state: list[int] | None, now: float) -> bool:
+    return state is not None and len(state) > 4 and now - max(state[-2:]) / 1e9 < _SETTLED_SECONDS
+
+
+def _path(arguments: Sequence[str]) -> Path:
+    """Return where the receipt of a command lies: typed here, in this environment, for this Python."""
+    import hashlib
+
+    from platformdirs import user_cache_path
+
+    variables = sorted((name, text) for name, text in os.environ.items() if name not in _VOLATILE)
+    place = [os.getcwd(), sys.executable, sys.version, list(arguments), variables]  # noqa: PTH109
+    name = hashlib.sha256(json.dumps([_KIND, *place]).encode()).hexdigest()
+    return user_cache_path("olivelike", appauthor=False) / "receipts" / f"{name}.json"
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+    newest = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True)
+    for old in newest[_MOST:]:
+        old.unlink(missing_ok=True)
