@@ -33,6 +33,7 @@ PRIVATE_PREFIX = "_olivelike_plugin_"
 """Every plugin's private package name starts with this."""
 
 _NOT_PLUGINS = ("_", "test_", "conftest.")
+_LONGEST_SHOWN = 200
 
 
 def resolve_plugin(text: str, folder: Path) -> str:
@@ -52,7 +53,9 @@ def resolve_plugin(text: str, folder: Path) -> str:
         or any(mark in text for mark in "/\\~")
     ):
         if not exists(location):
-            raise PluginError(f"plugin {text!r} does not exist at {location}; correct the path")
+            raise PluginError(
+                f"plugin '{_short(text)}' does not exist at {_short(str(location))}; correct the path"
+            )
         return str(location.resolve())
     return text
 
@@ -165,3 +168,7 @@ def _import_package(package: str, folder: Path, *, run_init: bool) -> ModuleType
     if spec.loader is not None:
         spec.loader.exec_module(module)
     return module
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"

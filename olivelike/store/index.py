@@ -54,7 +54,7 @@ class Index:
         """Keep a JSON value, if the index can be written."""
         import sqlite3
 
-        if not self._publisher.writable:
+        if not self._publisher.writable or self._patience <= 0:
             return
         row_key, row_value = _key(namespace, key), _wrap(namespace, key, value)
         try:
@@ -90,6 +90,7 @@ class Index:
 
         self._publisher.fs.make_folder(self._folder, 0o700)
         self._publisher.fs.set_private(self._folder)
+        self._require_unlocked()
         cache = Cache(str(self._folder), timeout=self._patience, disk=JsonDisk, **_SETTINGS)
         try:
             cache.set(key, value)
@@ -97,6 +98,27 @@ class Index:
             raise TimeoutError("the index is busy") from error
         finally:
             cache.close()
+
+    def _require_unlocked(self) -> None:
+        """Wait for who has locked the database; diskcache would wait a minute for each of its settings.
+
+        Raises:
+            TimeoutError: if it stays locked.
+        """
+        import sqlite3
+
+        if not self._database.is_file():
+            return
+        connection = sqlite3.connect(self._database, timeout=self._patience, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            raise TimeoutError("the index is busy") from error
+        finally:
+            connection.close()
 
     def _rebuild_after(self, error: Exception) -> None:
         """Move a damaged database aside; the next `remember` makes a new one."""
@@ -137,5 +159,16 @@ def _is_passing(error: Exception) -> bool:
     """Tell whether the database may be sound: it is busy, read-only or on a full disk."""
     import sqlite3
 
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    return code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL}
+    return _is_busy(error) or _code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL}
+
+
+def _is_busy(error: Exception) -> bool:
+    import sqlite3
+
+    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _code(error: Exception) -> int:
+    import sqlite3
+
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

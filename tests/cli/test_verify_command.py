@@ -20,7 +20,7 @@ def recorded(folder, **changes):
     files = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": ""}
         for path in folder.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != RECORD_FILE
     }
     components = {name: {"key": "", "passes": []} for name in COMPONENTS}
     said = {"source": {"kind": "folder", "name": "little"}, **changes}

@@ -86,7 +86,7 @@ def test_several_outputs_have_a_layout_each_and_share_the_rest(project: Project)
         "layout: optimum\noutputs: [{path: models/small, layout: diffusers}, {path: models/optimum}]",
     )
     project.run()
-    added = {f"{node}.2" for node in nodes("layout", "materialize")}
+    added = {f"{node}@optimum" for node in nodes("layout", "materialize")}
     # The first one is there already.
     assert project.executed() == added
     index = json.loads((project.folder / "models" / "optimum" / "model_index.json").read_bytes())

@@ -66,10 +66,10 @@ def test_copies_in_float32_and_float16_give_identical_bytes(small: Project) -> N
 
 def test_a_pickled_file_gives_identical_bytes_and_a_compressed_one_is_refused(small: Project) -> None:
     path = make_single_file(small.folder / "checkpoint", small.folder / "old.ckpt", dtype="F16", pickled=True)
-    small.run("source=./checkpoint")
+    small.run("source=./checkpoint", overwrite=True)
     before = small.files()
     shutil.rmtree(small.output)
-    small.run("source=old.ckpt", allow_pickle=True)
+    small.run("source=old.ckpt", allow_pickle=True, overwrite=True)
     assert small.files() == before
     assert "Stable Diffusion 1" in info(path).stdout
 
@@ -79,7 +79,7 @@ def test_a_pickled_file_gives_identical_bytes_and_a_compressed_one_is_refused(sm
         for name, data in entries.items():
             new.writestr(name, data)
     with pytest.raises(SourceError, match=r"old\.ckpt: \S+ is compressed in it .*save it as safetensors"):
-        small.run("source=old.ckpt", allow_pickle=True)
+        small.run("source=old.ckpt", allow_pickle=True, overwrite=True)
     assert small.files() == before
     done = info(path)
     assert (done.returncode, "is compressed in it" in done.stderr) == (3, True)

@@ -21,6 +21,7 @@ from olivelike.pass_api import Pass
 
 class Slow(Pass):
     "A pass that takes a while and notes that it ran."
+    files = ()
     reads = ("graph",)
     writes = ("graph",)
     seconds: float = 1.0

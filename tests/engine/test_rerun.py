@@ -243,5 +243,5 @@ def test_the_run_record_tells_what_happened(project: Project) -> None:
     assert (record["file"], record["command"]) == (None, "olivelike convert checkpoint")
     before = record["previous"]
     assert (before["seconds"] > 0, before["target"]["name"]) == (True, "cuda")
-    assert before["nodes"]["text_encoder.convert"][0] == "executed"
+    assert before["nodes"]["text_encoder.load"][0] == "executed"
     assert all(size > 0 for size in before["output_bytes"].values())

@@ -37,7 +37,7 @@ WORKER_FUNCTIONS = {
     "tokenizer": "_read_tokenizer",
     "materialize": "_materialize",
 }
-MACHINERY = {"olivelike.store", "olivelike.output.publish"}
+MACHINERY = {"olivelike.store", "olivelike.output.files"}
 """What a worker imports around the work: no result depends on it."""
 
 

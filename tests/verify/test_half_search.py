@@ -12,7 +12,7 @@ from olivelike.model.graph import block_of
 from olivelike.pass_api import Context, Memory
 from olivelike.registry import Registry
 from olivelike.targets import find_target
-from olivelike.testing import run_pass
+from olivelike.testing import LocalModel, run_pass
 from olivelike.testing.models import no_progress
 
 BUILT_IN = Registry.built_in()
@@ -29,7 +29,8 @@ def planted(model, *blocks, scale=1e6):
         for name in (f"{block}.conv1.weight" for block in blocks)
     }
     assert max(np.abs(model.tensors.read(tensor)).max() for tensor in loud.values()) > 65504
-    return model.replace(weights=model.weights.replace(loud))
+    weights = model.weights.replace(loud)
+    return LocalModel(model.component, model.architecture, weights, model.graph, tensors=model.tensors)
 
 
 @pytest.fixture(scope="module")
