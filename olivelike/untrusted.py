@@ -102,6 +102,16 @@ def parse_json(
     return value
 
 
+def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
+    """Return the value of a regular file of JSON, within the bounds of `read_bytes` and `parse_json`.
+
+    Raises:
+        OSError: if there is none, it is larger, or it can't be read.
+        ValueError: if it is no JSON.
+    """
+    return parse_json(read_bytes(path, most))
+
+
 def shown(text: str) -> str:
     r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

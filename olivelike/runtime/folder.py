@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.untrusted import parse_json, read_bytes
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -172,7 +172,7 @@ def _near(path: Path) -> Path | None:
 
 def _read(path: Path, *, needed: bool = True) -> dict[str, Any]:
     try:
-        content = parse_json(read_bytes(path))
+        content = read_json(path)
     except FileNotFoundError:
         if not needed:
             return {}
