@@ -11,7 +11,7 @@ from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.sources.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.sources.files import INDEX_NAME
-from olivelike.untrusted import read_json
+from olivelike.untrusted import one_line, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,8 +60,7 @@ class FolderInfo:
 
     def lines(self) -> Iterator[str]:
         """Yield the findings as lines of text, without what would steer the terminal: a folder may come from anyone."""
-        for line in self._lines():
-            yield "".join(letter if letter.isprintable() else "�" for letter in line)
+        yield from map(one_line, self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.path}: {self.title}"
