@@ -11,6 +11,7 @@ from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.sources.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.sources.files import INDEX_NAME
+from olivelike.units import listed
 from olivelike.untrusted import one_line, read_json
 
 if TYPE_CHECKING:
@@ -243,5 +244,4 @@ def _inside(path: Path) -> str:
     found = [*folders, *files]
     if not found:
         return "name a weight file, a picture or a pipeline's folder"
-    more = f" and {len(found) - _SEVERAL} more" if len(found) > _SEVERAL else ""
-    return f"in it are {', '.join(found[:_SEVERAL])}{more}"
+    return f"in it are {listed(found, _SEVERAL)}"
