@@ -112,7 +112,7 @@ def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
     return parse_json(read_bytes(path, most))
 
 
-def shown(text: str) -> str:
+def terminal_text(text: str) -> str:
     r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
