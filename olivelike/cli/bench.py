@@ -34,10 +34,11 @@ def bench(
         ),
     ] = None,
     height: Annotated[
-        int | None, typer.Option("--height", metavar="PX", help="By default what the UNet was trained on.")
+        int | None,
+        typer.Option("--height", metavar="PIXELS", help="By default what the UNet was trained on."),
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", metavar="PX", help="By default what the UNet was trained on.")
+        int | None, typer.Option("--width", metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
     size: Annotated[
         str | None, typer.Option("--size", metavar="WxH", help="Both at once, such as 512x768.")
