@@ -139,9 +139,9 @@ def _stamp(scope: Scope) -> None:
     model, target = scope.editor.model, scope.target
     current = model.opset_imports[""]
     nodes = [node for node in scope.editor.graph if not node.domain]
-    lowest = max((_lowest_opset(node, current) for node in nodes), default=LOWEST_OPSET)
+    lowest = max((lowest_opset(node, current) for node in nodes), default=LOWEST_OPSET)
     if lowest > target.opset:
-        newest = sorted({node.op_type for node in nodes if _lowest_opset(node, current) > target.opset})
+        newest = sorted({node.op_type for node in nodes if lowest_opset(node, current) > target.opset})
         raise PassError(
             f"{target.name} reads opset {target.opset}, but {', '.join(newest)} needs {lowest}; "
             "leave the attention and group norm rules switched on"
@@ -152,7 +152,7 @@ def _stamp(scope: Scope) -> None:
     )
 
 
-def _lowest_opset(node: ir.Node, current: int) -> int:
+def lowest_opset(node: ir.Node, current: int) -> int:
     """Return the lowest opset, from `LOWEST_OPSET` up, that has this operator with the same signature."""
     newest = onnx.defs.get_schema(node.op_type, current, "")
     lowest = current

@@ -7,9 +7,11 @@ from typing import Final
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
+from onnx_ir.traversal import RecursiveGraphIterator
 from onnxscript import optimizer
 
 from olivelike.errors import PassError
+from olivelike.fusion.lowering import LOWEST_OPSET, lowest_opset
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.sources.onnx_sizes import infer_sizes, should_fold
@@ -30,6 +32,7 @@ def modernise(model: onnx.ModelProto) -> Graph:
     """
     raised = _raise_opset(model)
     graph = ir.from_proto(raised)
+    _restamp(graph)
     common.InlinePass()(graph)
     optimizer.fold_constants(graph, onnx_shape_inference=False, should_fold=should_fold)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
@@ -89,6 +92,18 @@ def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
             node.metadata_props.add(key=BLOCK_KEY, value=block)
     raised.ir_version = _IR_VERSION
     return raised
+
+
+def _restamp(model: ir.Model) -> None:
+    """Bring a model up that was stamped with the lowest opset that has its operators, as `fuse` does.
+
+    The converter leaves models alone that have operators of other domains.
+    """
+    current = model.opset_imports.get("", 0)
+    if LOWEST_OPSET <= current < OPSET and all(
+        node.domain or lowest_opset(node, OPSET) <= current for node in RecursiveGraphIterator(model.graph)
+    ):
+        model.opset_imports[""] = OPSET
 
 
 def _remove_repeats(model: ir.Model) -> None:

@@ -175,7 +175,7 @@ def test_our_own_output_can_be_the_source_again(tiny, tmp_path, component, targe
     folder.mkdir()
     materialize_model(first, folder)
     again = load(folder / "model.onnx", component)
-    assert distance(folder / "model.onnx", again, tmp_path / "again", open_original=open_on_cpu) < 1e-6
+    assert distance(folder / "model.onnx", again, tmp_path / "again", open_original=open_on_cpu) < 2e-6
     fused = run_pass(Fuse, again, target="cuda")
     assert distance(folder / "model.onnx", fused, tmp_path / "fused", open_original=open_on_cpu) < 3e-6
     fused_operators = operators(run_pass(Fuse, tiny(component), target="cuda").graph)
