@@ -10,6 +10,8 @@ import sys
 import time
 
 _RARELY = 1_000_000
+_SHORT_SECONDS = 3.0
+"""What takes longer is no matter of imports any more."""
 
 
 def main() -> None:
@@ -21,8 +23,13 @@ def main() -> None:
 
 
 def _command() -> int:
+    import threading
+
     from olivelike.cli.app import run_command_line
 
+    timer = threading.Timer(_SHORT_SECONDS, collect_as_usual)
+    timer.daemon = True
+    timer.start()
     return run_command_line()
 
 

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shlex
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,3 +154,27 @@ def test_completion_of_a_workflow_offers_files_and_folders(cli, monkeypatch, emp
     monkeypatch.setenv("COMP_WORDS", "olivelike run mi")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert set(cli().out.split()) == {"mine.yaml", "mine/"}
+
+
+def test_a_command_that_takes_long_looks_for_garbage_as_usual(monkeypatch):
+    from olivelike import cli
+    from olivelike.cli import app
+
+    before = gc.get_threshold()
+
+    def command() -> int:
+        deadline = time.monotonic() + 10
+        while gc.get_threshold()[0] != 700 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return gc.get_threshold()[0]
+
+    monkeypatch.setattr(cli, "_SHORT_SECONDS", 0.05)
+    monkeypatch.setattr(app, "run_command_line", command)
+    monkeypatch.setattr(sys, "argv", ["olivelike", "doctor"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    assert ended.value.code == 700
