@@ -4,37 +4,52 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _NAMES = 1000
 """How many names of a folder are looked at."""
 
 
-def did_you_mean_path(path: Path, otherwise: str) -> str:
-    """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`."""
-    nearest = similar_path(path)
+def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None = None) -> str:
+    """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
+
+    Args:
+        path: what was written, and does not exist.
+        otherwise: what to say instead.
+        among: what it can have meant; by default whatever is there.
+    """
+    nearest = _similar(path) if among is None else _nearest(path.name, among)
     return otherwise if nearest is None else f"did you mean {_label(nearest)}?"
 
 
-def similar_path(path: Path) -> Path | None:
+def _similar(path: Path) -> Path | None:
     """Return the file or folder whose name is nearest to that of a path that does not exist; `None` if none is."""
-    import difflib
-
     folder = path.parent
     if folder == path:
         return None
     if not folder.is_dir():
-        other = similar_path(folder)
+        other = _similar(folder)
         if other is None:
             return None
         if (other / path.name).exists():
             return other / path.name
         folder = other
     try:
-        names = [entry.name for entry in islice(folder.iterdir(), _NAMES) if entry.name.isprintable()]
+        return _nearest(path.name, islice(folder.iterdir(), _NAMES))
     except OSError:
         return None
-    nearest = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    return folder / nearest[0] if nearest else None
+
+
+def _nearest(name: str, paths: Iterable[Path]) -> Path | None:
+    """Return the first of those whose last name is most like `name`."""
+    import difflib
+
+    known = {path.name: path for path in reversed(list(paths)) if path.name.isprintable()}
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return known[nearest[0]] if nearest else None
 
 
 def _label(path: Path) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _MINUTE = 60
 
@@ -42,6 +47,12 @@ def roughly(seconds: float) -> str:
         minutes = step * round(minutes / step)
     hours, rest = divmod(minutes, _MINUTE)
     return "about " + " ".join([f"{hours} h"] * bool(hours) + [f"{rest} min"] * bool(rest))
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return `one, two and 3 more`: as many names as there is room for."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def count(number: int, noun: str) -> str:

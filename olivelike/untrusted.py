@@ -102,9 +102,24 @@ def parse_json(
     return value
 
 
-def shown(text: str) -> str:
+def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
+    """Return the value of a regular file of JSON, within the bounds of `read_bytes` and `parse_json`.
+
+    Raises:
+        OSError: if there is none, it is larger, or it can't be read.
+        ValueError: if it is no JSON.
+    """
+    return parse_json(read_bytes(path, most))
+
+
+def terminal_text(text: str) -> str:
     r"""Return text in which what would steer a terminal, or hide, stands as an escape such as `\x1b`."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """Return text on one line, in which a sign stands for each letter that can't be seen, such as a line feed."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _finite(text: str) -> float:

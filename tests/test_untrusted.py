@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from olivelike.untrusted import open_file, parse_json, read_bytes, shown
+from olivelike.untrusted import open_file, parse_json, read_bytes, terminal_text
 
 
 def test_a_pipe_a_device_a_folder_and_a_long_file_are_refused(tmp_path):
@@ -38,5 +38,5 @@ def test_json_is_shallow_finite_and_of_whole_characters(text):
 
 
 def test_what_would_steer_a_terminal_is_shown_as_an_escape():
-    assert shown("\x1b[31m\x9b\u202e\r\0") == "\\x1b[31m\\x9b\\u202e\\r\\x00"
-    assert shown("東京\u3000👩\u200d🚀\n\té") == "東京\u3000👩\u200d🚀\n\té"
+    assert terminal_text("\x1b[31m\x9b\u202e\r\0") == "\\x1b[31m\\x9b\\u202e\\r\\x00"
+    assert terminal_text("東京\u3000👩\u200d🚀\n\té") == "東京\u3000👩\u200d🚀\n\té"

@@ -21,7 +21,7 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 | `contest`, `child`, `watch` | processes that take turns, the parent's end of one, and its memory from outside |
 | `worker` | the child: opens an engine, then runs it when told to |
 | `pipeline_engine`, `torch_engine`, `network_engine` | what a child may open |
-| `stopwatch`, `memory`, `nvidia` | what is measured |
+| `stopwatch`, `memory`, `nvidia`, `quiet` | what is measured, and what speaks against it |
 | `job`, `timing` | what goes to a child, and what comes back |
 | `row`, `csv_file`, `report`, `baseline` | what comes out, and how two of them compare |
 """

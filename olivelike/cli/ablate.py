@@ -81,7 +81,13 @@ def ablate(
         require_writable(csv_file)
     chosen = dataclasses.replace(
         shared.selection(
-            overrides, plugins, cache_dir, output, None, None, allow_pickle, loras, allow_plugins
+            overrides=overrides,
+            plugins=plugins,
+            allow_plugins=allow_plugins,
+            cache_dir=cache_dir,
+            output=output,
+            allow_pickle=allow_pickle,
+            loras=loras,
         ),
         keep_going=True,
         overwrite=overwrite,

@@ -34,10 +34,11 @@ def bench(
         ),
     ] = None,
     height: Annotated[
-        int | None, typer.Option("--height", metavar="PX", help="By default what the UNet was trained on.")
+        int | None,
+        typer.Option("--height", metavar="PIXELS", help="By default what the UNet was trained on."),
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", metavar="PX", help="By default what the UNet was trained on.")
+        int | None, typer.Option("--width", metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
     size: Annotated[
         str | None, typer.Option("--size", metavar="WxH", help="Both at once, such as 512x768.")
@@ -135,7 +136,7 @@ def bench(
     from olivelike.bench.report import read_report
     from olivelike.bench.settings import BenchSettings, check, parse_torch_dtype
     from olivelike.cli.bench_display import show_event, table_lines
-    from olivelike.cli.generate_images import parse_size
+    from olivelike.cli.generate_images import chosen_sides
     from olivelike.cli.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
@@ -143,10 +144,7 @@ def bench(
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
-    if size is not None:
-        if height is not None or width is not None:
-            raise UsageError("--size says both already; leave out --height and --width")
-        width, height = parse_size(size)
+    width, height = chosen_sides(size, width, height)
     baseline = read_report(against) if against is not None else None
     if csv is not None:
         check_csv(csv)

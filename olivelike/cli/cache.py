@@ -195,7 +195,7 @@ def pin(
     from olivelike import engine
 
     options = shared.selection(
-        overrides, plugins, cache_dir, None, None, None, False, allow_plugins=allow_plugins
+        overrides=overrides, plugins=plugins, allow_plugins=allow_plugins, cache_dir=cache_dir
     )
     prepared = engine.prepare(workflow, options, writes=True)
     plan = prepared.plan()

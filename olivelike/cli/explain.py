@@ -44,7 +44,15 @@ def explain(
     from olivelike.cli.text import fitted
 
     options = shared.selection(
-        overrides, plugins, cache_dir, output, only, until, allow_pickle, loras, allow_plugins
+        overrides=overrides,
+        plugins=plugins,
+        allow_plugins=allow_plugins,
+        cache_dir=cache_dir,
+        output=output,
+        only=only,
+        until=until,
+        allow_pickle=allow_pickle,
+        loras=loras,
     )
     prepared, plan = engine.plan(workflow, options)
     nodes = list(plan.nodes) if node is None else [_named(node, list(plan.nodes))]

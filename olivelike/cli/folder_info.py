@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from olivelike.cli.text import count, size
 from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
+from olivelike.sources.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 from olivelike.sources.files import INDEX_NAME
+from olivelike.units import listed
+from olivelike.untrusted import one_line, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-_WEIGHTS = (".safetensors", ".bin", ".ckpt", ".onnx", ".onnx.data", ".onnx_data", ".pb")
+_WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)
 _SEVERAL = 8
 """Names of a folder that a message lists."""
 
@@ -59,8 +61,7 @@ class FolderInfo:
 
     def lines(self) -> Iterator[str]:
         """Yield the findings as lines of text, without what would steer the terminal: a folder may come from anyone."""
-        for line in self._lines():
-            yield "".join(letter if letter.isprintable() else "�" for letter in line)
+        yield from map(one_line, self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"{self.path}: {self.title}"
@@ -212,7 +213,7 @@ def _lora(entry: Mapping[str, Any]) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: can't be read as JSON: {error}; get the folder again") from error
     if not isinstance(content, dict):
@@ -243,5 +244,4 @@ def _inside(path: Path) -> str:
     found = [*folders, *files]
     if not found:
         return "name a weight file, a picture or a pipeline's folder"
-    more = f" and {len(found) - _SEVERAL} more" if len(found) > _SEVERAL else ""
-    return f"in it are {', '.join(found[:_SEVERAL])}{more}"
+    return f"in it are {listed(found, _SEVERAL)}"

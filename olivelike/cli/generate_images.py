@@ -79,6 +79,19 @@ def _pictures_in(folders: Iterable[Path]) -> Iterator[Path]:
             continue
 
 
+def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:
+    """Return width and height of a command that takes `--size` or both sides.
+
+    Raises:
+        UsageError: if it is given both, or the size is none.
+    """
+    if size is None:
+        return width, height
+    if height is not None or width is not None:
+        raise UsageError("--size says both already; leave out --height and --width")
+    return parse_size(size)
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Read `512x768`: width, then height.
 

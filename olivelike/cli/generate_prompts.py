@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.cli.generate_images import parse_size
 from olivelike.cli.stdout import write_error
 from olivelike.errors import SourceError, UsageError
+from olivelike.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ def _is_file(name: str) -> bool:
 def _file(argument: str) -> str:
     path = Path(argument[1:]).expanduser()
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise SourceError(
             f"{path}: can't be read as a file of prompts: {error.strerror or error}; a prompt that begins with @ is "
@@ -101,18 +102,14 @@ def _jobs(text: str, where: str) -> Iterator[PromptLine]:
         raise UsageError(f"{where}: has no prompt; write one on each line")
 
 
-def _whole(text: str) -> int:
-    return int(text)
-
-
 _READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "seed": ("seed", _whole), "steps": ("steps", _whole),
+    "seed": ("seed", int), "steps": ("steps", int),
     "cfg_scale": ("guidance_scale", float), "guidance-scale": ("guidance_scale", float),
     "guidance-rescale": ("guidance_rescale", float), "eta": ("eta", float),
     "sampler_name": ("scheduler", str), "scheduler": ("scheduler", str),
-    "width": ("width", _whole), "height": ("height", _whole), "size": ("size", parse_size),
-    "batch_size": ("of_batch", _whole), "n_iter": ("times", _whole),
-    "num-images": ("num_images", _whole), "clip-skip": ("clip_skip", _whole),
+    "width": ("width", int), "height": ("height", int), "size": ("size", parse_size),
+    "batch_size": ("of_batch", int), "n_iter": ("times", int),
+    "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
     "denoising_strength": ("strength", float), "strength": ("strength", float),
 }  # fmt: skip
 """Options of a line, with underscores as A1111's script has them and with hyphens as this command's."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
+from olivelike.output.record import OutputRecord
 from olivelike.runtime.pictures import PictureRecord
 
 if TYPE_CHECKING:
@@ -179,8 +179,5 @@ def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
-    try:
-        source = json.loads((folder / "olivelike.json").read_bytes())["source"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return source if isinstance(source, dict) else {}
+    record = OutputRecord.read(folder)
+    return {} if record is None else record.source

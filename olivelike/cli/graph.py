@@ -40,7 +40,14 @@ def graph(
     from olivelike.plan.drawing import FORMATS
 
     options = shared.selection(
-        overrides, plugins, cache_dir, None, only, until, allow_pickle, loras, allow_plugins
+        overrides=overrides,
+        plugins=plugins,
+        allow_plugins=allow_plugins,
+        cache_dir=cache_dir,
+        only=only,
+        until=until,
+        allow_pickle=allow_pickle,
+        loras=loras,
     )
     _, plan = engine.plan(workflow, options)
     drawing = FORMATS[format.value](plan)

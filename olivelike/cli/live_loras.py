@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
-_SUFFIXES: Final = (".safetensors", ".pt", ".bin", ".ckpt")
 _TEXT_ENCODERS: Final = ("text_encoder", "text_encoder_2")
 
 
@@ -88,10 +87,12 @@ class LiveLoras:
         return LiveLora(file, text_weight, unet_weight, UsedFile(file.path.stem, digest, unet_weight))
 
     def _find(self, tag: LoraTag) -> Path:
+        from olivelike.lora.places import SUFFIXES
+
         # Files are listed and compared, so that no name leads out of the folders.
         known: set[str] = set()
         for folder in self._folders:
-            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in _SUFFIXES]
+            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
             known |= {path.stem for path in listed}
             places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
             found = [path for path in listed if places[path] == tag.name]

@@ -123,15 +123,16 @@ def store_dir(named: Path | None) -> Path:
 
 
 def selection(
+    *,
     overrides: list[str] | None,
     plugins: list[str] | None,
+    allow_plugins: bool,
     cache_dir: Path | None,
-    output: Path | None,
-    only: list[str] | None,
-    until: str | None,
-    allow_pickle: bool,
+    output: Path | None = None,
+    only: list[str] | None = None,
+    until: str | None = None,
+    allow_pickle: bool = False,
     loras: list[str] | None = None,
-    allow_plugins: bool = False,
     workers: int | None = None,
     memory_limit: str | None = None,
 ) -> "Options":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from olivelike.untrusted import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -59,7 +61,7 @@ def picture_lines(picture: PictureFile) -> Iterator[str]:
 
 def _shown(text: str) -> str:
     """Return text without what would steer the terminal: a picture may come from anyone."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "�" for letter in text)
+    return "\n".join(map(one_line, text.split("\n")))
 
 
 def _used(file: UsedFile | None) -> str | None:

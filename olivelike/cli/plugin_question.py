@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from olivelike.untrusted import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,7 +19,8 @@ def ask(plugins: Sequence[ListedPlugin]) -> Answer:
     """Ask on the terminal; where there is none, the answer is no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "no"
-    lines = [f"  {_shown(str(plugin.path))}  ({_shown(plugin.listed_at)})" for plugin in plugins]
+    # A name with a line feed could make the question say something else.
+    lines = [f"  {one_line(str(plugin.path))}  ({one_line(plugin.listed_at)})" for plugin in plugins]
     sys.stderr.write(
         "This workflow runs code that you have not allowed, or that changed since:\n"
         + "\n".join(lines)
@@ -27,8 +30,3 @@ def ask(plugins: Sequence[ListedPlugin]) -> Answer:
     )
     sys.stderr.flush()
     return _ANSWERS.get(sys.stdin.readline().strip().lower(), "no")
-
-
-def _shown(text: str) -> str:
-    """Return text without control characters, which could make the question say something else."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -68,19 +68,16 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.generate_images import parse_size
+    from olivelike.cli.generate_images import chosen_sides
     from olivelike.cli.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.profiling import profile_folder
     from olivelike.report.beside import PROFILE_FILE
 
-    if pixels is not None:
-        if height is not None or width is not None:
-            raise UsageError("--size says both already; leave out --height and --width")
-        width, height = parse_size(pixels)
-        if min(width, height) < _SMALLEST:
-            raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
+    width, height = chosen_sides(pixels, width, height)
+    if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:
+        raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
     writer = last_writer(model, cache_dir) if keep else None
     settings = session.session_settings(
         model,

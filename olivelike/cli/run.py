@@ -38,17 +38,17 @@ def run(
     With nothing to do it says so, at once.
     """
     chosen = shared.selection(
-        overrides,
-        plugins,
-        cache_dir,
-        output,
-        only,
-        until,
-        allow_pickle,
-        loras,
-        allow_plugins,
-        workers,
-        memory_limit,
+        overrides=overrides,
+        plugins=plugins,
+        allow_plugins=allow_plugins,
+        cache_dir=cache_dir,
+        output=output,
+        only=only,
+        until=until,
+        allow_pickle=allow_pickle,
+        loras=loras,
+        workers=workers,
+        memory_limit=memory_limit,
     )
     if dry_run:
         if clean_cache:

@@ -82,21 +82,22 @@ class RunDisplay:
         if self._bars is not None:
             self._bars.stop()
         outputs = " and ".join(file_label(path) for path in result.outputs)
-        stored = f"{result.hits} of {count(result.nodes, 'node')} stored, {duration(result.seconds)}"
+        nodes, took = count(result.nodes, "node"), duration(result.seconds)
+        stored = f"{result.hits} of {nodes} stored"
         if result.executed:
-            ran = f"{result.executed} of {count(result.nodes, 'node')} ran in {duration(result.seconds)}"
+            ran = f"{result.executed} of {nodes} ran in {took}"
             if result.hits:
                 ran += f", {result.hits} {'was' if result.hits == 1 else 'were'} stored"
             wrote = f"; wrote {outputs}" if outputs else ""
             write_line(f"{self._workflow}: {ran}, peak memory {size(result.peak_memory_bytes)}{wrote}")
         elif self._counts["output_published"]:
-            write_line(f"{self._workflow}: no node ran, {outputs} was brought up to date ({stored})")
+            write_line(f"{self._workflow}: no node ran, {outputs} was brought up to date ({stored}, {took})")
         else:
             state = f", {outputs} {'is' if len(result.outputs) == 1 else 'are'} up to date" if outputs else ""
-            write_line(f"{self._workflow}: nothing to do{state} ({stored})")
+            told = f"{self._workflow}: nothing to do{state} ({stored}"
+            write_line(f"{told}, {took})")
             if not self._counts["warning"]:
-                hits = f"{result.hits} of {count(result.nodes, 'node')} stored"
-                receipt.note_answer(f"{self._workflow}: nothing to do{state} ({hits}")
+                receipt.note_answer(told)
 
     def _show_report(self, path: str) -> None:
         if self._bars is not None:

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import MissingError, UsageError
-from olivelike.untrusted import shown
+from olivelike.untrusted import terminal_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def write_json(value: Any) -> None:
 def write_error(text: str) -> None:
     """Write a line to standard error, without what would steer the terminal."""
     try:
-        sys.stderr.write(f"{shown(text)}\n")
+        sys.stderr.write(f"{terminal_text(text)}\n")
         sys.stderr.flush()
     except OSError:
         pass  # There is nobody to tell.
@@ -53,7 +53,7 @@ def write(text: str) -> None:
         MissingError: if it can't be written for another reason.
     """
     try:
-        sys.stdout.write(shown(text))
+        sys.stdout.write(terminal_text(text))
         sys.stdout.flush()
     except OSError as error:
         _drop_standard_output()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.inspection import inspect_model
 from olivelike.targets import TARGETS
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ class ClientFolder:
             Unreadable: if it is missing or holds no JSON object.
         """
         try:
-            content = json.loads((self.path / relative).read_bytes())
+            content = read_json(self.path / relative)
         except OSError:
             raise Unreadable(f"there is no {relative}") from None
         except ValueError as error:

@@ -26,6 +26,7 @@ from olivelike.output.journal import JOURNAL_FILE
 from olivelike.output.publish import recover, resolved
 from olivelike.plan import PIPELINE, all_hits, judge
 from olivelike.store import new_run_id
+from olivelike.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -184,8 +185,7 @@ class _Run:
             planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None
         ]
         if missing or self._options.clean_cache:
-            more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-            what = f"lacks {', '.join(missing[:_SHOWN])}{more}" if missing else "can't be cleaned"
+            what = f"lacks {listed(missing, _SHOWN)}" if missing else "can't be cleaned"
             raise StoreError(
                 f"the store {self._store.root} is read-only and {what}; make it writable, or put the store elsewhere "
                 "with --cache-dir"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _DIFFUSERS = "pytorch_lora_weights"
 _PEFT = "adapter_model"
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".ckpt")
+SUFFIXES = (".safetensors", ".bin", ".pt", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def find_files(path: Path, adapter: str | None) -> Place:
         SourceError: if there is none, or several and none is chosen.
     """
     if path.is_file():
-        if path.suffix not in _SUFFIXES:
-            raise SourceError(f"{path}: a LoRA file ends in {', '.join(_SUFFIXES)}; check the path")
+        if path.suffix not in SUFFIXES:
+            raise SourceError(f"{path}: a LoRA file ends in {', '.join(SUFFIXES)}; check the path")
         return Place(path, _config_beside(path), adapter)
     if not path.is_dir():
         remedy = did_you_mean_path(path, "check the path of the LoRA")

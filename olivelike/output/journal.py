@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import StoreError, UsageError
 from olivelike.output.files import is_file, is_link, is_plain
 from olivelike.output.staging import is_name, proof
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,12 +58,12 @@ def read_journal(output: Path) -> Journal | None:
     if not is_file(path) and not is_link(path) and not path.exists():
         return None
     try:
-        journal = _parse(json.loads(path.read_bytes())) if is_file(path) else None
+        journal = _parse(read_json(path)) if is_file(path) else None
     except FileNotFoundError:
         return None  # Another run has just carried it through.
     except OSError as error:
         raise StoreError(f"can't read {path}: {error.strerror}; make it readable") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         journal = None
     if journal is None or not _belongs(journal, output):
         if not is_link(path) and not path.exists():

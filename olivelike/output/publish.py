@@ -28,6 +28,7 @@ from olivelike.output.files import (
 from olivelike.output.journal import JOURNAL_FILE, Journal, facts_alone, read_journal
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.output.staging import content_of, discard, make_staging, new_name, proof
+from olivelike.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     IsCurrent = Callable[[str, Mapping[str, Any]], bool]
 
 _SHOWN = 5
+"""How many of many files a message names."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,4 @@ def _folders(output: Path, relative: str) -> list[Path]:
 
 
 def _listed(paths: list[str]) -> str:
-    names = list(dict.fromkeys(paths))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return listed(list(dict.fromkeys(paths)), _SHOWN)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.layout import DEFAULT
 from olivelike.output.journal import JOURNAL_FILE, is_file_table
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,8 +60,8 @@ class OutputRecord:
         """
         path = folder / RECORD_FILE
         try:
-            content = json.loads(path.read_bytes()) if path.is_file() else None
-        except (OSError, ValueError, RecursionError):
+            content = read_json(path)
+        except (OSError, ValueError):
             return None
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
             return None

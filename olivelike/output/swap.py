@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.output.initializers import Initializers
 from olivelike.output.record import OutputRecord
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord)
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
     try:
-        config = json.loads((folder / "unet" / "config.json").read_bytes())
+        config = read_json(folder / "unet" / "config.json")
     except (OSError, ValueError):
         return  # An output without a UNet tells nothing of the family.
     if isinstance(width := config.get("cross_attention_dim"), int):

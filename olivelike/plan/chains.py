@@ -8,8 +8,8 @@ from olivelike.layout import TOKENIZERS
 from olivelike.pass_api import INPUTS
 from olivelike.plan.building import effective_steps
 from olivelike.plan.node import changes_network
+from olivelike.sources.file_kinds import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings
-from olivelike.workflow.long_form import WEIGHT_SUFFIXES
 from olivelike.workflow.schema import ComponentName
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check_without_source(workflow: LoadedWorkflow) -> None:
     """
     findings = Findings()
     loaded = workflow.workflow
-    single_file = loaded.source.path is not None and loaded.source.path.suffix in WEIGHT_SUFFIXES
+    single_file = loaded.source.path is not None and loaded.source.path.suffix in WEIGHT_FILE_SUFFIXES
     for variant in workflow.variants.values():
         for lora in loaded.loras:
             for mistake in _unmerged(lora, variant):

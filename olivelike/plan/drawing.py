@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from olivelike.plan.planner import Plan
+    from olivelike.plan.planner import Plan, PlannedNode
 
 _COLOURS: Mapping[str, str] = {
     "hit": "#d3f2d3", "miss": "#ffe2b8", "pending": "#e8e8e8", "uncached": "#ffd0d0",
 }  # fmt: skip
-_UNKNOWN = "#e8e8e8"
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 200, 44, 36
 _LETTER = 6.6
 """About how wide a letter of the first line is."""
@@ -57,50 +55,23 @@ def to_dot(plan: Plan) -> str:
 
 def to_svg(plan: Plan) -> str:
     """Return an SVG picture: a row per component, a column per depth of its chain."""
-    return draw_svg(
-        Box(p.node.id, p.node.component, p.node.label, p.node.parent, p.status, p.status, p.reason)
-        for p in plan.nodes
-    )
-
-
-@dataclass(frozen=True)
-class Box:
-    """A node as a box of an SVG picture."""
-
-    id: str
-    component: str
-    name: str
-    parent: str | None
-    status: str
-    """Decides the colour; also the class of its group, for style sheets."""
-    note: str
-    """Its second line."""
-    reason: str
-    """What is shown when the pointer rests on it."""
-
-
-def draw_svg(boxes: Iterable[Box]) -> str:
-    """Return an SVG picture of boxes, parents first: a row per component, a column per depth of its chain."""
-    rows: dict[str, list[Box]] = {}
-    wide = _BOX_WIDTH
-    for box in boxes:
-        rows.setdefault(box.component, []).append(box)
-        wide = max(wide, 16 + round(_LETTER * len(_title(box))))
+    wide = max([_BOX_WIDTH, *(16 + round(_LETTER * len(_title(p))) for p in plan.nodes)])
     places: dict[str, tuple[int, int]] = {}
     drawn: list[str] = []
     row = 0
-    for chain in rows.values():
+    for chain in plan.by_component().values():
         used: dict[int, int] = {}
-        for box in chain:
-            parent = places.get(box.parent or "")
+        for planned in chain:
+            parent = places.get(planned.node.parent or "")
             column = parent[0] + 1 if parent else 0
             line = row + used.get(column, 0)
             used[column] = used.get(column, 0) + 1
-            places[box.id] = (column, line)
-            drawn.append(_box(box, column, line, wide))
+            places[planned.node.id] = (column, line)
+            drawn.append(_box(planned, column, line, wide))
         row += max(used.values(), default=1)
-    parents = [(box.parent, box.id) for chain in rows.values() for box in chain]
-    arrows = [_arrow(places[start], places[end], wide) for start, end in parents if start in places]
+    arrows = [
+        _arrow(places[p.node.parent], places[p.node.id], wide) for p in plan.nodes if p.node.parent in places
+    ]
     columns = 1 + max((column for column, _ in places.values()), default=0)
     width, height = columns * (wide + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
     head = (
@@ -122,8 +93,8 @@ def _identifier(node_id: str | None) -> str:
     return re.sub(r"\W", "_", node_id or "")
 
 
-def _title(box: Box) -> str:
-    return f"{box.component} · {box.name}"
+def _title(planned: PlannedNode) -> str:
+    return f"{planned.node.component} · {planned.node.label}"
 
 
 def _corner(place: tuple[int, int], wide: int) -> tuple[int, int]:
@@ -131,14 +102,14 @@ def _corner(place: tuple[int, int], wide: int) -> tuple[int, int]:
     return _GAP + column * (wide + _GAP), _GAP + line * (_BOX_HEIGHT + _GAP)
 
 
-def _box(box: Box, column: int, line: int, wide: int) -> str:
+def _box(planned: PlannedNode, column: int, line: int, wide: int) -> str:
     x, y = _corner((column, line), wide)
     shape = f'x="{x}" y="{y}" width="{wide}" height="{_BOX_HEIGHT}" rx="6"'
     return (
-        f'<g class="{escape(box.status)}"><title>{escape(box.reason)}</title>'
-        f'<rect {shape} fill="{_COLOURS.get(box.status, _UNKNOWN)}" stroke="#666"/>'
-        f'<text x="{x + 8}" y="{y + 18}">{escape(_title(box))}</text>'
-        f'<text x="{x + 8}" y="{y + 35}" fill="#444">{escape(box.note)}</text></g>'
+        f'<g class="{planned.status}"><title>{escape(planned.reason)}</title>'
+        f'<rect {shape} fill="{_COLOURS[planned.status]}" stroke="#666"/>'
+        f'<text x="{x + 8}" y="{y + 18}">{escape(_title(planned))}</text>'
+        f'<text x="{x + 8}" y="{y + 35}" fill="#444">{planned.status}</text></g>'
     )
 
 

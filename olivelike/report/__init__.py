@@ -6,6 +6,7 @@
 | `beside` | what `olivelike profile`, `verify` and `bench` leave beside a report |
 | `reading` | a record's JSON as values; nothing in it is taken for granted |
 | `paths` | takes absolute paths out of everything |
+| `source` | how origins read |
 | `outcome` | the figures at the top; `chains` and `steps` the graph and the axis of time |
 | `page`, `style` | the page around the sections, and how it looks |
 | `element` | HTML elements whose text is always escaped |

@@ -15,12 +15,12 @@ _COMMIT: Final = 12
 
 def origin_text(origin: Mapping[str, Any]) -> str:
     """Return where something comes from: a path, or a hub's repository with file and commit."""
-    repository = text(origin.get("repository")) or text(origin.get("repo"))
+    repository = text(origin.get("repository"))
     if not repository:
         place = text(origin.get("path")) or text(origin.get("name"))
     else:
         place = "/".join(filter(None, (repository, text(origin.get("file")))))
-        commit = text(origin.get("commit")) or text(origin.get("revision"))
+        commit = text(origin.get("commit"))
         place += f" at {commit[:_COMMIT]}" if commit else ""
     other = mapping(origin.get("vae"))
     return f"{place}, VAE of {origin_text(other)}" if other else place

@@ -23,7 +23,9 @@ result.pictures[0].image.save("circle.png")
 | `result` | what comes out |
 | `session`, `settings`, `open_session` | inference engines |
 | `interruption` | ending what an engine computes, from another thread |
-| `prompts`, `schedulers`, `pictures` | A1111's prompt syntax; schedulers by name; picture files |
+| `prompts`, `pictures` | A1111's prompt syntax; picture files |
+| `schedulers`, `scheduler_names` | schedulers of diffusers by name; `diffusers_import` brings little else |
+| `other_schedulers`, `scheduler_config` | which of them can't draw here, and what their configs may say |
 
 What it changes in the process that imports it, each when it is first needed and for good: the first session on the CPU
 registers an arena with ONNX Runtime's environment, which sessions of the program share if they ask for

@@ -85,7 +85,7 @@ def encode(
         against = texts_of_steps(text, request.steps) if weights else (text,) * request.steps
     texts = list(dict.fromkeys([*(text for one in parted for term in one for text in term.texts), *against]))
     callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
-    found = encode_prompts(texts, None, callables, prompt_weights=weights)
+    found = encode_prompts(texts, callables, prompt_weights=weights)
     places = {text: place for place, text in enumerate(texts)}
     made: dict[tuple[int, ...], Conditions] = {}
 
@@ -127,9 +127,9 @@ def _conditions(
         one = torch.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
         return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
 
-    pooled = found.positive_pooled if folder.is_xl else None
+    pooled = found.pooled if folder.is_xl else None
     return Conditions(
-        gather(found.positive),
+        gather(found.states),
         None if pooled is None else gather(pooled),
         _times(pictures, len(rows), request, folder) if folder.is_xl else None,
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.untrusted import parse_json, read_bytes
+from olivelike.similar_paths import did_you_mean_path
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,8 +138,9 @@ def _not_a_pipeline(path: Path) -> str | None:
             return f"{path}: is a checkpoint, not an optimised folder; {_convert_first(path, path.stem)}"
         return f"{path}: is a file; name a folder that `olivelike run` or `olivelike convert` wrote"
     if not path.is_dir():
-        near = _near(path)
-        hint = f"did you mean {near}?" if near else "name one that `olivelike run` wrote"
+        places = dict.fromkeys((path.parent, path.parent / "models"))
+        pipelines = (one.parent for place in places for one in place.glob(f"*/{_INDEX_FILE}"))
+        hint = did_you_mean_path(path, "name one that `olivelike run` wrote", pipelines)
         return f"{path}: no such folder; {hint}"
     if not (path / _INDEX_FILE).is_file():
         inside = sorted(one.parent for one in path.glob(f"*/{_INDEX_FILE}"))
@@ -160,19 +162,9 @@ def _convert_first(path: Path, name: str) -> str:
     return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
 
 
-def _near(path: Path) -> Path | None:
-    """Return the pipeline whose folder is named most like a path that is not there."""
-    import difflib
-
-    places = dict.fromkeys((path.parent, path.parent / "models"))
-    known = {str(one.parent.name): one.parent for place in places for one in place.glob(f"*/{_INDEX_FILE}")}
-    near = difflib.get_close_matches(path.name, known, n=1)
-    return known[near[0]] if near else None
-
-
 def _read(path: Path, *, needed: bool = True) -> dict[str, Any]:
     try:
-        content = parse_json(read_bytes(path))
+        content = read_json(path)
     except FileNotFoundError:
         if not needed:
             return {}

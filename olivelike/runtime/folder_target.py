@@ -10,7 +10,7 @@ from olivelike.runtime.kernels import operators_without_kernel
 from olivelike.runtime.providers import find_provider
 from olivelike.runtime.settings import ProviderChoice, SessionSettings, with_fallback
 from olivelike.targets import TARGETS
-from olivelike.untrusted import parse_json, read_bytes
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ class FolderTarget:
 def read_folder_target(folder: Path) -> FolderTarget | None:
     """Return the target of an output folder; `None` if nothing says which, as in folders that others made."""
     try:
-        content: Any = parse_json(read_bytes(folder / _RECORD))
+        content: Any = read_json(folder / _RECORD)
     except (OSError, ValueError):
         return None
     return folder_target(content.get("target")) if isinstance(content, dict) else None
@@ -108,7 +108,7 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     by_workflow = f"olivelike run WORKFLOW --set target={target}"
     folder = next(path.parent.parent for path in models.values())
     try:
-        record: Any = parse_json(read_bytes(folder / _RECORD))
+        record: Any = read_json(folder / _RECORD)
         made_by, source = record["workflow"], record["source"]
         named = source.get("name") or source.get("file") or source["repository"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

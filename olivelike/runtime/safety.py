@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.untrusted import parse_json, read_bytes
+from olivelike.untrusted import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def read_preprocessing(path: Path) -> Preprocessing:
         SourceError: if it can't be read, or is of another kind.
     """
     try:
-        config = parse_json(read_bytes(path))
+        config = read_json(path)
         return Preprocessing(
             resize=_edge(config["size"]) if config.get("do_resize", True) else None,
             crop=_pair(config["crop_size"]) if config.get("do_center_crop", True) else None,

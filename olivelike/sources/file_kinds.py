@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from olivelike.untrusted import open_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 ONNX_SUFFIXES = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """How ONNX models and the files with their weights end."""
-WEIGHTS = frozenset({".safetensors", ".ckpt", ".pt", ".pth", ".bin"})
-"""How weight files end."""
+WEIGHT_FILE_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+"""How weight files end that are read, pickled ones included."""
 _PICTURES = (b"\x89PNG", b"\xff\xd8\xff")
 _HEAD = 512
 _LFS = b"version https://git-lfs"
@@ -25,7 +27,7 @@ def no_weight_file(path: Path) -> str | None:
         return "this is a picture, no weight file; `olivelike info` reads its record"
     # Of pointers of Git LFS whoever reads weights knows more.
     if _is_text(head) and not head.startswith(_LFS):
-        named_so = path.suffix in WEIGHTS
+        named_so = path.suffix in WEIGHT_FILE_SUFFIXES
         remedy = "download it again, for it may be a page with an error" if named_so else "check its name"
         return f"this is text, no weight file; {remedy}"
     return None
@@ -33,7 +35,7 @@ def no_weight_file(path: Path) -> str | None:
 
 def no_onnx_model(path: Path) -> str | None:
     """Return what a file is if it is no ONNX model, and what reads it; `None` if it may be one."""
-    if path.suffix in WEIGHTS:
+    if path.suffix in WEIGHT_FILE_SUFFIXES:
         return "this is a weight file, no ONNX model; use `olivelike info`"
     head = _head(path)
     if head.startswith(_PICTURES):
@@ -43,7 +45,7 @@ def no_onnx_model(path: Path) -> str | None:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(_HEAD)
     except OSError:
         return b""  # Whoever reads it says so.

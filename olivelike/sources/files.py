@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from olivelike import untrusted
 from olivelike.errors import SourceError
 from olivelike.similar_paths import did_you_mean_path
-from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,7 +87,7 @@ def read_json(files: SourceFiles, relative: str) -> dict[str, Any]:
         raise missing_file(files, relative)
     path = files.path(relative)
     try:
-        value = parse_json(read_bytes(path))
+        value = untrusted.read_json(path)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: can't be read as JSON: {error}; {files.remedy}") from error
     if not isinstance(value, dict):

@@ -10,12 +10,12 @@ from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from olivelike.registry.text_paths import exists
+from olivelike.sources.file_kinds import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.findings import Position
 
-WEIGHT_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -55,7 +55,7 @@ def is_path(text: str, project_folder: Path) -> bool:
         text.startswith(("./", "../", ".\\", "..\\", "/", "~"))
         or bool(PureWindowsPath(text).drive)
         or exists(project_folder / text)
-        or text.lower().endswith(WEIGHT_SUFFIXES)
+        or text.lower().endswith(WEIGHT_FILE_SUFFIXES)
         or not is_hub_id(text)
     )
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.registry.text_paths import absolute, exists
-from olivelike.workflow.long_form import WEIGHT_SUFFIXES, is_hub_id, is_path, split_weight
+from olivelike.sources.file_kinds import WEIGHT_FILE_SUFFIXES
+from olivelike.workflow.long_form import is_hub_id, is_path, split_weight
 from olivelike.workflow.schema import Embedding, FileRef, Lora, Source
 
 if TYPE_CHECKING:
@@ -66,6 +67,6 @@ def file_ref(text: str, folder: Path, revision: str | None = None) -> FileRef:
     if is_hub_id(f"{owner}/{name}") and not exists(folder / owner):
         if not file and not is_path(text, folder):
             return FileRef(hub=text, revision=revision)
-        if file.lower().endswith(WEIGHT_SUFFIXES):
+        if file.lower().endswith(WEIGHT_FILE_SUFFIXES):
             return FileRef(hub=f"{owner}/{name}", name=file, revision=revision)
     return FileRef(path=absolute(text, folder))

@@ -16,6 +16,7 @@ from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.little_pipeline import little_pipeline
 from olivelike.testing.traced import lend_graphs
 
 
@@ -113,3 +114,35 @@ def environment() -> dict[str, str]:
     """Return the environment of child processes: nothing of the user's store."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OLIVELIKE_")}
     return {**kept}
+
+
+@pytest.fixture(scope="session")
+def little(one_torch_thread):
+    """The optimised folder of the little pipeline; not to be changed."""
+    return little_pipeline()
+
+
+@pytest.fixture(scope="session")
+def flagging(little, tmp_path_factory):
+    """The same folder with a checker that flags everything."""
+    import numpy as np
+    import onnx
+
+    folder = shutil.copytree(little, tmp_path_factory.mktemp("flagging") / "little")
+    path = folder / "safety_checker" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for stored in model.graph.initializer:
+        if stored.name == "concept_embeds_weights":
+            stored.CopyFrom(onnx.numpy_helper.from_array(np.full(17, -2, np.float32), stored.name))
+    onnx.save(model, path)
+    return folder
+
+
+@pytest.fixture
+def generate(cli, empty_folder, little):
+    """Run `olivelike generate` on the little pipeline with two steps, in an empty folder."""
+
+    def generate(*arguments, folder=little, steps=("--steps", 2)):
+        return cli("generate", folder, *arguments, *steps, "--threads", 1)
+
+    return generate

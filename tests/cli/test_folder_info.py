@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_info_of_a_record_that_can_not_be_read_says_so(project, cli):
     Path(OUTPUT, "olivelike.json").write_text("{")
     result = cli("info", OUTPUT)
     assert (result.status, "run the workflow that made it again" in result.err) == (3, True)
+
+
+@pytest.mark.parametrize("name", ["olivelike.json", "model_index.json", "config.json"])
+def test_a_folder_whose_json_is_nested_without_end_is_refused(empty_folder, cli, name):
+    Path(name).write_text("[" * 100_000)
+    result = cli("info", ".")
+    assert (result.status, result.err.count("\n")) == (3, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+@pytest.mark.parametrize("command", ["info", "inspect"])
+def test_a_pipe_is_not_waited_for(empty_folder, cli, command):
+    os.mkfifo("model.onnx")
+    result = cli(command, "model.onnx")
+    assert (result.status, "only regular files are read" in result.err) == (3, True)
 
 
 def test_info_of_a_diffusers_folder_lists_its_networks(project, cli):

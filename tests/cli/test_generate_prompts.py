@@ -10,23 +10,8 @@ import pytest
 from olivelike.cli.generate_prompts import PromptLine, read_prompts
 from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures import read_picture
-from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
+from olivelike.testing.little_pipeline import little_checkpoint
 from olivelike.testing.lora_files import make_lora
-
-
-@pytest.fixture(scope="module")
-def little(one_torch_thread):
-    return little_pipeline()
-
-
-@pytest.fixture
-def generate(cli, empty_folder, little):
-    """Run `olivelike generate` on the little pipeline with two steps, in an empty folder."""
-
-    def generate(*arguments, steps=("--steps", 2)):
-        return cli("generate", little, *arguments, *steps, "--threads", 1)
-
-    return generate
 
 
 def records(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from olivelike.errors import SourceError, UsageError
@@ -27,6 +29,13 @@ def test_choices_are_made_by_the_seed(wildcards):
     assert chosen(wildcards, "__colour__") == {"red", "blue", "dark green", "light green"}
     assert chosen(wildcards, "__cat__ __animal/cat__ __animal/*__") == {"tabby tabby tabby"}
     assert wildcards.resolve("{a|b|c|d}", 7) == wildcards.resolve("{a|b|c|d}", 7)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes with names")
+def test_a_pipe_among_the_files_is_not_waited_for(wildcards, tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(SourceError, match="only regular files are read"):
+        wildcards.resolve("__pipe__", 1)
 
 
 def test_several_can_be_chosen_and_weighed(wildcards):

@@ -209,32 +209,30 @@ def test_an_embedding_equals_that_of_diffusers_to_the_bit(pipe, encoder, tokeniz
     import torch
 
     expected = pipe.encode_prompt(prompt, "cpu", 1, True, negative)
-    found = encode_prompts([prompt], [negative], [(tokenizer, encoder)])
-    assert torch.equal(found.positive, expected[0])
-    assert torch.equal(found.negative, expected[1])
+    found = encode_prompts([prompt, negative], [(tokenizer, encoder)])
+    assert torch.equal(found.states, torch.cat(expected))
     assert found.chunks == 1
 
 
-def test_prompt_and_negative_prompt_become_equally_long(encoder, tokenizer):
+def test_prompts_become_equally_long(encoder, tokenizer):
     import torch
 
     long = "car " * 80
-    found = encode_prompts([long, "dog"], ["", long * 2], [(tokenizer, encoder)])
-    assert found.positive.shape == found.negative.shape == (2, 3 * 77, 16)
-    assert (found.chunks, found.tokens) == (3, (80, 1))
+    found = encode_prompts([long, "dog", "", long * 2], [(tokenizer, encoder)])
+    assert found.states.shape == (4, 3 * 77, 16)
+    assert (found.chunks, found.tokens) == (3, (80, 1, 0, 160))
     empty = encoder(torch.tensor(chunk_prompt(tokenizer, parse_prompt("")).ids, dtype=torch.int32))
-    assert torch.equal(found.positive[1, 77:154], empty.hidden[0])
-    assert torch.equal(found.negative[0, :77], empty.hidden[0])
-    assert torch.equal(found.negative_pooled[:1], empty.pooled)
-    alone = encode_prompts(["dog"], None, [(tokenizer, encoder)])
-    assert torch.equal(alone.positive[0], found.positive[1, :77])
-    assert alone.negative is alone.negative_pooled is None
+    assert torch.equal(found.states[1, 77:154], empty.hidden[0])
+    assert torch.equal(found.states[2, :77], empty.hidden[0])
+    assert torch.equal(found.pooled[2:3], empty.pooled)
+    alone = encode_prompts(["dog"], [(tokenizer, encoder)])
+    assert torch.equal(alone.states[0], found.states[1, :77])
 
 
 def test_weights_scale_the_states_and_keep_their_mean(encoder, tokenizer):
     import torch
 
-    found = encode_prompts(["a (red:1.4) [car]"], None, [(tokenizer, encoder)]).positive
+    found = encode_prompts(["a (red:1.4) [car]"], [(tokenizer, encoder)]).states
     chunks = chunk_prompt(tokenizer, parse_prompt("a (red:1.4) [car]"))
     states = encoder(torch.tensor(chunks.ids, dtype=torch.int32)).hidden
     z = states * torch.tensor(chunks.weights)[..., None]
@@ -261,21 +259,19 @@ def test_two_encoders_give_one_embedding_and_the_second_one_s_pooled_output(enco
         output = encoder(ids)
         return EncodedText(output.hidden.repeat(1, 1, 2) * 2, output.pooled + 1)
 
-    one = encode_prompts(["car " * 90], ["dog"], [(tokenizer, encoder)])
-    both = encode_prompts(["car " * 90], ["dog"], [(tokenizer, encoder), (tokenizer, second)])
-    assert both.positive.shape == (1, 154, 48)
-    assert torch.equal(both.positive[..., :16], one.positive)
-    assert torch.equal(both.positive[..., 16:32], one.positive * 2)
-    assert torch.equal(both.positive_pooled, one.positive_pooled + 1)
-    first = encode_prompts(["car " * 75], None, [(tokenizer, encoder)])
-    assert torch.equal(one.positive_pooled, first.positive_pooled)
+    one = encode_prompts(["car " * 90], [(tokenizer, encoder)])
+    both = encode_prompts(["car " * 90], [(tokenizer, encoder), (tokenizer, second)])
+    assert both.states.shape == (1, 154, 48)
+    assert torch.equal(both.states[..., :16], one.states)
+    assert torch.equal(both.states[..., 16:32], one.states * 2)
+    assert torch.equal(both.pooled, one.pooled + 1)
+    first = encode_prompts(["car " * 75], [(tokenizer, encoder)])
+    assert torch.equal(one.pooled, first.pooled)
 
 
-def test_numbers_of_prompts_have_to_agree(encoder, tokenizer):
-    with pytest.raises(UsageError, match="2 prompts and 1 negative"):
-        encode_prompts(["a", "b"], ["c"], [(tokenizer, encoder)])
+def test_there_has_to_be_a_prompt(encoder, tokenizer):
     with pytest.raises(UsageError, match="no prompt"):
-        encode_prompts([], None, [(tokenizer, encoder)])
+        encode_prompts([], [(tokenizer, encoder)])
 
 
 def test_broken_tokenizers_are_refused_with_their_file(folder, tmp_path):

@@ -20,10 +20,13 @@ print(graph.digest, "torch" in sys.modules)
 """
 
 
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A user's cache folder, for all tests of the file: tracing takes seconds."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 def digest_in_another_process(architecture: Architecture) -> tuple[str, str]:

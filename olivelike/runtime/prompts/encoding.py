@@ -1,4 +1,4 @@
-"""Prompts and negative prompts as what the UNet attends to, of equal length."""
+"""Prompts as what the UNet attends to, of equal length."""
 
 from __future__ import annotations
 
@@ -37,15 +37,12 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True)
 class PromptEmbeddings:
-    """Embeddings of a batch of prompts."""
+    """Embeddings of prompts, and of negative prompts alike."""
 
-    positive: torch.Tensor
+    states: torch.Tensor
     """Of shape (prompts, chunks · length, width); widths of several encoders are concatenated."""
-    negative: torch.Tensor | None
-    """Of the same shape; `None` without negative prompts."""
-    positive_pooled: torch.Tensor | None
+    pooled: torch.Tensor | None
     """Pooled output of the last encoder for the first chunk, of shape (prompts, width); `None` if it has none."""
-    negative_pooled: torch.Tensor | None
     tokens: tuple[int, ...]
     """Tokens of each prompt, by the first tokenizer."""
     chunks: int
@@ -54,34 +51,27 @@ class PromptEmbeddings:
 
 def encode_prompts(
     prompts: Sequence[str],
-    negative_prompts: Sequence[str] | None,
     encoders: Sequence[tuple[PromptTokenizer, TextEncoder]],
     *,
     prompt_weights: bool = True,
 ) -> PromptEmbeddings:
-    """Encode prompts, and negative prompts to the same length.
+    """Encode prompts to the same length.
 
     Every distinct row of ids is encoded once, in one call per encoder.
 
     Args:
-        prompts: one for each picture.
-        negative_prompts: as many, or `None` if there is no guidance.
+        prompts: at least one.
         encoders: one with its tokenizer, or two for SDXL.
         prompt_weights: whether brackets are weights, as in A1111, or text.
 
     Raises:
-        UsageError: if the numbers of prompts differ, or weights can't be applied.
+        UsageError: if there is no prompt, or weights can't be applied.
     """
     import torch
 
     if not prompts:
         raise UsageError("there is no prompt; give at least one, which may be empty")
-    if negative_prompts is not None and len(negative_prompts) != len(prompts):
-        raise UsageError(
-            f"{len(prompts)} prompts and {len(negative_prompts)} negative prompts; give one for each, or for none"
-        )
-    texts = [*prompts, *(negative_prompts or ())]
-    parsed = {text: parse_prompt(text, prompt_weights=prompt_weights) for text in texts}
+    parsed = {text: parse_prompt(text, prompt_weights=prompt_weights) for text in prompts}
     chunked = [
         {text: chunk_prompt(tokenizer, parts) for text, parts in parsed.items()} for tokenizer, _ in encoders
     ]
@@ -92,16 +82,13 @@ def encode_prompts(
         for by_text, (tokenizer, encoder) in zip(chunked, encoders, strict=True)
     ]
     hidden = {text: torch.cat([by_text[text].hidden for by_text in encoded], dim=-1) for text in parsed}
-    last = encoded[-1]
-
-    def gather(wanted: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        pooled = [row for row in (last[text].pooled for text in wanted) if row is not None]
-        return torch.cat([hidden[text] for text in wanted]), torch.cat(pooled) if pooled else None
-
-    positive, positive_pooled = gather(prompts)
-    negative, negative_pooled = gather(negative_prompts) if negative_prompts is not None else (None, None)
-    tokens = tuple(chunked[0][text].tokens for text in prompts)
-    return PromptEmbeddings(positive, negative, positive_pooled, negative_pooled, tokens, count)
+    pooled = [row for row in (encoded[-1][text].pooled for text in prompts) if row is not None]
+    return PromptEmbeddings(
+        torch.cat([hidden[text] for text in prompts]),
+        torch.cat(pooled) if pooled else None,
+        tuple(chunked[0][text].tokens for text in prompts),
+        count,
+    )
 
 
 def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, EncodedText]:
