@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import olivelike
 from olivelike.bench.engines import EngineAbsent
 from olivelike.errors import UsageError
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _read_source(folder: Path) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """Return a JSON object; empty if there is none that can be read."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

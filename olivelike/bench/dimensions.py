@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import operator
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +92,7 @@ def _side(name: str, model: Path) -> int:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.bench.row import Value
 from olivelike.errors import UsageError
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def read_report(path: Path) -> BenchReport:
     """
     remedy = "write one with `olivelike bench FOLDER --json-file FILE`"
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such baseline; {remedy}") from None
     except (OSError, ValueError) as error:

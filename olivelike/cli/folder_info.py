@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from olivelike.cli.text import count, size
 from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.sources.files import INDEX_NAME
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -212,7 +212,7 @@ def _lora(entry: Mapping[str, Any]) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: can't be read as JSON: {error}; get the folder again") from error
     if not isinstance(content, dict):

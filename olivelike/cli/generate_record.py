@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures import PictureRecord
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     try:
-        source = json.loads((folder / "olivelike.json").read_bytes())["source"]
+        source = parse_json(read_bytes(folder / "olivelike.json"))["source"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return source if isinstance(source, dict) else {}

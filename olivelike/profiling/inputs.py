@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def sizes_of(folder: Path, batch_size: int, height: int | None, width: int | Non
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the `config.json` of a component; empty if there is none."""
     try:
-        content = json.loads((folder / "config.json").read_bytes())
+        content = parse_json(read_bytes(folder / "config.json"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
