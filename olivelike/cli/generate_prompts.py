@@ -8,17 +8,17 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from olivelike.cli.generate_images import parse_size
 from olivelike.cli.stdout import write_error
 from olivelike.errors import SourceError, UsageError
-from olivelike.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _STDIN: Final = "-"
+_MOST_BYTES: Final = 16 << 20
 _FILE_NAME: Final = re.compile(r"@\S+\.\w{1,8}")
 
 
@@ -55,7 +55,7 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
                 write_error(
                     "Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z)."
                 )
-            lines += _jobs(_decoded(sys.stdin.buffer.read(), "standard input"), "standard input")
+            lines += _jobs(_text(sys.stdin.buffer, "standard input"), "standard input")
         elif argument.startswith("@") and (_is_file(argument[1:]) or _FILE_NAME.fullmatch(argument)):
             lines += _jobs(_file(argument), argument[1:])
         else:
@@ -73,16 +73,21 @@ def _is_file(name: str) -> bool:
 def _file(argument: str) -> str:
     path = Path(argument[1:]).expanduser()
     try:
-        data = read_bytes(path)
+        with path.open("rb") as file:  # It may be a pipe, which the user has named.
+            return _text(file, str(path))
     except OSError as error:
         raise SourceError(
             f"{path}: can't be read as a file of prompts: {error.strerror or error}; a prompt that begins with @ is "
             f"written '\\{argument}'"
         ) from error
-    return _decoded(data, str(path))
 
 
-def _decoded(data: bytes, where: str) -> str:
+def _text(file: BinaryIO, where: str) -> str:
+    data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise SourceError(
+            f"{where}: has more than the {_MOST_BYTES:,} bytes of prompts that are read; part it, or end it"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -29,9 +29,15 @@ _MOST = 64
 """How many receipts are kept."""
 _VOLATILE = frozenset(
     {"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID"}
-    | {"PYTEST_CURRENT_TEST"}
 )
 """Variables that say where a command was typed, and nothing about what it does."""
+
+_ASKING_OTHERS = frozenset(
+    {"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn"}
+)
+"""What others say is in no file."""
+_stat, _lstat = os.stat, os.lstat
+"""These, which look without being noted."""
 
 _answers: list[str] = []
 """What the runs of this process told that had nothing to do."""
@@ -48,10 +54,8 @@ def told_again(arguments: Sequence[str]) -> str | None:
         receipt = json.loads(_path(arguments).read_bytes())
         if receipt["kind"] != _KIND or not 0 <= time.time() - receipt["written"] < _VALID_SECONDS:
             return None
-        for how, states in receipt["states"].items():
-            observe = _OBSERVERS[how]
-            if any(observe(path) != state for path, state in states.items()):
-                return None
+        if not _are_now(receipt["states"]):
+            return None
         told = receipt["answer"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -62,14 +66,16 @@ class Witness:
     """Notes what this process opens, lists and asks for during the block, and whether it writes anything."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, set[str]] = {how: set() for how in _OBSERVERS}
+        self._seen: dict[str, dict[str, list[int] | None]] = {how: {} for how in _OBSERVERS}
+        """By how and where the process looked, the state just before its first look."""
+        self._began = 0.0
         self._blind = False
         """Whether something happened that can't be noted, or that is no mere look."""
         self._active = False
         self._stat, self._lstat, self._utime = os.stat, os.lstat, os.utime
 
     def __enter__(self) -> Self:
-        self._active = True
+        self._active, self._began = True, time.time()
         _answers.clear()
         sys.addaudithook(self._hear)
         for name, how in (("stat", "followed"), ("lstat", "unfollowed"), ("utime", "used")):
@@ -83,23 +89,27 @@ class Witness:
     def keep(self, arguments: Sequence[str]) -> None:
         """Write the receipt of a run that had nothing to do.
 
-        There is none if something was written or can't be noted, or if a file is so fresh that another change of it
-        could not be told. Windows has looks at files that Python's code does not pass through.
+        There is none if something was written, changed since the first look or can't be noted, or if a file was so
+        fresh that another change of it could not be told. Windows has looks at files that Python's code does not pass
+        through.
         """
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] == "olivelike" and (file := getattr(module, "__file__", None)):
-                self._seen["followed"].add(file)
+                self._note("followed", file)
         if not _answers or self._blind or os.name != "posix":
             return
         used = self._seen["used"]
         states = {
-            how: {path: _OBSERVERS[how](path) for path in sorted(paths - used if how != "used" else paths)}
-            for how, paths in self._seen.items()
+            how: {path: seen[path] for path in sorted(seen) if how == "used" or path not in used}
+            for how, seen in self._seen.items()
         }
-        now = time.time()
-        if any(_is_fresh(state, now) for how in states if how != "used" for state in states[how].values()):
+        if not _are_now(states):
             return
-        content = {"kind": _KIND, "written": now, "answer": _answers[-1], "states": states}
+        if any(
+            _is_fresh(state, self._began) for how in states if how != "used" for state in states[how].values()
+        ):
+            return
+        content = {"kind": _KIND, "written": time.time(), "answer": _answers[-1], "states": states}
         with contextlib.suppress(OSError):
             _write(_path(arguments), json.dumps(content).encode())
 
@@ -113,7 +123,7 @@ class Witness:
             self._note("followed", path)
         elif event in {"os.listdir", "os.scandir"}:
             self._note("listed", arguments[0] if arguments[0] is not None else ".")
-        elif event == "socket.connect":  # What others say is in no file.
+        elif event in _ASKING_OTHERS:
             self._blind = True
 
     def _noting(self, function: Callable[..., Any], how: str) -> Callable[..., Any]:
@@ -130,8 +140,9 @@ class Witness:
         if isinstance(path, int):  # A descriptor: its file was noted when it was opened.
             return
         try:
-            text = os.fspath(path)
-            self._seen[how].add(os.path.join(os.getcwd(), text))  # noqa: PTH109, PTH118  (text, and quick)
+            text = os.path.join(os.getcwd(), os.fspath(path))  # noqa: PTH109, PTH118  (text, and quick)
+            if text not in self._seen[how]:
+                self._seen[how][text] = _OBSERVERS[how](text)
         except (OSError, TypeError):
             self._blind = True
 
@@ -147,7 +158,7 @@ def _full(status: os.stat_result) -> list[int]:
 def _followed(path: str) -> list[int] | None:
     """Return the state of what a path leads to: of a folder that is not listed, which one it is."""
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = _stat(path)
     except (OSError, ValueError):
         return None
     return _full(status) if stat.S_ISREG(status.st_mode) else _identity(status)
@@ -155,7 +166,7 @@ def _followed(path: str) -> list[int] | None:
 
 def _unfollowed(path: str) -> list[int] | None:
     try:
-        status = os.lstat(path)
+        status = _lstat(path)
     except (OSError, ValueError):
         return None
     return _identity(status) if stat.S_ISDIR(status.st_mode) else _full(status)
@@ -163,7 +174,7 @@ def _unfollowed(path: str) -> list[int] | None:
 
 def _listed(path: str) -> list[int] | None:
     try:
-        return _full(os.stat(path))  # noqa: PTH116
+        return _full(_stat(path))
     except (OSError, ValueError):
         return None
 
@@ -171,7 +182,7 @@ def _listed(path: str) -> list[int] | None:
 def _used(path: str) -> list[int] | None:
     """Return the state of an entry of the store, whose times say when it was used last."""
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = _stat(path)
     except (OSError, ValueError):
         return None
     return [*_identity(status), status.st_size]
@@ -183,8 +194,12 @@ _OBSERVERS: Mapping[str, Callable[[str], list[int] | None]] = {
 """How a path is looked at, by how the run looked at it."""
 
 
-def _is_fresh(state: list[int] | None, now: float) -> bool:
-    return state is not None and len(state) > 4 and now - max(state[-2:]) / 1e9 < _SETTLED_SECONDS
+def _are_now(states: Mapping[str, Mapping[str, list[int] | None]]) -> bool:
+    return all(_OBSERVERS[how](path) == state for how, seen in states.items() for path, state in seen.items())
+
+
+def _is_fresh(state: list[int] | None, began: float) -> bool:
+    return state is not None and len(state) > 4 and began - max(state[-2:]) / 1e9 < _SETTLED_SECONDS
 
 
 def _path(arguments: Sequence[str]) -> Path:
@@ -194,7 +209,8 @@ def _path(arguments: Sequence[str]) -> Path:
     from platformdirs import user_cache_path
 
     variables = sorted((name, text) for name, text in os.environ.items() if name not in _VOLATILE)
-    place = [os.getcwd(), sys.executable, sys.version, list(arguments), variables]  # noqa: PTH109
+    python = [sys.executable, sys.version, sys.path]
+    place = [os.getcwd(), python, list(arguments), variables]  # noqa: PTH109
     name = hashlib.sha256(json.dumps([_KIND, *place]).encode()).hexdigest()
     return user_cache_path("olivelike", appauthor=False) / "receipts" / f"{name}.json"
 

@@ -87,7 +87,7 @@ def find_run(store: "Store", wanted: str | None) -> dict[str, Any]:
     begin_so: list[dict[str, Any]] = []
     ids: list[str] = []
     for record in store.runs():
-        if wanted is None or wanted in {record["run_id"], record.get("workflow")}:
+        if wanted is None or wanted in (record["run_id"], record.get("workflow")):
             return record
         ids.append(record["run_id"])
         workflows[str(record.get("workflow"))] = None

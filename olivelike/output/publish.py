@@ -225,7 +225,7 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
         if journal is None:
             return False
         folder = output.parent / journal.staging
-        left = [path for path in journal.moved if is_file(content_of(folder) / path)]
+        left = [path for path in journal.moved if _is_staged(folder, path)]
         check_places(Existing(output, journal.replaced), left, journal.moved, overwrite=overwrite)
         gone = [path for path in journal.gone if Existing(output, journal.gone).has_ours(path)]
         _carry_through(output, folder, journal.moved, gone)
@@ -234,9 +234,9 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
 
 def _carry_through(output: Path, folder: Path, moved: Collection[str], gone: Collection[str]) -> None:
     for relative in moved:
-        target = output / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # moved before, by a process that was killed
+        if _is_staged(folder, relative):  # Else it was moved before, by a process that was killed.
+            target = output / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
             DISK.replace(content_of(folder) / relative, target)
     for relative in gone:
         (output / relative).unlink(missing_ok=True)
@@ -249,6 +249,12 @@ def _carry_through(output: Path, folder: Path, moved: Collection[str], gone: Col
     DISK.sync_folder(output)
     (output / JOURNAL_FILE).unlink(missing_ok=True)
     discard(folder)
+
+
+def _is_staged(folder: Path, relative: str) -> bool:
+    """Tell whether a staging folder itself holds a file, not something that a link in it leads to."""
+    content = content_of(folder)
+    return obstacle(folder, f"{content.name}/{relative}") is None and is_file(content / relative)
 
 
 def _folders(output: Path, relative: str) -> list[Path]:

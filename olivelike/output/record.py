@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "olivelike.json"
 _KIND = "output/1"
+_MOST_BYTES = 64 << 20
+"""Of a record; the derivation of each initializer takes some hundred."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class OutputRecord:
         """
         path = folder / RECORD_FILE
         try:
-            content = read_json(path)
+            content = read_json(path, _MOST_BYTES)
         except (OSError, ValueError):
             return None
         if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
@@ -77,6 +79,7 @@ class OutputRecord:
             and all(isinstance(table, dict) for table in (self.target, self.source, self.components))
             and all(isinstance(facts, dict) for facts in self.components.values())
             and all(isinstance(items, list) for items in (self.loras, self.embeddings))
+            and all(_is_added(item) for item in (*self.loras, *self.embeddings))
             and is_file_table(self.files)
             and not {RECORD_FILE, JOURNAL_FILE} & {path.casefold() for path in self.files}
         )
@@ -95,3 +98,11 @@ class OutputRecord:
     def component_files(self, component: str) -> dict[str, dict[str, Any]]:
         """Return the recorded files of one component's folder, by relative path."""
         return {path: facts for path, facts in self.files.items() if path.startswith(f"{component}/")}
+
+
+def _is_added(item: object) -> bool:
+    """Tell whether a value from JSON describes a LoRA or an embedding: what is to be a number is one."""
+    if not isinstance(item, dict) or not isinstance(single := item.get("weights") or {}, dict):
+        return False
+    numbers = (item.get("weight", 1), item.get("vectors", 1), *single.values())
+    return all(isinstance(number, int | float) for number in numbers)

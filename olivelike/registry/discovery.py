@@ -60,10 +60,24 @@ def plugin_passes(plugin: str) -> list[PassEntry]:
     """
     location = Path(plugin)
     if not location.is_absolute():
+        _check_name(plugin)
         return _module_passes(plugin, f"plugin {plugin}", "fix it, or take it out of `plugins:`")
     package, modules = load_plugin_modules(location)
     classes = _pass_classes(modules, within=package)
     return _checked(classes, modules, f"plugin {plugin}", plugin)
+
+
+def _check_name(plugin: str) -> None:
+    """Refuse, before it is imported, what is Python's own or a program: importing that may do anything but give passes.
+
+    Raises:
+        PluginError: with what to name.
+    """
+    parts = plugin.partition(":")[0].split(".")
+    if "__main__" in parts or parts[0] in sys.stdlib_module_names or not all(map(str.isidentifier, parts)):
+        raise PluginError(
+            f"plugin {plugin!r} is no module that may hold passes; name an installed one, or a file with its path"
+        )
 
 
 def _module_passes(reference: str, origin: str, remedy: str) -> list[PassEntry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +62,8 @@ class LocalModules:
         """Tell whether a module would be local code; true too for one that does not exist."""
         top = name.partition(".")[0]
         if top not in self._local_tops:
-            self._local_tops[top] = top not in sys.stdlib_module_names and self._is_local_top(top)
+            is_local = self._stands_in if top in sys.stdlib_module_names else self._is_local_top
+            self._local_tops[top] = is_local(top)
         return self._local_tops[top]
 
     def find(self, name: str) -> LocalModule | None:
@@ -70,6 +71,14 @@ class LocalModules:
         if name not in self._found:
             self._found[name] = self._locate(name)
         return self._found[name]
+
+    def _stands_in(self, top: str) -> bool:
+        """Tell whether a file beside the plugin has the name of one of Python's modules that is not there."""
+        return top in self._beside and installed_spec(top, None) is None
+
+    @cached_property
+    def _beside(self) -> set[str]:
+        return {path.stem for path in self._folder.iterdir()} if self._folder is not None else set()
 
     def _is_local_top(self, top: str) -> bool:
         if self._own == ENGINE:

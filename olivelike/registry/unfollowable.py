@@ -65,7 +65,7 @@ _ANYWHERE: dict[str, Kind] = {
         "code",
     ),
     **dict.fromkeys(
-        ("__file__", "open", "read_text", "read_bytes", "iterdir", "glob", "rglob", "get_data"), "files"
+        ("__file__", "open", "FileIO", "read_text", "read_bytes", "iterdir", "glob", "rglob", "get_data"), "files"
     ),
     **dict.fromkeys(("environ", "getenv"), "environment"),
 }  # fmt: skip

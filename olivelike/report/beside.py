@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.report.reading import mapping
+from olivelike.untrusted import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,6 @@ def read_beside(folder: Path) -> Beside:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        return mapping(json.loads(path.read_bytes()))
+        return mapping(parse_json(read_bytes(path)))
     except (OSError, ValueError):
         return {}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.network import Network
 
 _FLAGS: Final = "has_nsfw_concepts"
+_LARGEST_SIDE: Final = 4096
+"""Pixels that a picture is scaled or cropped to; CLIP's have 224 or 336."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,16 @@ def _new_size(image: Image, wanted: int | tuple[int, int]) -> tuple[int, int]:
 
 def _edge(size: int | Mapping[str, int]) -> int | tuple[int, int]:
     if isinstance(size, int):
-        return size
-    return size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
+        return _side(size)
+    return _side(size["shortest_edge"]) if "shortest_edge" in size else _pair(size)
 
 
 def _pair(size: int | Mapping[str, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size["height"], size["width"])
+    height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"])
+    return _side(height), _side(width)
+
+
+def _side(pixels: int) -> int:
+    if not isinstance(pixels, int) or not 0 < pixels <= _LARGEST_SIDE:
+        raise ValueError(f"a side of {pixels} pixels, where 1 to {_LARGEST_SIDE} make sense")
+    return pixels

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _STRENGTH: Final = 0.8
 _ASPECT_TOLERANCE: Final = 0.02
+_MOST_IMAGES: Final = 100_000
+"""Of a prompt; each has its place in memory before the first one is drawn."""
+_MOST_STEPS: Final = 10_000
+"""Ten times as many as networks are trained on; a picture's record, from anyone, may ask for more."""
 _ORIENTATION: Final = 0x0112
 _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 """Of EXIF's orientation."""
@@ -56,15 +60,17 @@ def settle(request: Request, folder: PipelineFolder) -> Request:
 def _check_counts(request: Request) -> None:
     if not request.prompts:
         raise UsageError('no prompt is given; an empty one, "", is allowed')
-    for name, value, least in (
-        ("num_images", request.num_images, 1),
-        ("batch_size", request.batch_size, 1),
-        ("steps", request.steps, 1),
-        ("clip_skip", request.clip_skip, 0),
-        ("retry_unsafe", request.retry_unsafe, 0),
+    for name, value, least, most in (
+        ("num_images", request.num_images, 1, _MOST_IMAGES),
+        ("batch_size", request.batch_size, 1, None),
+        ("steps", request.steps, 1, _MOST_STEPS),
+        ("clip_skip", request.clip_skip, 0, None),
+        ("retry_unsafe", request.retry_unsafe, 0, None),
     ):
         if value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}")
+        if most is not None and value > most:
+            raise UsageError(f"{name} is {value}; it must be at most {most:,}")
     if request.seeds is not None and len(request.seeds) != len(request.prompts):
         raise UsageError(
             f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none"

@@ -65,6 +65,24 @@ def test_a_pipe_is_not_waited_for(empty_folder, cli, command):
     assert (result.status, "only regular files are read" in result.err) == (3, True)
 
 
+@pytest.mark.parametrize("name", ["olivelike.json", "model_index.json"])
+def test_info_waits_for_no_pipe_in_a_folder(project, cli, name):
+    folder = project / ("models/little" if name == "olivelike.json" else "checkpoint")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    found = cli("info", folder)
+    assert found.status in {0, 2, 3}, found.err
+
+
+@pytest.mark.parametrize("loras", [[1], [None], [{"weights": {"unet": "x"}}], [{"weight": "\x1b[31m"}]])
+def test_a_record_with_strange_loras_is_no_bug(project, cli, loras):
+    record = project / "models" / "little" / "olivelike.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "loras": loras}))
+    found = cli("info", record.parent)
+    assert found.status in {0, 2, 3}, found.err
+    assert "\x1b" not in found.out + found.err
+
+
 def test_info_of_a_diffusers_folder_lists_its_networks(project, cli):
     text = cli("info", "checkpoint").out
     assert text.startswith("checkpoint: a diffusers pipeline\nclass         StableDiffusionPipeline\n")

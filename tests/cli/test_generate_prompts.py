@@ -8,7 +8,7 @@ import json
 import pytest
 
 from olivelike.cli.generate_prompts import PromptLine, read_prompts
-from olivelike.errors import OlivelikeError
+from olivelike.errors import OlivelikeError, SourceError
 from olivelike.runtime.pictures import read_picture
 from olivelike.testing.little_pipeline import little_checkpoint
 from olivelike.testing.lora_files import make_lora
@@ -59,6 +59,16 @@ def test_a_line_that_cant_be_read_is_named(empty_folder, line, message):
     with pytest.raises(OlivelikeError, match="p.txt:2") as caught:
         read_prompts(["@p.txt"])
     assert message in str(caught.value)
+
+
+def test_prompts_without_end_are_refused(empty_folder, monkeypatch):
+    with open("/dev/zero", "rb") as endless:  # noqa: PTH123
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(endless))
+        with pytest.raises(SourceError, match="standard input: has more than the 16,777,216 bytes"):
+            read_prompts(["-"])
+    (empty_folder / "large.txt").symlink_to("/dev/zero")
+    with pytest.raises(SourceError, match=r"large\.txt: has more than the 16,777,216 bytes"):
+        read_prompts(["@large.txt"])
 
 
 def test_prompts_that_only_look_like_files_stay_prompts(empty_folder, monkeypatch):

@@ -23,6 +23,7 @@ def run(project, tmp_path, monkeypatch, capsys):
     """Type `olivelike run` in this process; return what it wrote, and whether it came from a receipt."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setattr(receipt, "_SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr(receipt, "_VOLATILE", receipt._VOLATILE | {"PYTEST_CURRENT_TEST"})
 
     def run(*arguments: str) -> tuple[str, bool]:
         typed = [*COMMAND, *arguments]
@@ -55,7 +56,8 @@ def test_the_same_words_come_without_a_second_look(told):
 
 def test_a_process_that_has_a_receipt_imports_no_library(told):
     heavy = "{'pydantic', 'typer', 'yaml', 'rich', 'sqlite3', 'dataclasses'}"
-    script = "import sys; from olivelike.cli import main; sys.argv = ['olivelike', *sys.argv[1:]]\n"
+    script = "import sys; from olivelike.cli import main, receipt; sys.argv = ['olivelike', *sys.argv[1:]]\n"
+    script += "receipt._SETTLED_SECONDS = 0.0\n"
     script += f"try: main()\nfinally: print(sorted({heavy} & set(sys.modules)))"
 
     def start() -> str:
@@ -114,6 +116,37 @@ def test_another_place_environment_or_command_has_a_receipt_of_its_own(told, mon
     shutil.copytree(".", "../copy")
     monkeypatch.chdir("../copy")
     assert not told()[1]
+
+
+def test_another_import_path_has_a_receipt_of_its_own(told, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))  # As a changed `.pth` file would.
+    assert not told()[1]
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_changes_after_a_long_run_has_read_it_leaves_none(tmp_path, monkeypatch, what):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setattr(receipt, "_SETTLED_SECONDS", 0.0)
+    for name in ("folder", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    changed = tmp_path / "folder" if what == "folder" else tmp_path / "folder" / "file"
+    with receipt.Witness() as witness:
+        (tmp_path / "folder" / "file").read_bytes()
+        receipt.note_answer("nothing to do (")
+        changed.rename(tmp_path / "old")
+        (tmp_path / "other" / changed.relative_to(tmp_path / "folder")).rename(changed)
+    witness.keep(["run", "it"])
+    assert receipt.told_again(["run", "it"]) is None
+
+
+def test_a_run_that_asked_another_program_leaves_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    with receipt.Witness() as witness:
+        subprocess.run([sys.executable, "-c", ""], check=True)
+        receipt.note_answer("nothing to do (")
+    witness.keep(["run", "it"])
+    assert receipt.told_again(["run", "it"]) is None
 
 
 def test_a_run_that_did_something_or_warned_leaves_none(run, tmp_path):

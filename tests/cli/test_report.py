@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import olivelike.engine  # noqa: F401  (so that the module of `run` is there)
+from olivelike.store import Store
 
 LITTLE = "workflows/little.yaml"
 
@@ -31,6 +32,14 @@ def test_a_run_says_where_its_report_is(project, cli):
     assert "text_encoder.materialize" in text
     assert "weights.pb" in text
     assert "model.safetensors" in text
+
+
+def test_a_record_whose_workflow_is_no_text_is_no_bug(project, cli):
+    store = Store.open(Path("cache"))
+    record = {key: value for key, value in next(iter(store.runs())).items() if key not in {"kind", "seal"}}
+    store.put_run({**record, "workflow": {"a": []}})
+    assert cli("report", record["run_id"]).status == 0
+    assert cli("report", "absent").status == 2
 
 
 def test_a_run_says_it_to_programs_too(project, cli):

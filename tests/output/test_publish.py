@@ -301,6 +301,20 @@ def test_a_copy_of_a_half_published_output_is_refused_and_the_original_completed
     assert is_whole(tmp_path / "moved" / "out", NEW)
 
 
+def test_nothing_is_fetched_through_a_link_in_a_staging_folder(tmp_path):
+    output = killed_under_its_journal(tmp_path)
+    journal = json.loads((output / JOURNAL_FILE).read_bytes())
+    staged = output.parent / journal["staging"] / "files"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("mine")
+    (staged / "notes").symlink_to(tmp_path / "mine")
+    journal["moved"]["notes/notes"] = {"size": 4, "sha256": ""}
+    (output / JOURNAL_FILE).write_text(json.dumps(journal))
+    assert recover(output)
+    assert (tmp_path / "mine" / "notes").read_text() == "mine"
+    assert is_whole(output, NEW)
+
+
 def test_a_file_put_in_the_way_of_a_half_published_output_stays(tmp_path):
     output = killed_under_its_journal(tmp_path)
     journal = json.loads((output / JOURNAL_FILE).read_bytes())

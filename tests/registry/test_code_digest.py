@@ -90,6 +90,16 @@ def test_an_optional_module_counts_as_absent_until_it_appears(write, write_pass)
     assert digest_of(plugin).digest != before.digest
 
 
+def test_a_file_with_the_name_of_a_module_that_python_lacks_here_counts(write, write_pass):
+    lacking = "winreg" if sys.platform != "win32" else "fcntl"
+    plugin = write_pass("sharpen.py", "Sharpen", f"try:\n    import {lacking}\nexcept ImportError:\n    pass")
+    before = digest_of(plugin).digest
+    write(f"{lacking}.py", "VALUE = 1\n")
+    first = digest_of(plugin).digest
+    write(f"{lacking}.py", "VALUE = 2\n")
+    assert len({before, first, digest_of(plugin).digest}) == 3
+
+
 def test_nothing_is_imported_to_compute_it(write, write_pass):
     write("danger.py", "raise SystemExit('imported')\n")
     plugin = write_pass("sharpen.py", "Sharpen", value="__import__('danger')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,17 @@ def test_an_error_in_a_helper_is_placed_in_the_helper(write, write_pass):
     plugin = write_pass("sharpen.py", "Sharpen", "from tint import VALUE")
     with pytest.raises(PluginError, match=f"{helper}:3: ZeroDivisionError"):
         Registry.load([str(plugin)])
+
+
+@pytest.mark.parametrize(
+    "name", ["unittest.__main__", "idlelib", "this", "pytest.__main__", "..passes", "a b"]
+)
+def test_a_module_that_can_be_no_plugin_is_not_imported(name, capsys):
+    known = set(sys.modules)
+    with pytest.raises(PluginError, match=f"plugin '{re.escape(name)}' is no module that may hold passes"):
+        Registry.load([name])
+    assert not {found for found in set(sys.modules) - known if found.partition(".")[0] in name}
+    assert capsys.readouterr().out == ""
 
 
 def test_a_plugin_that_does_not_exist_is_named(tmp_path):

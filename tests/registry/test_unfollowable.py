@@ -130,6 +130,7 @@ def test_programs_and_the_network_make_the_pass_uncacheable(write, write_pass, i
 FILES = [
     "read = lambda: open('table.txt').read()",
     "from pathlib import Path\nread = lambda: Path('table.txt').read_text()",
+    "import io\nread = lambda: io.FileIO('table.txt').read()",
     "HERE = __file__",
     "import importlib.resources\nread = lambda: importlib.resources.files('x')",
     "from importlib import resources",

@@ -34,6 +34,8 @@ def broken(little_folder, tmp_path):
         ({"num_images": 0}, "num_images is 0; it must be at least 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"steps": 0}, "steps is 0"),
+        ({"num_images": 10**9}, "num_images is 1000000000; it must be at most 100,000"),
+        ({"steps": 10**9}, "steps is 1000000000; it must be at most 10,000"),
         ({"steps": -3}, "steps is -3; it must be at least 1"),
         ({"clip_skip": -1}, "clip_skip is -1"),
         ({"clip_skip": 3}, "clip_skip leaves no layer: .* has 3"),

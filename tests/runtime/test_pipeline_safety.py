@@ -155,10 +155,13 @@ def test_a_checker_that_the_index_names_cant_just_be_taken_away(little_folder, s
     assert not open_pipeline(folder, settings, safety=False).checks_safety
 
 
-def test_settings_of_the_checker_that_are_damaged_are_named(little_folder, settings, tmp_path):
+@pytest.mark.parametrize(
+    "damage", ['{"size": "large"}', '{"size": 224, "crop_size": {"height": 9, "width": 1000000000}}']
+)
+def test_settings_of_the_checker_that_are_damaged_are_named(little_folder, settings, tmp_path, damage):
     folder = tmp_path / "pipeline"
     shutil.copytree(little_folder, folder)
-    (folder / "feature_extractor" / "preprocessor_config.json").write_text('{"size": "large"}')
+    (folder / "feature_extractor" / "preprocessor_config.json").write_text(damage)
     with pytest.raises(SourceError, match=r"preprocessor_config\.json: can't be read as the settings"):
         open_pipeline(folder, settings)
 

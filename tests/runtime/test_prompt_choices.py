@@ -75,6 +75,24 @@ def test_files_of_choices_that_cant_be_read_are_named(tmp_path):
     assert Wildcards([tmp_path / "nowhere"]).resolve("__init__", 1) == "__init__"
 
 
+def test_files_that_double_each_other_are_refused_at_once(tmp_path):
+    for number in range(30):
+        (tmp_path / f"e{number}.txt").write_text(f"__e{number + 1}__ __e{number + 1}__")
+    (tmp_path / "e30.txt").write_text("x")
+    with pytest.raises(UsageError, match="its choices lead to more than 10,000 others"):
+        Wildcards([tmp_path]).resolve("__e0__", 1)
+
+
+def test_a_pipe_a_device_and_an_endless_file_give_no_choices(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "device.txt").symlink_to("/dev/zero")
+    with (tmp_path / "large.txt").open("wb") as file:
+        file.truncate(1 << 40)
+    for name in ("pipe", "device", "large"):
+        with pytest.raises(SourceError, match="only regular files are read|at most 16,777,216 are read"):
+            Wildcards([tmp_path]).resolve(f"__{name}__", 1)
+
+
 def test_tags_of_loras_are_taken_out_of_a_prompt():
     prompt = "a <lora:style:0.8>cat, <lora:a b> <lyco:x:0.5:0> <lora:y:te=1:unet=.25>"
     text, tags = take_lora_tags(prompt)

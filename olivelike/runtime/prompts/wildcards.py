@@ -24,6 +24,10 @@ _HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$
 _WEIGHT: Final = re.compile(r"\s*(\d{1,6}\.?\d{0,6}|\.\d{1,6})::")
 _SUFFIX: Final = ".txt"
 _DEEPEST: Final = 50
+_MOST_CHOICES: Final = 10_000
+"""Choices that one prompt may lead to: files may name each other so that each line doubles them."""
+_MOST_BYTES: Final = 16 << 20
+"""Of a file; lists of artists and the like have some 100 KB."""
 
 
 class Wildcards:
@@ -37,6 +41,7 @@ class Wildcards:
     def __init__(self, folders: Sequence[Path], *, named: bool = False) -> None:
         self._folders = folders
         self._named = named
+        self._lines: dict[Path, list[str]] = {}
 
     @cached_property
     def files(self) -> dict[str, Path]:
@@ -65,7 +70,12 @@ class Wildcards:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean __{near[0]}__?" if near else f"there are {len(known)} others"
             raise UsageError(f"__{name}__: no folder of --wildcard-dir has {name}{_SUFFIX}; {hint}")
-        return [text for key in names for text in _lines(known[key])]
+        return [text for key in names for text in self._lines_of(known[key])]
+
+    def _lines_of(self, path: Path) -> list[str]:
+        if path not in self._lines:
+            self._lines[path] = _lines(path)
+        return self._lines[path]
 
     def resolve(self, prompt: str, seed: int) -> str:
         """Return a prompt in which every choice is made; the same for the same seed.
@@ -88,6 +98,7 @@ class _Choice:
     def __init__(self, wildcards: Wildcards, source: random.Random) -> None:
         self._wildcards = wildcards
         self._source = source
+        self._choices = 0
 
     def read(self, text: str, depth: int) -> str:
         if depth > _DEEPEST:
@@ -129,6 +140,11 @@ class _Choice:
         return between.join(self.read(option, depth + 1) for option in self._pick(options, number))
 
     def _pick(self, options: Sequence[str], number: int) -> list[str]:
+        self._choices += 1
+        if self._choices > _MOST_CHOICES:
+            raise UsageError(
+                f"its choices lead to more than {_MOST_CHOICES:,} others; shorten it, or the files that it names"
+            )
         weighed = [_weighed(option) for option in options]
         picked = []
         for _ in range(number):
@@ -164,7 +180,7 @@ def _options(text: str) -> list[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path}: can't be read as text in UTF-8: {error}") from error
     lines = [line.strip() for line in text.splitlines()]
