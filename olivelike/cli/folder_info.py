@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from olivelike.cli.text import count, size
+from olivelike.cli.text import count, moment, size
 from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.sources.files import INDEX_NAME
@@ -116,8 +116,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
             for entry in record.embeddings
             if isinstance(entry, dict)
         ]
-    written = dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime).astimezone()
-    facts["written"] = written.strftime("%Y-%m-%d %H:%M")
+    facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime))
     components = {
         name: ", ".join(step["pass"] for step in entry.get("passes", ()))
         for name, entry in record.components.items()
