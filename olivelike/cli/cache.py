@@ -282,7 +282,7 @@ def _entry_to_json(entry: "Entry") -> dict[str, Any]:
 def _time(seconds: float) -> str:
     import datetime as dt
 
-    return moment(dt.datetime.fromtimestamp(seconds))
+    return moment(dt.datetime.fromtimestamp(seconds, dt.UTC))
 
 
 def _verdict(problems: int, repaired: bool) -> str:

@@ -145,14 +145,14 @@ def _when_stored(planned: "PlannedNode", prepared: "Prepared") -> str:
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
     from olivelike.cli.text import count
-    from olivelike.plan.explain import shown
+    from olivelike.plan.explain import told
 
     key = planned.key
     if key is None:
         return
     yield f"  key      {key.digest}"
     yield from (f"  facet    {name} {digest[:_SHOWN_DIGITS]}" for name, digest in sorted(key.facets.items()))
-    yield from (f"  option   {name} = {shown(value)}" for name, value in key.options.items())
+    yield from (f"  option   {name} = {told(value)}" for name, value in key.options.items())
     yield from (f"  tool     {name} {version}" for name, version in key.tools.items())
     yield from (f"  named    {name}" for name in key.named)
     if key.target is not None:

@@ -116,7 +116,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
             for entry in record.embeddings
             if isinstance(entry, dict)
         ]
-    facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime))
+    facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     components = {
         name: ", ".join(step["pass"] for step in entry.get("passes", ()))
         for name, entry in record.components.items()

@@ -11,7 +11,18 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Sequence
 
-__all__ = ["count", "duration", "expected", "fitted", "moment", "roughly", "size", "table", "terminal_width", "usually"]
+__all__ = [
+    "count",
+    "duration",
+    "expected",
+    "fitted",
+    "moment",
+    "roughly",
+    "size",
+    "table",
+    "terminal_width",
+    "usually",
+]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""

@@ -60,11 +60,11 @@ def _changes(what: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> li
     found = []
     for name in sorted(now.keys() | before.keys()):
         if name not in before:
-            found.append(f"{what} {name} is new ({shown(now[name])})")
+            found.append(f"{what} {name} is new ({told(now[name])})")
         elif name not in now:
-            found.append(f"{what} {name} is gone (was {shown(before[name])})")
+            found.append(f"{what} {name} is gone (was {told(before[name])})")
         elif now[name] != before[name]:
-            found.append(f"{what} {name} changed from {shown(before[name])} to {shown(now[name])}")
+            found.append(f"{what} {name} changed from {told(before[name])} to {told(now[name])}")
     return found
 
 
@@ -83,7 +83,7 @@ def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
     ]
 
 
-def shown(value: Any) -> str:
+def told(value: Any) -> str:
     """Return a value as a workflow file has it, cut where it is long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
