@@ -17,7 +17,10 @@ from onnx import numpy_helper
 from PIL import Image
 
 from olivelike.cli.generate_record import record_notes
+from olivelike.cli.large_sizes import size_notes
 from olivelike.cli.session_options import session_settings
+from olivelike.runtime import Request
+from olivelike.runtime.folder import open_folder
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
 from olivelike.testing.lora_files import make_lora
@@ -349,7 +352,7 @@ def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written
     err = process.stderr.read()
     assert process.wait() == 130, err
     told += [event["path"] for event in rest if event["event"] == "picture"]
-    assert err == f"error: interrupted; {len(told)} of 500 pictures are written\n"
+    assert err == f"error: interrupted; {len(told)} of 500 pictures written\n"
     assert rest[-1]["event"] == "generate_finished"
     assert rest[-1]["pictures"] == told
     found = sorted(str(path.relative_to(empty_folder)) for path in (empty_folder / "pictures").iterdir())
@@ -379,7 +382,7 @@ def test_a_run_that_would_take_hours_ends_with_the_signal(start, little, empty_f
     for _ in range(signals):
         process.send_signal(signal.SIGINT)
     rest, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "error: interrupted; 0 of 1 pictures are written\n")
+    assert (process.returncode, err) == (130, "error: interrupted; 0 of 1 picture written\n")
     (last,) = [json.loads(line) for line in rest.splitlines()]
     assert (last["event"], last["pictures"]) == ("generate_finished", [])
     assert last["error"].startswith("interrupted")
@@ -394,6 +397,10 @@ def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
         "and up to 25 times"
     )
     assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
+    folder = open_folder(little_pipeline())
+    (note,) = size_notes([Request(("a",), num_images=1, size=(8192, 8192))], folder)
+    assert "is 65,536 times the area" in note
+    assert "and up to 4,294,967,296 times (" in note
 
 
 def test_fit_takes_the_nearest_size_and_crops_the_picture_to_it(generate, empty_folder):
