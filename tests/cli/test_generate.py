@@ -398,7 +398,7 @@ def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
     )
     assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
     folder = open_folder(little_pipeline())
-    (note,) = size_notes([Request(("a",), num_images=1, size=(8192, 8192))], folder)
+    (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], folder)
     assert "is 65,536 times the area" in note
     assert "and up to 4,294,967,296 times (" in note
 
