@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-import shutil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from olivelike.cli.stdout import write_error
-from olivelike.cli.text import duration
+from olivelike.cli.text import duration, fitted, terminal_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
 
     from olivelike.bench.baseline import Comparison
     from olivelike.bench.contest import Event
@@ -36,10 +37,23 @@ _SHOWN: Final = (
     ("peak_device_MB", "device MB"),
 )
 """Columns and their headings."""
-_TEXT: Final = 3
-"""So many columns are text; the others are numbers, flush right."""
-_LEAST_WIDTH: Final = 150
-"""Of what is no terminal: the table is not folded there."""
+_FIRST_TO_GO: Final = (
+    "text_encoder_ms",
+    "safety_checker_ms",
+    "vae_decoder_ms",
+    "load_seconds",
+    "p95_latency",
+    "step_ms",
+    "dtype",
+    "steps_per_second",
+    "peak_device_MB",
+    "peak_resident_MB",
+)
+"""Columns that a narrow terminal does without, in this order."""
+_TEXTS: Final = frozenset({"engine", "provider", "dtype"})
+"""Columns of text; the others are numbers, flush right."""
+_WIDE: Final = 1000
+"""Columns in which any table has room."""
 
 
 def show_event(event: Event) -> None:
@@ -68,27 +82,50 @@ def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Itera
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     # A column that no row has anything in only takes room.
-    shown = [(name, title) for name, title in _SHOWN if any(row[name] is not None for row in rows)]
+    shown = [name for name, _ in _SHOWN if any(row[name] is not None for row in rows)]
+    terminal = terminal_width()
+    left_out = []
+    if terminal is not None:
+        for name in _FIRST_TO_GO:
+            if name in shown and _width(rows, shown) > terminal:
+                shown.remove(name)
+                left_out.append(name)
+    console = Console(file=io.StringIO(), width=terminal or _width(rows, shown))
+    console.print(_grid(rows, shown))
+    assert isinstance(console.file, io.StringIO)
+    yield from (line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
+    if left_out:
+        titles = ", ".join(title for name, title in _SHOWN if name in left_out)
+        yield fitted(f"left out on a narrow terminal (--csv has all): {titles}")
+
+
+def _width(rows: Sequence[Row], shown: Sequence[str]) -> int:
+    """Return the columns that the table takes unfolded."""
+    from rich.console import Console
+
+    return Console(width=_WIDE).measure(_grid(rows, shown)).maximum
+
+
+def _grid(rows: Sequence[Row], shown: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
     first = rows[0]
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps{_against(rows)}",
         title_justify="left",
     )
-    for number, (_, title) in enumerate(shown):
-        table.add_column(
-            title, justify="left" if number < _TEXT else "right", overflow="fold", no_wrap=number == 0
-        )
+    for name, title in _SHOWN:
+        if name in shown:
+            justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+            table.add_column(title, justify=justify, overflow="fold", no_wrap=name == "engine")
     for row in rows:
-        table.add_row(*(_cell(row, name) for name, _ in shown))
-    text = io.StringIO()
-    Console(file=text, width=max(shutil.get_terminal_size((0, 0)).columns, _LEAST_WIDTH)).print(table)
-    yield from (line.rstrip() for line in text.getvalue().splitlines() if line.strip())
+        table.add_row(*(_cell(row, name) for name, _ in _SHOWN if name in shown))
+    return table
 
 
 def _against(rows: Sequence[Row]) -> str:

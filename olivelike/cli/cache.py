@@ -9,7 +9,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.help_pages import Command, Group
 from olivelike.cli.stdout import write_json, write_line
-from olivelike.cli.text import count, size, table
+from olivelike.cli.text import count, moment, size, table
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _entry_to_json(entry: "Entry") -> dict[str, Any]:
 def _time(seconds: float) -> str:
     import datetime as dt
 
-    return dt.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+    return moment(dt.datetime.fromtimestamp(seconds, dt.UTC))
 
 
 def _verdict(problems: int, repaired: bool) -> str:

@@ -25,7 +25,12 @@ def convert(
         str, typer.Option("-t", "--target", metavar="TARGET", help="Execution provider, such as directml.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
-    loras: shared.Loras = None,
+    loras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."
+        ),
+    ] = None,
     vae: Annotated[
         str | None, typer.Option("--vae", metavar="VAE", help="Another VAE: a file, a folder or a hub id.")
     ] = None,
@@ -54,7 +59,7 @@ def convert(
     ] = False,
     workers: shared.Workers = None,
     memory_limit: shared.MemoryLimit = None,
-    cache_dir: shared.CacheDir = None,
+    cache_dir: shared.StoreDir = None,
     overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
     dry_run: shared.DryRun = False,

@@ -140,22 +140,27 @@ def _found(facts: dict[str, Any]) -> "Iterator[str]":
 
 
 def _when_stored(planned: "PlannedNode", prepared: "Prepared") -> str:
-    from olivelike.cli.text import duration
+    import datetime as dt
+
+    from olivelike.cli.text import duration, moment
 
     action = prepared.store.get_action(planned.key.digest) if planned.key else None
-    return f" since {action.created}; it took {duration(action.seconds)}" if action else ""
+    if action is None:
+        return ""
+    return f" since {moment(dt.datetime.fromisoformat(action.created))}; it took {duration(action.seconds)}"
 
 
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":
     """Yield the parts of a key."""
     from olivelike.cli.text import count
+    from olivelike.plan.explain import told
 
     key = planned.key
     if key is None:
         return
     yield f"  key      {key.digest}"
     yield from (f"  facet    {name} {digest[:_SHOWN_DIGITS]}" for name, digest in sorted(key.facets.items()))
-    yield from (f"  option   {name} = {value}" for name, value in key.options.items())
+    yield from (f"  option   {name} = {told(value)}" for name, value in key.options.items())
     yield from (f"  tool     {name} {version}" for name, version in key.tools.items())
     yield from (f"  named    {name}" for name in key.named)
     if key.target is not None:

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from olivelike.cli.text import count, size
+from olivelike.cli.text import count, moment, size
 from olivelike.errors import SourceError
 from olivelike.output.record import RECORD_FILE, OutputRecord
 from olivelike.sources.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
@@ -117,8 +117,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
             for entry in record.embeddings
             if isinstance(entry, dict)
         ]
-    written = dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime).astimezone()
-    facts["written"] = written.strftime("%Y-%m-%d %H:%M")
+    facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     components = {
         name: ", ".join(step["pass"] for step in entry.get("passes", ()))
         for name, entry in record.components.items()

@@ -18,7 +18,7 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PROMPT]...",
+            metavar="PROMPT",
             help='What to show, written as for A1111, such as "(word:1.2)"; @FILE or - has a job on each line.',
             show_default=False,
         ),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
+    from olivelike.cli.live_loras import LiveLora
     from olivelike.runtime.denoising import Step
     from olivelike.runtime.pipeline import Pipeline
     from olivelike.runtime.request import Request
@@ -32,8 +33,8 @@ class Display(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
 
-    def opening(self, folder: Path) -> None:
-        """Networks are being opened."""
+    def opening(self, folder: Path, loras: Sequence[LiveLora]) -> None:
+        """Networks are being opened, with LoRAs merged into them."""
 
     def note(self, text: str) -> None:
         """Something that the user should know."""
@@ -74,10 +75,11 @@ class Lines:
     ) -> None:
         self._drop_bar()
 
-    def opening(self, folder: Path) -> None:
-        """Say which folder it is."""
+    def opening(self, folder: Path, loras: Sequence[LiveLora]) -> None:
+        """Say which folder it is, and with which LoRAs."""
         self._began = time.monotonic()
-        write_line(f"Opening {folder} …")
+        named = ", ".join(str(lora) for lora in loras)
+        write_line(f"Opening {folder}{f' with {named}' if named else ''} …")
 
     def note(self, text: str) -> None:
         """Write to standard error."""
@@ -90,7 +92,7 @@ class Lines:
         self._size = request.size
         opened = duration(time.monotonic() - self._began)
         write_line(f"  on {pipeline.unet.session.provider} in {opened}, {request.size[0]}x{request.size[1]}")
-        if not self._checked:
+        if not self._checked and self._drawing is None:  # Once, however many times it is opened.
             why = "this folder has no safety checker" if safety else "the safety checker is off"
             write_line(f"  {why}: nothing looks at the pictures")
         self._drawing = self._drawing or time.monotonic()

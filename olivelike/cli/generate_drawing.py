@@ -10,6 +10,7 @@ from olivelike.cli.engine_signals import signals_end_engines
 from olivelike.cli.generate_record import of_picture
 from olivelike.cli.live_loras import merged
 from olivelike.cli.stdout import write_error
+from olivelike.cli.text import count
 from olivelike.cli.uninterrupted import uninterrupted
 from olivelike.errors import Interrupted
 from olivelike.runtime import open_pipeline, require_safe
@@ -66,7 +67,7 @@ def draw(
             for work, record in zip(works, records, strict=True):
                 if pipeline is None or loras != work.merging:
                     pipeline, loras = None, work.merging  # The old one goes before the next takes memory.
-                    display.opening(folder)
+                    display.opening(folder, work.loras)
                     pipeline = open_pipeline(
                         folder, settings, safety=safety, initializers=merged(work.loras, folder)
                     )
@@ -95,7 +96,7 @@ class _Drawing:
         self._first: PictureRecord | None = None
 
     def interrupted(self) -> Interrupted:
-        return Interrupted(f"interrupted; {self._written} of {self.total} pictures are written")
+        return Interrupted(f"interrupted; {self._written} of {count(self.total, 'picture')} written")
 
     def make(self, pipeline: Pipeline, work: Work, record: PictureRecord) -> None:
         """Make the pictures of one work and write them."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from olivelike.cli.live_loras import LiveLora
     from olivelike.runtime.denoising import Step
     from olivelike.runtime.pipeline import Pipeline
     from olivelike.runtime.request import Request
@@ -42,9 +43,9 @@ class JsonLines:
             error=None if error is None else str(error) or type(error).__name__,
         )
 
-    def opening(self, folder: Path) -> None:
+    def opening(self, folder: Path, loras: Sequence[LiveLora]) -> None:
         """Write `opening`."""
-        self._write("opening", folder=str(folder))
+        self._write("opening", folder=str(folder), loras=[lora.used.name for lora in loras])
 
     def note(self, text: str) -> None:
         """Write `note`."""

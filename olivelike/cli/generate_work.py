@@ -92,7 +92,10 @@ def plan_work(
     if not lines:
         settle(request, folder)  # It says that there is no prompt.
     base = replace(request, seed=drawn_seed() if request.seed in (None, RANDOM) else request.seed)
-    own = [_own_request(base, line, folder) for line in lines]
+    asked_for = [_own_request(base, line) for line in lines]
+    for line, asked in zip(lines, asked_for, strict=True):
+        _check_prompt(line, asked, wildcards, loras)
+    own = [_checked(asked, line, folder) for line, asked in zip(lines, asked_for, strict=True)]
     jobs = [job for place, line in enumerate(lines) for job in _jobs(place, line, own[place], wildcards)]
     works = []
     for _, grouped in groupby(jobs, lambda job: (_options(lines[job.place].options), job.tags)):
@@ -122,11 +125,22 @@ def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildc
             yield note
 
 
-def _own_request(base: Request, line: PromptLine, folder: PipelineFolder) -> Request:
+def _check_prompt(line: PromptLine, request: Request, wildcards: Wildcards, loras: LiveLoras) -> None:
+    """Refuse a prompt whose first picture can't be had; settling a request imports torch."""
+    for job in _jobs(0, line, replace(request, num_images=1), wildcards):
+        for tag in job.tags:
+            loras.tagged(tag)
+
+
+def _own_request(base: Request, line: PromptLine) -> Request:
     options = dict(line.options)
     if options.get("seed") == RANDOM:
         options["seed"] = drawn_seed()
-    own = replace(base, **options, prompts=(line.prompt,))
+    return replace(base, **options, prompts=(line.prompt,))
+
+
+def _checked(own: Request, line: PromptLine, folder: PipelineFolder) -> Request:
+    """Check what a line asks for, before any picture is made."""
     try:
         settle(own, folder)
     except UsageError as error:
@@ -147,7 +161,7 @@ def _jobs(place: int, line: PromptLine, request: Request, wildcards: Wildcards) 
                 shown = wildcards.resolve(line.prompt, seed)
                 prompt, tags = take_lora_tags(shown)
             except UsageError as error:
-                where = line.place or f"prompt {shortened(line.prompt)!r}"
+                where = line.place or f"prompt '{shortened(line.prompt)}'"
                 raise UsageError(f"{where}: {error}") from error
         yield _Job(place, prompt, shown, seed, tags)
 

@@ -62,6 +62,20 @@ class Command(TyperCommand):
         """Return the usage line's words; braces would look like a choice."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments by their names alone, without the type in Python, and options."""
+        arguments, options = [], []
+        for item in self.get_params(ctx):
+            record = item.get_help_record(ctx)
+            if record is not None and item.param_type_name == "argument":
+                arguments.append((item.metavar or item.name, record[1]))
+            elif record is not None:
+                options.append(record)
+        for title, rows in (("Arguments", arguments), ("Options", options)):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the example."""
         write_example(ctx, formatter)

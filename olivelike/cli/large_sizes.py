@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
+_EXACT: Final = 1000
+"""From here on three digits would be written with an exponent."""
 _FLOAT: Final = 4
 _DECODER_CHANNELS: Final = (128, 256)
 """Of a VAE without a config."""
@@ -37,11 +39,16 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
             channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
             memory = pictures * wanted[0] * wanted[1] * channels * _FLOAT
             yield (
-                f"{wanted[0]}x{wanted[1]} is {times:.3g} times the area that this UNet was trained on "
-                f"({own[0]}x{own[1]}): a step takes at least {times:.3g} times as long, and up to {times * times:.3g} "
-                "times (convolutions grow with the area, self-attention with its square), the VAE decoder at least "
-                f"{size(memory)} of memory ({size(free)} are free), and what is shown often repeats"
+                f"{wanted[0]}x{wanted[1]} is {_told(times)} times the area that this UNet was trained on "
+                f"({own[0]}x{own[1]}): a step takes at least {_told(times)} times as long, and up to "
+                f"{_told(times * times)} times (convolutions grow with the area, self-attention with its square), the "
+                f"VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
+                "often repeats"
             )
+
+
+def _told(times: float) -> str:
+    return f"{times:.3g}" if times < _EXACT else f"{times:,.0f}"
 
 
 def _known(request: Request) -> tuple[int, int]:

@@ -32,6 +32,11 @@ class LiveLora:
     used: UsedFile
     """Its name, hash as A1111 prints it, and weight."""
 
+    def __str__(self) -> str:
+        same = self.text_weight == self.unet_weight
+        weight = f"{self.unet_weight:g}" if same else f"{self.text_weight:g}:{self.unet_weight:g}"
+        return f"{self.used.name} at {weight}"
+
 
 class LiveLoras:
     """LoRAs by what names them, each file opened once.

@@ -133,13 +133,19 @@ def check_folder(folder: Path, settings: "SessionSettings") -> None:
         SourceError: if it is no pipeline's folder.
         SessionError: if a provider is not installed, or nothing runs operators of a network.
     """
+    from olivelike.errors import SessionError
     from olivelike.runtime.folder import open_folder
-    from olivelike.runtime.folder_target import check_folder_target, read_folder_target
+    from olivelike.runtime.folder_target import check_folder_target, other_way, read_folder_target
     from olivelike.runtime.providers import require_provider
 
-    pipeline = open_folder(folder)
-    for choice in settings.providers:
-        require_provider(choice.provider)
+    models = open_folder(folder).models(safety=False)
     target = read_folder_target(folder)
+    for choice in settings.providers:
+        try:
+            require_provider(choice.provider)
+        except SessionError as error:
+            if target is None or choice.provider.target != target.name:
+                raise
+            raise SessionError(f"{error}; to use the folder on this machine, {other_way(models)}") from error
     if target is not None:
-        check_folder_target(target.name, settings, pipeline.models(safety=False))
+        check_folder_target(target.name, settings, models)

@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING
 from olivelike.units import count, duration, roughly, size
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Collection, Sequence
 
-__all__ = ["count", "duration", "expected", "fitted", "roughly", "size", "table", "terminal_width", "usually"]
+__all__ = [
+    "count",
+    "duration",
+    "expected",
+    "fitted",
+    "moment",
+    "roughly",
+    "size",
+    "table",
+    "terminal_width",
+    "usually",
+]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -32,6 +44,11 @@ def expected(seconds: float | None, unknown: int) -> str:
 def usually(seconds: float) -> str:
     """Return how long a node took before, as exact as it is of use."""
     return duration(seconds) if seconds < _SHORT else roughly(seconds)
+
+
+def moment(when: dt.datetime) -> str:
+    """Return a time to the minute, as clocks here show it."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def terminal_width() -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,11 +60,11 @@ def _changes(what: str, now: Mapping[str, Any], before: Mapping[str, Any]) -> li
     found = []
     for name in sorted(now.keys() | before.keys()):
         if name not in before:
-            found.append(f"{what} {name} is new ({_show(now[name])})")
+            found.append(f"{what} {name} is new ({told(now[name])})")
         elif name not in now:
-            found.append(f"{what} {name} is gone (was {_show(before[name])})")
+            found.append(f"{what} {name} is gone (was {told(before[name])})")
         elif now[name] != before[name]:
-            found.append(f"{what} {name} changed from {_show(before[name])} to {_show(now[name])}")
+            found.append(f"{what} {name} changed from {told(before[name])} to {told(now[name])}")
     return found
 
 
@@ -82,6 +83,7 @@ def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _show(value: Any) -> str:
-    text = str(value)
+def told(value: Any) -> str:
+    """Return a value as a workflow file has it, cut where it is long."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."

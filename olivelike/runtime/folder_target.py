@@ -100,6 +100,14 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         )
 
 
+def other_way(models: Mapping[str, Path]) -> str:
+    """Return how the CPU runs a folder whose target is not installed: as it is, or optimised anew."""
+    cpu = SessionSettings((ProviderChoice(find_provider("cpu")),))
+    if any(operators_without_kernel(path, cpu) for path in models.values()):
+        return f"optimise it for cpu ({_remedy(models, 'cpu')})"
+    return "run it with --provider cpu"
+
+
 def _remedy(models: Mapping[str, Path], target: str) -> str:
     """Return the command that makes a folder for another target: that of `convert` if it may have made this one.
 

@@ -36,6 +36,8 @@ def test_every_command_describes_itself_and_each_of_its_options(cli, path):
     undescribed = re.findall(r"^  (--\S+(?: \S+)?)\n  -", result.out, re.MULTILINE)
     assert path[0] in GROUPS or options
     assert not undescribed
+    assert "[[" not in result.out
+    assert not re.search(r"<(str|path|int|list\[)", result.out)
 
 
 @pytest.mark.parametrize("path", [[], *PATHS], ids=" ".join)

@@ -56,6 +56,8 @@ def test_wrong_options_are_refused_without_any_engine(folders):
         "generate little x --scheduler DDIMInverse": (2, "goes from a picture back to noise"),
         "generate little x --clip-skip 9": (2, "clip_skip leaves no layer"),
         "generate little x --size 17x17": (2, "multiples of"),
+        "generate little <lora:nope>": (3, "there is no LoRA of that name"),
+        "generate little {3$$a|b}": (2, "asks for more than its 2 texts"),
         "generate little x --size big": (2, "is no size"),
         "generate nowhere x": (3, "no such folder"),
         "bench little --height 17": (2, "multiples of"),
@@ -82,4 +84,12 @@ def test_a_provider_that_is_not_installed_is_refused_without_torch(folders):
     for status, error, heavy in refusals(folders, *commands):
         assert status == 3
         assert "DmlExecutionProvider is not installed" in error
-        assert set(heavy) <= {"onnxruntime"}
+        assert set(heavy) <= {"onnx", "onnxruntime"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="DirectML may be here")
+def test_a_folder_whose_target_is_not_installed_says_what_makes_pictures_here(folders):
+    for _, error, _ in refusals(folders, "generate windows x"):
+        assert error.endswith("; to use the folder on this machine, run it with --provider cpu\n")
+    ((_, error, _),) = refusals(folders, "generate little x --provider dml")
+    assert "on this machine" not in error

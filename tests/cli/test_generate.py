@@ -11,8 +11,12 @@ import weakref
 import pytest
 from picture_files import pixels, save
 
+from olivelike.cli.large_sizes import size_notes
 from olivelike.cli.session_options import session_settings
+from olivelike.runtime import Request
+from olivelike.runtime.folder import open_folder
 from olivelike.runtime.pictures import PictureWriter
+from olivelike.testing.little_pipeline import little_pipeline
 
 
 def events(result):
@@ -213,7 +217,7 @@ def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written
     err = process.stderr.read()
     assert process.wait() == 130, err
     told += [event["path"] for event in rest if event["event"] == "picture"]
-    assert err == f"error: interrupted; {len(told)} of 500 pictures are written\n"
+    assert err == f"error: interrupted; {len(told)} of 500 pictures written\n"
     assert rest[-1]["event"] == "generate_finished"
     assert rest[-1]["pictures"] == told
     found = sorted(str(path.relative_to(empty_folder)) for path in (empty_folder / "pictures").iterdir())
@@ -243,7 +247,7 @@ def test_a_run_that_would_take_hours_ends_with_the_signal(start, little, empty_f
     for _ in range(signals):
         process.send_signal(signal.SIGINT)
     rest, err = process.communicate(timeout=20)
-    assert (process.returncode, err) == (130, "error: interrupted; 0 of 1 pictures are written\n")
+    assert (process.returncode, err) == (130, "error: interrupted; 0 of 1 picture written\n")
     (last,) = [json.loads(line) for line in rest.splitlines()]
     assert (last["event"], last["pictures"]) == ("generate_finished", [])
     assert last["error"].startswith("interrupted")
@@ -258,6 +262,10 @@ def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
         "and up to 25 times"
     )
     assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
+    folder = open_folder(little_pipeline())
+    (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], folder)
+    assert "is 65,536 times the area" in note
+    assert "and up to 4,294,967,296 times (" in note
 
 
 CHECKPOINT = (

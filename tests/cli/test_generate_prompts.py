@@ -87,6 +87,13 @@ def test_prompts_that_only_look_like_files_stay_prompts(empty_folder, monkeypatc
             read_prompts(["@p.txt"])
 
 
+def test_a_note_quotes_a_prompt_as_it_was_written(generate):
+    result = generate(r"a \(b\) <hypernet:c:1>")
+    assert result.err.startswith(
+        r"note: the prompt 'a \(b\) <hypernet:c:1>': taken as words: <hypernet:c:1> ("
+    )
+
+
 def test_jobs_from_standard_input_are_drawn_with_their_options(generate, empty_folder, monkeypatch):
     text = "a cat\n--prompt 'a dog' --seed 9 --size 40x24 --steps 1 --negative_prompt bad\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -131,7 +138,12 @@ def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folde
     lora = make_lora(
         empty_folder / "loras" / "some" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0
     )
-    tagged = generate("a red circle<lora:style:0.5>", "a red circle", "--seed", 1, "-o", "{index}.png")
+    tagged = generate(
+        "a red circle<lora:style:0.5>", "a red circle", "--seed", 1, "-o", "{index}.png", "--no-safety"
+    )
+    opened = [line for line in tagged.out.splitlines() if line.startswith("Opening ")]
+    assert [line.endswith(" with style at 0.5 …") for line in opened] == [True, False]
+    assert tagged.out.count("nothing looks at the pictures") == 1
     assert (tagged.status, tagged.err) == (0, "")
     named = generate("a red circle", "--lora", f"{lora}:0.5", "--seed", 1, "-o", "named/{index}.png")
     assert named.status == 0, named.err

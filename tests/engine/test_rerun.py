@@ -166,7 +166,7 @@ def test_one_changed_option_reruns_its_node_and_what_follows(project: Project) -
     project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, float16: {keep_io: true}]")
     project.run()
     assert project.executed() == {"text_encoder.float16", "text_encoder.materialize"}
-    assert project.reasons()["text_encoder.float16"] == "option keep_io changed from False to True"
+    assert project.reasons()["text_encoder.float16"] == "option keep_io changed from false to true"
 
 
 def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:

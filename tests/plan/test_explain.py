@@ -22,9 +22,11 @@ BEFORE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"options": {"keep_io": True}}, "option keep_io changed from False to True"),
+        ({"options": {"keep_io": True}}, "option keep_io changed from false to true"),
         ({"options": {"keep_io": False, "new": 1}}, "option new is new (1)"),
-        ({"options": {}}, "option keep_io is gone (was False)"),
+        ({"options": {}}, "option keep_io is gone (was false)"),
+        ({"options": {"keep_io": None}}, "option keep_io changed from false to null"),
+        ({"options": {"keep_io": ["a", "é"]}}, 'option keep_io changed from false to ["a", "é"]'),
         ({"facets": {"graph": "2"}}, "the graph changed"),
         ({"tools": {"onnx": "1.20.0"}}, "version of onnx changed from 1.19.0 to 1.20.0"),
         ({"target": {"name": "cuda", "opset": 21}}, "target fact opset changed from 23 to 21"),

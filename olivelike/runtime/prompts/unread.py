@@ -40,7 +40,7 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
     found += [f"{name} ({_NO_CHOICES if negative else _NO_FILE})" for name in unknown]
     if not found:
         return None
-    what = "the negative prompt" if negative else f"the prompt {shortened(prompt)!r}"
+    what = "the negative prompt" if negative else f"the prompt '{shortened(prompt)}'"
     return f"{what}: taken as words: {', '.join(dict.fromkeys(found))}; a backslash before it says that it is meant so"
 
 
