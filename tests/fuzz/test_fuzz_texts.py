@@ -19,7 +19,7 @@ from olivelike.runtime.pictures.a1111 import a1111_text, parse_a1111
 from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, UNICODE, USER_COMMENT
 from olivelike.runtime.pictures.record import record_from_json
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
-from olivelike.untrusted import shown
+from olivelike.untrusted import terminal_text
 from olivelike.workflow import load_workflow
 from olivelike.workflow.findings import Document, Findings
 from olivelike.workflow.overrides import apply_overrides
@@ -247,6 +247,6 @@ def test_texts_of_a1111_of_any_form_become_records_that_can_be_written(runs):
         found = parse_a1111(text)
         assert record_from_json(found.to_json(), "a.png") == found
         a1111_text(found).encode()
-        assert "\x1b" not in shown(found.prompt)
+        assert "\x1b" not in terminal_text(found.prompt)
 
     feed(read, make, runs).check(0.9)
