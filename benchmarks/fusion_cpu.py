@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from olivelike.registry import Registry
 from olivelike.testing import load_model, run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu, torch_network
+from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

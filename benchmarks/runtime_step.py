@@ -25,17 +25,17 @@ from unittest.mock import patch
 
 from spine import make_checkpoint, run
 
-from olivelike.bench.contest import contest
-from olivelike.bench.engines import session_settings
-from olivelike.bench.job import PipelineJob, Turn
+from olivelike.measure.bench.bench_job import PipelineJob, Turn
+from olivelike.measure.bench.contest import contest
+from olivelike.measure.bench.engines import session_settings
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.network import Call
-from olivelike.runtime.providers import find_provider
-from olivelike.runtime.settings import ProviderChoice, SessionSettings
+from olivelike.runtime.sessions.network import Call
+from olivelike.runtime.sessions.providers import find_provider
+from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
-    from olivelike.bench.contest import Event, Measured
-    from olivelike.bench.job import Job
+    from olivelike.measure.bench.bench_job import Job
+    from olivelike.measure.bench.contest import Event, Measured
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 SIDE = 256

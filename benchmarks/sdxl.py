@@ -17,7 +17,7 @@ from pathlib import Path
 from spine import measure, size_of
 
 from olivelike.testing import make_checkpoint
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from olivelike.model import Model, Tensor, Weights
-    from olivelike.targets import Target
+    from olivelike.model.targets import Target
 
 
 T = TypeVar("T")

@@ -27,8 +27,8 @@ class AddEmbeddings(Pass):
         from olivelike.errors import SourceError
         from olivelike.model import Tensor
         from olivelike.model.tensor_file import read_tensor
-        from olivelike.sources.embeddings import read_embedding_table
-        from olivelike.sources.pickled import read_pickle_table
+        from olivelike.sources.adapters.embeddings import read_embedding_table
+        from olivelike.sources.files.pickled import read_pickle_table
 
         weights, architecture = model.weights, model.architecture
         assert weights is not None

@@ -8,7 +8,7 @@ from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
     from olivelike.model import Model
-    from olivelike.targets import Target
+    from olivelike.model.targets import Target
 
 
 class Bfloat16(Pass):
@@ -35,7 +35,7 @@ class Bfloat16(Pass):
         """Cast parameters and values to bfloat16; NumPy has no such type, so the interface stays in float32."""
         import onnx_ir as ir
 
-        from olivelike.half import HalfPrecision
+        from olivelike.graphs.precision.half import HalfPrecision
         from olivelike.model import Graph
 
         assert model.graph is not None

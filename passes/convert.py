@@ -19,7 +19,7 @@ class Convert(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Export under fake parameters, name inputs and outputs as clients expect, simplify."""
-        from olivelike.export import export_component
+        from olivelike.graphs.export import export_component
 
         assert model.architecture is not None
         return model.replace(graph=export_component(model.architecture, context.logger))

@@ -11,9 +11,9 @@ from olivelike.pass_api import Context, Pass, Resources, by_option
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from olivelike.half import HalfPrecision
+    from olivelike.graphs.precision.half import HalfPrecision
+    from olivelike.graphs.precision.policy import HalfPolicy
     from olivelike.model import Model
-    from olivelike.targets.precision import HalfPolicy
 
 
 class Float16(Pass):
@@ -24,7 +24,7 @@ class Float16(Pass):
     )
     writes: ClassVar = ("graph",)
     optional: ClassVar = by_option("auto", ("architecture",), ())
-    unreached: ClassVar = by_option("auto", ("olivelike.verify.half_search",), ())
+    unreached: ClassVar = by_option("auto", ("olivelike.measure.verify.half_search",), ())
     resources: ClassVar = by_option(
         "auto",
         Resources(memory_bytes=300 << 20, weights_scale=0.5),
@@ -59,8 +59,8 @@ class Float16(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast parameters and values to float16; count what its range can't hold."""
+        from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
-        from olivelike.targets.precision import HalfPolicy, half_policy
 
         policy = HalfPolicy()
         if self.known_overflows and model.architecture is not None:
@@ -75,7 +75,7 @@ class Float16(Pass):
         return model.replace(graph=Graph.from_ir(half.model))
 
     def _search(self, model: Model, context: Context, policy: HalfPolicy) -> tuple[str, ...]:
-        from olivelike.verify.half_search import HalfSearch
+        from olivelike.measure.verify.half_search import HalfSearch
 
         def convert(blocks: tuple[str, ...]) -> ir.Model:
             half = self._half(model, context, policy, blocks)
@@ -91,7 +91,7 @@ class Float16(Pass):
     def _half(
         self, model: Model, context: Context, policy: HalfPolicy, blocks: tuple[str, ...]
     ) -> HalfPrecision:
-        from olivelike.half import HalfPrecision
+        from olivelike.graphs.precision.half import HalfPrecision
 
         assert model.graph is not None
         return HalfPrecision(

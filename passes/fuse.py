@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
 from olivelike.pass_api import Context, Pass, Resources
-from olivelike.targets import Precision  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
     from olivelike.model import Model
-    from olivelike.targets import Target
+    from olivelike.model.targets import Target
 
 
 class Fuse(Pass):
@@ -85,7 +85,7 @@ class Fuse(Pass):
 
     def followers(self, target: Target) -> tuple[str, ...]:
         """In half precision, what converts to it: packed attention has no float32 kernel."""
-        from olivelike.targets.precision import HALF_PASSES
+        from olivelike.graphs.precision.policy import HALF_PASSES
 
         half = HALF_PASSES.get(self.precision or target.precision)
         return (half,) if half else ()
@@ -93,11 +93,11 @@ class Fuse(Pass):
     def run(self, model: Model, context: Context) -> Model:
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
         from olivelike.errors import PassError
-        from olivelike.fusion import fuse
-        from olivelike.fusion.rules import RULES
+        from olivelike.graphs.fusion import fuse
+        from olivelike.graphs.fusion.rules import RULES
+        from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
         from olivelike.model.half_values import HALVES
-        from olivelike.targets.precision import HalfPolicy, half_policy
 
         assert model.graph is not None
         assert context.target is not None

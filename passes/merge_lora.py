@@ -20,8 +20,8 @@ class MergeLora(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Check every key of every file, then merge and keep one tensor after another."""
-        from olivelike.lora import WeightedLora, merge, open_lora
-        from olivelike.sources.pickled import read_pickle_table
+        from olivelike.sources.adapters import WeightedLora, merge, open_lora
+        from olivelike.sources.files.pickled import read_pickle_table
 
         weights, architecture = model.weights, model.architecture
         assert weights is not None

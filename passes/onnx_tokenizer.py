@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from olivelike.layout import TOKENIZERS
+from olivelike.graphs.interface import TOKENIZERS
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class OnnxTokenizer(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Put vocabulary and merges into one operator, and mend what it splits in another way than CLIP."""
-        from olivelike.export.tokenizer import export_tokenizer
+        from olivelike.graphs.export.tokenizer_graph import export_tokenizer
 
         assert model.architecture is not None
         context.facts["tokens"] = len(model.architecture.config["vocab"])

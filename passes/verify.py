@@ -38,8 +38,8 @@ class Verify(Pass):
         Raises:
             VerificationError: when an output is too far off, or has a value that is not finite.
         """
-        from olivelike.verify.evaluation import Evaluation
-        from olivelike.verify.original import LIMITS, Original, parameter_reader, precision_of
+        from olivelike.measure.verify.evaluation import Evaluation
+        from olivelike.measure.verify.original import LIMITS, Original, parameter_reader, precision_of
 
         assert context.original is not None
         assert context.original.architecture is not None

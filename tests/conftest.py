@@ -13,7 +13,7 @@ from olivelike.testing import tiny_model
 @pytest.fixture(scope="session", autouse=True)
 def allowed_plugins(tmp_path_factory):
     """Let workflows that tests write run their plugins, and leave the user's own record alone."""
-    from olivelike.registry.allowed_plugins import AllowedPlugins
+    from olivelike.workflow.passes.allowed_plugins import AllowedPlugins
 
     before = os.environ.get("XDG_STATE_HOME")
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))

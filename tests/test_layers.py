@@ -1,102 +1,116 @@
-"""Dependencies inside `olivelike/` point one way only."""
+"""Arrows between the rooms of `olivelike/` point one way only: `docs/architecture.md` has the picture."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "olivelike"
 
-LAYERS = [
-    {"errors", "digest", "environment", "lazy", "similar_paths", "units", "untrusted"},
-    {"model"},
-    {
-        "layout",
-        "targets",
-        "pass_api",
-        "half",
-        "export",
-        "contrib",
-        "fusion",
-        "inspection",
-        "store",
-        "sources",
-        "lora",
-    },
-    {"registry"},
-    {"workflow"},
-    {"plan"},
-    {"output", "runtime", "bench"},
-    {"profiling", "report", "verify"},
-    {"executor"},
-    {"engine"},
-    {"doctor", "clients", "scaffold", "testing", "ablation"},
-    {"demo"},
-    {"cli"},
-]
-"""A module may import from its own layer and from those above it in this list."""
+GROUND = {"errors", "digest", "_files", "_lazy", "_similar_paths", "_text", "_untrusted"}
+"""Modules that any room may use; each uses those of this set alone."""
 
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MAY_USE = {
+    "model": set(),
+    "data": set(),
+    "store": set(),
+    "sources": {"model", "data"},
+    "pass_api": {"model"},
+    "graphs": {"model", "sources", "pass_api"},
+    "runtime": {"model", "graphs"},
+    "workflow": {"model", "data", "sources", "graphs", "pass_api"},
+    "engine": {"model", "sources", "graphs", "pass_api", "workflow", "store"},
+    "measure": {"model", "data", "sources", "graphs", "pass_api", "workflow", "store", "engine", "runtime"},
+}
+"""Rooms by what they may use beside the ground; the others may use all of it."""
+MAY_USE["testing"] = {*MAY_USE, "testing"} - {"runtime"}
+MAY_USE["cli"] = {*MAY_USE, "cli"} - {"testing"}
+
+ONLY = {("runtime", "graphs"): "olivelike.graphs.inspect"}
+"""Of some rooms another may use one part only."""
+
+NO_MODULES = {"olivelike.block", "olivelike.job", "olivelike.json", "olivelike.parameter"}
+"""Texts in the code that look like names of modules."""
+
+LOOKED_UP = {"olivelike.passes", "olivelike.workflows"}
+"""Found by the registry and by name, in `olivelike.workflow` alone."""
 
 
 def modules() -> list[Path]:
-    return sorted(path for path in (ROOT / "olivelike").rglob("*.py") if path.name != "__main__.py")
+    return sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__main__")
 
 
-def part_of(path: Path) -> str:
-    first = path.relative_to(ROOT / "olivelike").parts[0]
-    return first.removesuffix(".py")
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_parts(path: Path) -> set[str]:
+def used_modules(path: Path) -> set[str]:
+    """Return the modules of olivelike that a module imports, or names in a text."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("olivelike."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.ImportFrom) and node.module == "olivelike":
-            found.update(alias.name for alias in node.names if alias.name in LEVEL)
-        elif isinstance(node, ast.Import):
-            found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("olivelike."))
-    return found
+        match node:
+            case ast.ImportFrom(module="olivelike", names=names):
+                found.update(f"olivelike.{alias.name}" for alias in names)
+            case ast.ImportFrom(module=str(module)):
+                found.add(module)
+            case ast.Import(names=names):
+                found.update(alias.name for alias in names)
+            case ast.Constant(value=str(text)) if re.fullmatch(r"olivelike(\.[a-z_0-9]+)+", text):
+                found.add(text)
+    return {name for name in found if name.startswith("olivelike.")} - NO_MODULES
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_imports_from_its_own_layer_or_lower_ones(path: Path) -> None:
-    part = part_of(path)
-    if part == "__init__":
-        return
-    too_high = {name for name in imported_parts(path) if LEVEL[name] > LEVEL[part]}
-    assert not too_high, f"{part} imports {too_high}"
-
-
-def test_passes_know_nothing_of_store_plan_or_executor() -> None:
-    for path in (ROOT / "passes").glob("*.py"):
-        assert not imported_parts(path) & {"store", "plan", "executor", "engine", "cli"}, path
-
-
-def test_the_store_does_not_know_what_a_pass_is() -> None:
-    for path in (ROOT / "olivelike" / "store").glob("*.py"):
-        assert imported_parts(path) <= {"errors", "digest", "store"}, path
-
-
-def test_the_runtime_stands_beside_the_engine() -> None:
-    known = {
-        "errors",
-        "digest",
-        "lazy",
-        "similar_paths",
-        "untrusted",
-        "model",
-        "targets",
-        "inspection",
-        "runtime",
-    }
-    for path in (ROOT / "olivelike" / "runtime").rglob("*.py"):
-        assert imported_parts(path) <= known, path
-
-
-def test_nothing_outside_tests_imports_a_built_in_pass_by_name() -> None:
+def test_a_room_uses_only_what_lies_below_it() -> None:
+    wrong = []
     for path in modules():
-        assert "passes" not in imported_parts(path), path
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        for name in used_modules(path):
+            used = name.split(".")[1]
+            part = ONLY.get((room, used), "olivelike")
+            allowed = (
+                used == room
+                or used in GROUND
+                or (used in MAY_USE.get(room, set()) and f"{name}.".startswith(f"{part}."))
+                or (name in LOOKED_UP and room == "workflow")
+            )
+            if not allowed:
+                wrong.append(f"{path.relative_to(ROOT)} uses {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_rooms_stand_on_one_another() -> None:
+    settled: set[str] = set()
+    while rest := {room: uses - settled - {room} for room, uses in MAY_USE.items() if room not in settled}:
+        free = {room for room, uses in rest.items() if not uses}
+        assert free, f"a circle among {sorted(rest)}"
+        settled |= free
+
+
+def test_about_a_dozen_rooms() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert rooms == set(MAY_USE) - {"pass_api"}
+
+
+@pytest.mark.parametrize("forbidden", ["store", "engine", "cli"])
+def test_passes_know_nothing_of_store_or_engine(forbidden: str) -> None:
+    for path in (ROOT / "passes").glob("*.py"):
+        assert not {name for name in used_modules(path) if name.split(".")[1] == forbidden}, path
+
+
+def test_no_room_has_a_single_file() -> None:
+    folders = {path.parent for path in modules()} - {PACKAGE / "data"}
+    lonely = [
+        folder for folder in folders if len(list(folder.glob("*.py"))) + len(list(folder.glob("*/"))) < 3
+    ]
+    assert not [folder for folder in lonely if not any(folder.glob("*/__init__.py"))]
+
+
+def test_no_file_name_means_three_things() -> None:
+    names = [path.name for path in modules() if path.name != "__init__.py"]
+    assert not {name for name in names if names.count(name) > 2}

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from olivelike.untrusted import open_file, parse_json, read_bytes, terminal_text
+from olivelike._untrusted import open_file, parse_json, read_bytes, terminal_text
 
 
 def test_a_pipe_a_device_a_folder_and_a_long_file_are_refused(tmp_path):

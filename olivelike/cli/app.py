@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from olivelike.cli.display.help_pages import GROUPS, Command, Group, write_groups
 from olivelike.cli.failures import exit_status
-from olivelike.cli.help_pages import GROUPS, Command, Group, write_groups
 from olivelike.cli.signals import signals_as_interrupts
 from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
@@ -69,7 +69,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 def _load(name: str) -> Any:
     spelled = name.replace("-", "_")
-    module = importlib.import_module(f"olivelike.cli.{spelled}")
+    module = importlib.import_module(f"olivelike.cli.commands.{spelled}")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.cli import uninterrupted
 from olivelike.errors import Interrupted
-from olivelike.runtime.interruption import ENGINE_CALLS
+from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

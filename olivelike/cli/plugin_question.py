@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from olivelike.untrusted import one_line
+from olivelike._untrusted import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from olivelike.registry.allowed_plugins import Answer, ListedPlugin
+    from olivelike.workflow.passes.allowed_plugins import Answer, ListedPlugin
 
 _ANSWERS: dict[str, Answer] = {"y": "yes", "yes": "yes", "a": "always", "always": "always"}
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from olivelike.runtime.settings import SessionSettings
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 Providers = Annotated[
     list[str] | None,
@@ -96,9 +96,9 @@ def session_settings(
     """
     from dataclasses import replace
 
-    from olivelike.runtime import settings as parse
-    from olivelike.runtime.folder_target import read_folder_target
-    from olivelike.runtime.providers import require_provider
+    from olivelike.runtime.pipeline.folder_target import read_folder_target
+    from olivelike.runtime.sessions import session_settings as parse
+    from olivelike.runtime.sessions.providers import require_provider
 
     target = read_folder_target(folder)
     base = target.settings() if target is not None else parse.SessionSettings()
@@ -134,9 +134,9 @@ def check_folder(folder: Path, settings: "SessionSettings") -> None:
         SessionError: if a provider is not installed, or nothing runs operators of a network.
     """
     from olivelike.errors import SessionError
-    from olivelike.runtime.folder import open_folder
-    from olivelike.runtime.folder_target import check_folder_target, other_way, read_folder_target
-    from olivelike.runtime.providers import require_provider
+    from olivelike.runtime.pipeline.folder_target import check_folder_target, other_way, read_folder_target
+    from olivelike.runtime.pipeline.pipeline_folder import open_folder
+    from olivelike.runtime.sessions.providers import require_provider
 
     models = open_folder(folder).models(safety=False)
     target = read_folder_target(folder)

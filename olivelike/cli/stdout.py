@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import terminal_text
 from olivelike.errors import MissingError, UsageError
-from olivelike.untrusted import terminal_text
 
 if TYPE_CHECKING:
     from pathlib import Path

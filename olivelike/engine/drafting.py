@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.preparation import Options, source_spec
 from olivelike.errors import UsageError
-from olivelike.registry.text_paths import absolute
+from olivelike.graphs.precision.policy import HALF_PASSES
+from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.targets import find_target
-from olivelike.targets.precision import HALF_PASSES
+from olivelike.workflow.passes.text_paths import absolute
 from olivelike.workflow.schema import COMPONENTS
 from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
 from olivelike.workflow.writing import Draft, workflow_text

@@ -9,25 +9,25 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.additions import check_additions, open_additions
-from olivelike.engine.outputs import check_apart
+from olivelike.engine.output.admission import check_apart
+from olivelike.engine.output.output_record import RECORD_FILE
+from olivelike.engine.output.state import OutputStates
+from olivelike.engine.plan import Resolver, build_nodes, check_chains, make_plan
+from olivelike.engine.plan.check_additions import check_additions, open_additions
 from olivelike.errors import UsageError
-from olivelike.output.record import RECORD_FILE
-from olivelike.output.state import OutputStates
-from olivelike.plan import Resolver, build_nodes, check_chains, make_plan
-from olivelike.registry.text_paths import may_be_path
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow
+from olivelike.workflow.passes.text_paths import may_be_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from olivelike.plan import Additions, Node, Plan
-    from olivelike.plan.forecast import Forecast
-    from olivelike.registry.allowed_plugins import Ask
+    from olivelike.engine.plan import Additions, Node, Plan
+    from olivelike.engine.plan.forecast import Forecast
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Output, Source
+    from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.places import Place
 
 _PICKLE_TABLE = "pickle/2"
@@ -83,7 +83,7 @@ class History:
 
     def recent(self) -> Iterator[dict[str, Any]]:
         """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
-        from olivelike.environment import host
+        from olivelike.engine.environment import host
 
         here = _machine(host())
         latest = islice(self._of_any_workflow(), _RECENT)
@@ -137,13 +137,13 @@ class Prepared:
 
     def memory_limit(self) -> int:
         """Return how much memory all nodes together may be expected to use now, in bytes."""
-        from olivelike.executor.memory import default_limit
+        from olivelike.engine.execute.memory_budget import default_limit
 
         return self.options.memory_limit or default_limit()
 
     def forecast(self) -> Forecast:
         """Return how long nodes are expected to take, from what earlier runs took."""
-        from olivelike.plan.forecast import Forecast
+        from olivelike.engine.plan.forecast import Forecast
 
         recent = self.history.recent()
         return Forecast(self.nodes, self.source, recent, self.workers(), self.memory_limit())
@@ -217,7 +217,7 @@ def _remembered_pickle_table(path: Path, store: Store) -> dict[str, RawTensor]:
     digest = store.file_digest(path)
     known = store.recall_json(_PICKLE_TABLE, digest)
     if known is None:
-        from olivelike.sources.pickled import read_pickle_table
+        from olivelike.sources.files.pickled import read_pickle_table
 
         known = {name: [t.dtype, list(t.shape), t.offset] for name, t in read_pickle_table(path).items()}
         if store.writable:

@@ -8,8 +8,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.assemble import Stagings, assets_are_current, publish_output
-from olivelike.engine.outputs import check_output, check_room
+from olivelike._text import listed
+from olivelike.engine.execute.events import Event
+from olivelike.engine.output.admission import check_output, check_room
+from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
+from olivelike.engine.output.journal import JOURNAL_FILE
+from olivelike.engine.output.publication import recover, resolved
+from olivelike.engine.plan import PIPELINE, all_hits, judge
 from olivelike.engine.preparation import prepare
 from olivelike.errors import (
     DamagedError,
@@ -21,21 +26,16 @@ from olivelike.errors import (
     UsageError,
     error_of,
 )
-from olivelike.executor.events import Event
-from olivelike.output.journal import JOURNAL_FILE
-from olivelike.output.publish import recover, resolved
-from olivelike.plan import PIPELINE, all_hits, judge
 from olivelike.store import new_run_id
-from olivelike.units import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from olivelike.engine.execute.events import Listener
+    from olivelike.engine.execute.executor import Execution, Executor, NodeResult
+    from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
-    from olivelike.executor.events import Listener
-    from olivelike.executor.executor import Execution, Executor, NodeResult
-    from olivelike.plan import Resolution, Resolver
     from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
@@ -229,7 +229,7 @@ class _Run:
     def _execute(
         self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool
     ) -> Execution:
-        from olivelike.executor.executor import Executor
+        from olivelike.engine.execute.executor import Executor
 
         prepared, options = self._prepared, self._options
         self._executor = Executor(
@@ -292,8 +292,8 @@ class _Run:
 
     def _keep(self, result: RunResult, nodes: Sequence[NodeResult], error: str | None) -> Path | None:
         """Keep the record, and write the report; without room for them a run goes on all the same."""
-        from olivelike.engine.record import run_record
-        from olivelike.report import write_report
+        from olivelike.engine.run_record import run_record
+        from olivelike.measure.report import write_report
 
         if not self._store.writable:
             if result.status == "ok":  # An error names them.

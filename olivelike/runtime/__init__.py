@@ -37,14 +37,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.lazy import names_from
+from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.runtime.denoising import Step
-    from olivelike.runtime.pipeline import Pipeline, open_pipeline
-    from olivelike.runtime.request import Request
-    from olivelike.runtime.result import Batch, Picture, Result, require_safe
-    from olivelike.runtime.settings import SessionSettings
+    from olivelike.runtime.pipeline.denoising import Step
+    from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
+    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.result import Batch, Picture, Result, require_safe
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 __all__ = [
     "Batch",
@@ -61,10 +61,10 @@ __all__ = [
 __getattr__ = names_from(
     __name__,
     {
-        "denoising": ("Step",),
-        "pipeline": ("Pipeline", "open_pipeline"),
-        "request": ("Request",),
-        "result": ("Batch", "Picture", "Result", "require_safe"),
-        "settings": ("SessionSettings",),
+        "pipeline.denoising": ("Step",),
+        "pipeline.pipeline": ("Pipeline", "open_pipeline"),
+        "pipeline.request": ("Request",),
+        "pipeline.result": ("Batch", "Picture", "Result", "require_safe"),
+        "sessions.session_settings": ("SessionSettings",),
     },
 )

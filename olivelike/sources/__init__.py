@@ -1,14 +1,14 @@
 """Where a pipeline comes from: folders and hub ids, read as tables without copying a weight byte.
 
 Opening a source needs no library but the standard one (a hub id that is not cached needs `huggingface_hub`).
-`olivelike.sources.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
+`olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
 """
 
-from olivelike.sources.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.hub_cache import known_digest
+from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header
+from olivelike.sources.hub.hub_cache import known_digest
+from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
-from olivelike.sources.safetensors_header import Header, RawTensor, read_header
 
 __all__ = [
     "Adaptation",

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.model.supported import check_network
-from olivelike.sources.files import missing_file, read_json
-from olivelike.sources.safetensors_header import RawTensor, read_header
-from olivelike.sources.weight_files import find_weight_file, weight_files_among
+from olivelike.sources.files.safetensors_header import RawTensor, read_header
+from olivelike.sources.files.weight_files import find_weight_file, weight_files_among
+from olivelike.sources.source_files import missing_file, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from olivelike.sources.files import SourceFiles
-    from olivelike.sources.identity import Converter
-    from olivelike.sources.weight_files import WeightFile
+    from olivelike.sources.files.weight_files import WeightFile
+    from olivelike.sources.identify.identity import Converter
+    from olivelike.sources.source_files import SourceFiles
 
 _BOOKKEEPING = frozenset(
     {"_name_or_path", "_commit_hash", "name_or_path", "torch_dtype", "dtype", "architectures"}

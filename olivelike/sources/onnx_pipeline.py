@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.files import missing_file, read_json
-from olivelike.sources.onnx_table import read_onnx_table
+from olivelike.sources.files.onnx_table import read_onnx_table
+from olivelike.sources.source_files import missing_file, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from olivelike.sources.files import SourceFiles
+    from olivelike.sources.source_files import SourceFiles
 
 LIBRARY: Final = "onnx"
 CLASS_NAME: Final = "OnnxRuntimeModel"

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from olivelike.errors import SourceError
 from olivelike.sources.checkpoint import read_checkpoint
 from olivelike.sources.extra_files import missing_main_file
-from olivelike.sources.files import INDEX_NAME, FolderFiles, missing_file, read_json
-from olivelike.sources.hub import open_hub
+from olivelike.sources.files.pickled import read_pickle_table
+from olivelike.sources.files.weight_files import WEIGHT_SUFFIXES
+from olivelike.sources.hub.hub import open_hub
 from olivelike.sources.onnx_pipeline import COMPONENTS, is_onnx_pipeline, open_onnx_component
-from olivelike.sources.pickled import read_pickle_table
 from olivelike.sources.single_file import SingleFile
+from olivelike.sources.source_files import INDEX_NAME, FolderFiles, missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS
 from olivelike.sources.vae_override import COMPONENTS as VAE_COMPONENTS
 from olivelike.sources.vae_override import open_vae
-from olivelike.sources.weight_files import WEIGHT_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from olivelike.sources.checkpoint import Checkpoint
-    from olivelike.sources.families import Prediction
-    from olivelike.sources.files import SourceFiles
-    from olivelike.sources.safetensors_header import RawTensor
+    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.identify.families import Prediction
+    from olivelike.sources.source_files import SourceFiles
 
     ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 

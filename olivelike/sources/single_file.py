@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.families import FAMILIES, scheduler_file, tokenizer_files
-from olivelike.sources.family_configs import derive_config
-from olivelike.sources.identify import identify
-from olivelike.sources.identity import PLACES
-from olivelike.sources.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.identify.families import FAMILIES, scheduler_file, tokenizer_files
+from olivelike.sources.identify.family_configs import derive_config
+from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from olivelike.sources.families import Prediction
-    from olivelike.sources.identity import Identity
-    from olivelike.sources.safetensors_header import Header, RawTensor
+    from olivelike.sources.files.safetensors_header import Header, RawTensor
+    from olivelike.sources.identify.families import Prediction
+    from olivelike.sources.identify.identity import Identity
 
 _FOLDERS = {"vae_encoder": "vae", "vae_decoder": "vae"}
 

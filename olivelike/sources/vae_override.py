@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
-from olivelike.sources.families import FAMILIES
-from olivelike.sources.files import INDEX_NAME, FolderFiles, read_json
-from olivelike.sources.hub import open_hub
-from olivelike.sources.identify import identify
-from olivelike.sources.identity import PLACES, Part
-from olivelike.sources.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.hub.hub import open_hub
+from olivelike.sources.identify.families import FAMILIES
+from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES, Part
+from olivelike.sources.source_files import INDEX_NAME, FolderFiles, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.sources.files import SourceFiles
+    from olivelike.sources.files.safetensors_header import RawTensor
     from olivelike.sources.pipeline import SourceSpec
-    from olivelike.sources.safetensors_header import RawTensor
+    from olivelike.sources.source_files import SourceFiles
 
     ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.store.objects import Objects
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
 
 
 class Actions:

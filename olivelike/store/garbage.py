@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from olivelike.store.action import Action
     from olivelike.store.actions import Actions
     from olivelike.store.liveness import Claims
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
     from olivelike.store.roots import Roots
     from olivelike.store.runs import Runs
 

@@ -15,7 +15,7 @@ from olivelike.store.locks import held
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
 
 _QUERY = "SELECT value FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND filename IS NULL"
 _BUSY_SECONDS = 5.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from filelock import BaseFileLock
 
-    from olivelike.store.filesystem import FileSystem
+    from olivelike._files import FileSystem
     from olivelike.store.layout import Layout
 
 _TRUSTED_SECONDS = 24 * 3600.0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.store.failures import MISSING, UNREADABLE, explained
-from olivelike.store.publish import NewFile
+from olivelike.store.publisher import NewFile
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
 
 _CHUNK = 1 << 20
 

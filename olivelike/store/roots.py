@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from olivelike.store.actions import Actions
     from olivelike.store.liveness import Claims
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
 
 _ROOT = "root/1"
 _PIN = "pin/1"

@@ -14,7 +14,7 @@ from olivelike.store.records import seal, unseal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.store.publish import Publisher
+    from olivelike.store.publisher import Publisher
 
 _KIND = "run/1"
 KEPT_RUNS = 200

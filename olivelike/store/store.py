@@ -6,13 +6,13 @@ import contextlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from olivelike._files import FileSystem
 from olivelike.store.actions import Actions
 from olivelike.store.failures import explained
-from olivelike.store.filesystem import FileSystem
 from olivelike.store.layout import Layout
 from olivelike.store.liveness import Claims
 from olivelike.store.objects import Objects, ObjectWriter
-from olivelike.store.publish import Publisher
+from olivelike.store.publisher import Publisher
 from olivelike.store.roots import Roots
 from olivelike.store.runs import Runs
 
@@ -285,7 +285,7 @@ class Store:
             repair: move what is wrong to quarantine; what needs it is then remade by the next run.
             progress: called with the bytes read so far and in all.
         """
-        from olivelike.store.verify import Verifier
+        from olivelike.store.damage import Verifier
 
         parts = (self._publisher, self._objects, self._actions, self._roots, self._runs)
         with explained(self.root, "read"):

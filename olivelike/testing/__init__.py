@@ -26,16 +26,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.lazy import names_from
+from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
+    from olivelike.measure.verify.random_inputs import Case
     from olivelike.testing.checkpoints import make_checkpoint
     from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
     from olivelike.testing.parity import Comparison, compare_with_torch
-    from olivelike.testing.passes import run_pass
-    from olivelike.testing.single_file import make_single_file
-    from olivelike.verify.inputs import Case
+    from olivelike.testing.run_pass import run_pass
+    from olivelike.testing.single_file_writer import make_single_file
 
 __all__ = [
     "Case",
@@ -59,7 +59,7 @@ __getattr__ = names_from(
         "lora_files": ("make_lora",),
         "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
         "parity": ("Case", "Comparison", "compare_with_torch"),
-        "passes": ("run_pass",),
-        "single_file": ("make_single_file",),
+        "run_pass": ("run_pass",),
+        "single_file_writer": ("make_single_file",),
     },
 )

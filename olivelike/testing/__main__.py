@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.single_file import make_single_file, require_readable
+from olivelike.testing.single_file_writer import make_single_file, require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

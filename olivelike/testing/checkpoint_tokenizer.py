@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CLIP_MERGES = Path(__file__).parents[1] / "sources" / "published" / "tokenizer" / "merges.txt"
+_CLIP_MERGES = Path(__file__).parents[1] / "data" / "published" / "tokenizer" / "merges.txt"
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _WORD_END = "</w>"

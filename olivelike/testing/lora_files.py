@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.testing.checkpoint_weights import random_parameter
 from olivelike.testing.lora_factors import factor_shapes
-from olivelike.testing.lora_names import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
+from olivelike.testing.trainer_names import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

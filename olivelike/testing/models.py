@@ -59,7 +59,7 @@ class LocalTensors:
 
     def evaluate(self, value: ir.Value, weights: Weights) -> Array:
         """Return the values of a weight of a graph; raises as `TensorAccess.evaluate`."""
-        from olivelike.output.derivation import evaluate_weight
+        from olivelike.engine.output.derivation import evaluate_weight
 
         return evaluate_weight(value, weights, self.read)
 
@@ -114,7 +114,7 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
         SourceError: when the folder lacks something.
     """
     from olivelike.sources import SourceSpec, bind, open_source
-    from olivelike.sources.adapt import adapt
+    from olivelike.sources.names.adapt import adapt
 
     source = open_source(SourceSpec(path=Path(folder), variant=variant), [component])
     checkpoint = source.checkpoint(component)
@@ -134,7 +134,7 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
 
 def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
     """Return seeded random weights, of a sane scale, for any architecture that `convert` knows."""
-    from olivelike.export.network import build_network
+    from olivelike.graphs.export.torch_network import build_network
 
     tensors = LocalTensors()
     shapes = {name: tuple(value.shape) for name, value in build_network(architecture).named_parameters()}

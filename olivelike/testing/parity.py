@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
-from olivelike.export.interface import interface_of
+from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.random_inputs import CASES, Case, random_inputs
 from olivelike.testing.models import LocalModel, no_progress
-from olivelike.verify.figures import relative_error
-from olivelike.verify.inputs import CASES, Case, random_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ def materialize_model(model: LocalModel, folder: Path) -> None:
     Raises:
         UsageError: when it has no graph or no weights.
     """
-    from olivelike.output.materialize import materialize
+    from olivelike.engine.output.materialize import materialize
 
     if model.graph is None or model.weights is None:
         raise UsageError("the model needs a graph and weights to be compared; run `convert` on it first")
@@ -131,7 +131,7 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
     import onnx_ir as ir
     import onnxruntime
 
-    from olivelike.contrib import with_functions
+    from olivelike.graphs.functions import with_functions
 
     model = ir.from_proto(onnx.load(folder / "model.onnx", load_external_data=False))
     options = onnxruntime.SessionOptions()
@@ -145,7 +145,7 @@ def torch_network(model: LocalModel) -> torch.nn.Module:
     """Return the torch network with the model's weights in float64, taking a component's inputs in order."""
     import torch
 
-    from olivelike.export.network import build_network, wrap
+    from olivelike.graphs.export.torch_network import build_network, wrap
 
     assert model.architecture is not None
     assert model.weights is not None

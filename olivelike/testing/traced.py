@@ -7,11 +7,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from olivelike.engine.keys.makers import pass_key
+from olivelike.engine.plan import Key
 from olivelike.model import Graph
-from olivelike.plan import Key
-from olivelike.plan.makers import pass_key
-from olivelike.registry import Registry
 from olivelike.store import Action, Store
+from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def _stored(store: Store, key: Key) -> Graph | None:
 
 
 def _trace(store: Store, key: Key, architecture: Architecture) -> Graph:
-    from olivelike.export import export_component
+    from olivelike.graphs.export import export_component
 
     start = time.perf_counter()
     graph = export_component(architecture, logging.getLogger(__name__))

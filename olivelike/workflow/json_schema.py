@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike.layout import TOKENIZERS
+from olivelike.graphs.interface import TOKENIZERS
 from olivelike.workflow.schema import COMPONENTS, WorkflowFile
 
 if TYPE_CHECKING:
-    from olivelike.registry import Registry
-    from olivelike.registry.entry import PassEntry
+    from olivelike.workflow.passes import Registry
+    from olivelike.workflow.passes.entry import PassEntry
 
 
 def json_schema(registry: Registry) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _either(short: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _target_names() -> dict[str, Any]:
-    from olivelike.targets import ALIASES, TARGETS
+    from olivelike.model.targets import ALIASES, TARGETS
 
     return {"enum": [*TARGETS, *ALIASES], "description": "Name of the target."}
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import PluginError
-from olivelike.registry import resolve_plugin
+from olivelike.workflow.passes import resolve_plugin
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Sequence as SequenceOf
 
-    from olivelike.registry.allowed_plugins import Ask
     from olivelike.workflow.findings import Findings, Position
+    from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.places import Place
 
 
@@ -44,7 +44,7 @@ def require_allowed(plugins: SequenceOf[tuple[str, Position]], ask: Ask | None, 
     ]
     if not files:
         return
-    from olivelike.registry.allowed_plugins import AllowedPlugins, ListedPlugin
+    from olivelike.workflow.passes.allowed_plugins import AllowedPlugins, ListedPlugin
 
     allowed = AllowedPlugins()
     listed = [(ListedPlugin(path, str(position)), position) for path, position in files]

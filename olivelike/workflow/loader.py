@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.errors import UsageError
-from olivelike.registry import Registry, resolve_plugin
-from olivelike.registry.nearest import did_you_mean
-from olivelike.registry.text_paths import absolute, may_be_path
-from olivelike.targets import find_target
+from olivelike.model.targets import find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.listed_plugins import listed_plugins, require_allowed
 from olivelike.workflow.long_form import is_hub_id
 from olivelike.workflow.overrides import apply_overrides
+from olivelike.workflow.passes import Registry, resolve_plugin
+from olivelike.workflow.passes.nearest import did_you_mean
+from olivelike.workflow.passes.text_paths import absolute, may_be_path
 from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import Output, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components
@@ -32,8 +32,8 @@ from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
-    from olivelike.registry.allowed_plugins import Ask
-    from olivelike.targets import Target
+    from olivelike.model.targets import Target
+    from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.places import Place
     from olivelike.workflow.schema import Step
     from olivelike.workflow.yaml_tree import Node

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._similar_paths import did_you_mean_path
 from olivelike.errors import WorkflowError
-from olivelike.registry.nearest import did_you_mean
-from olivelike.registry.text_paths import absolute, exists
-from olivelike.similar_paths import did_you_mean_path
+from olivelike.workflow.passes.nearest import did_you_mean
+from olivelike.workflow.passes.text_paths import absolute, exists
 
 if TYPE_CHECKING:
     from olivelike.workflow.loader import LoadedWorkflow

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from olivelike.layout import DEFAULT, LayoutName
-from olivelike.targets import Precision  # noqa: TC001  (pydantic reads it)
+from olivelike.graphs.interface import DEFAULT, LayoutName
+from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.targets import Target
     from olivelike.pass_api import Pass
-    from olivelike.targets import Target
     from olivelike.workflow.findings import Position
 
 ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.layout import TOKENIZERS
-from olivelike.registry.nearest import did_you_mean
-from olivelike.registry.plugin_import import explain_import
+from olivelike.graphs.interface import TOKENIZERS
+from olivelike.workflow.passes.nearest import did_you_mean
+from olivelike.workflow.passes.plugin_import import explain_import
 from olivelike.workflow.schema import COMPONENTS, Step
 from olivelike.workflow.validation import validate
 from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass
-    from olivelike.registry import Registry
-    from olivelike.registry.entry import PassEntry
     from olivelike.workflow.findings import Findings
+    from olivelike.workflow.passes import Registry
+    from olivelike.workflow.passes.entry import PassEntry
     from olivelike.workflow.yaml_tree import Node
 
 

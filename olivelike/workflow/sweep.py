@@ -9,8 +9,8 @@ from olivelike.workflow.steps import resolve_components
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from olivelike.registry import Registry
     from olivelike.workflow.findings import Findings
+    from olivelike.workflow.passes import Registry
     from olivelike.workflow.schema import Step
 
 

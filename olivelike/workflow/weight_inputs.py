@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.registry.text_paths import absolute, exists
-from olivelike.sources.file_kinds import WEIGHT_FILE_SUFFIXES
+from olivelike.sources.files.file_kinds import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.long_form import is_hub_id, is_path, split_weight
+from olivelike.workflow.passes.text_paths import absolute, exists
 from olivelike.workflow.schema import Embedding, FileRef, Lora, Source
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.schema import EmbeddingSection, LoraSection, SourceSection, VaeSection
 
 DEMO = "demo"
-_DEMO_FOLDER = Path(__file__).parents[1] / "demo" / "pipeline"
+_DEMO_FOLDER = Path(__file__).parents[1] / "data" / "demo"
 
 
 def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from olivelike.untrusted import read_bytes
+from olivelike._untrusted import read_bytes
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 
 if TYPE_CHECKING:

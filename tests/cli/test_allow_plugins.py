@@ -120,7 +120,7 @@ def test_names_with_control_characters_cannot_change_the_question(downloaded, mo
     from pathlib import Path
 
     from olivelike.cli.plugin_question import ask
-    from olivelike.registry.allowed_plugins import ListedPlugin
+    from olivelike.workflow.passes.allowed_plugins import ListedPlugin
 
     monkeypatch.setattr("sys.stdin", terminal("n\n"))
     monkeypatch.setattr("sys.stderr", shown := terminal())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.cli.app import COMMANDS
-from olivelike.cli.help_pages import GROUPS as HELP_GROUPS
+from olivelike.cli.display.help_pages import GROUPS as HELP_GROUPS
 
 GROUPS = {"passes": ["list", "show", "new"], "cache": ["ls", "size", "verify", "gc", "clear", "pin", "unpin"]}
 PATHS = [[name] for name in COMMANDS] + [[group, name] for group, names in GROUPS.items() for name in names]

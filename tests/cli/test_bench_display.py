@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli import bench_display
-from olivelike.cli.bench_display import table_lines
+from olivelike.cli.display import bench_display
+from olivelike.cli.display.bench_display import table_lines
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from olivelike.testing.little_pipeline import little_pipeline
+from tests.fixtures.little_pipeline import little_pipeline
 
 RUN_EACH = """
 import contextlib, io, json, sys

@@ -57,7 +57,7 @@ def test_convert_shows_the_plan_of_what_it_would_do(project, cli):
 
 def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cli, monkeypatch):
     from olivelike.engine import RunResult
-    from olivelike.executor.events import Event
+    from olivelike.engine.execute.events import Event
 
     def fail(place, options, listener):
         assert options.fail_fast

@@ -11,12 +11,12 @@ import weakref
 import pytest
 from picture_files import pixels, save
 
-from olivelike.cli.large_sizes import size_notes
+from olivelike.cli.commands.large_sizes import size_notes
 from olivelike.cli.session_options import session_settings
 from olivelike.runtime import Request
-from olivelike.runtime.folder import open_folder
 from olivelike.runtime.pictures import PictureWriter
-from olivelike.testing.little_pipeline import little_pipeline
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from tests.fixtures.little_pipeline import little_pipeline
 
 
 def events(result):
@@ -175,7 +175,7 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
     (empty_folder / "text.png").write_text("no picture")
     save(empty_folder / "mask.png", mode="L")
     if "not installed" not in message:
-        monkeypatch.setattr("olivelike.runtime.pipeline.open_session", None)
+        monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.open_session", None)
     result = generate(*arguments)
     assert result.status == status
     assert message in result.err

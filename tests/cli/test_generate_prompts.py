@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from olivelike.cli.generate_prompts import PromptLine, read_prompts
+from olivelike.cli.commands.generate_prompts import PromptLine, read_prompts
 from olivelike.errors import OlivelikeError, SourceError
 from olivelike.runtime.pictures import read_picture
-from olivelike.testing.little_pipeline import little_checkpoint
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
 
 
 def records(folder):
@@ -190,7 +190,7 @@ def _pixels(path):
 def test_what_a_prompt_names_and_is_not_there_is_said_before_anything_is_opened(
     generate, empty_folder, monkeypatch, arguments, status, message
 ):
-    monkeypatch.setattr("olivelike.runtime.pipeline.open_session", None)
+    monkeypatch.setattr("olivelike.runtime.pipeline.pipeline.open_session", None)
     for name in ("loras/style", "loras/a/twin", "loras/b/twin", "secret"):
         (empty_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (empty_folder / f"{name}.safetensors").touch()

@@ -9,11 +9,11 @@ from dataclasses import replace
 from picture_files import pixels, save
 from PIL import Image
 
-from olivelike.cli.generate_record import record_notes
-from olivelike.output.record import OutputRecord
+from olivelike.cli.commands.generate_record import record_notes
+from olivelike.engine.output.output_record import OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
-from olivelike.testing.little_pipeline import little_checkpoint
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
 
 
 def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from olivelike.cli.bars import Bars
-from olivelike.cli.run_display import RunDisplay
+from olivelike.cli.display.bars import Bars
+from olivelike.cli.display.run_display import RunDisplay
 from olivelike.engine import RunResult
-from olivelike.executor.events import Event
+from olivelike.engine.execute.events import Event
 
 
 def result(*, hits: int = 0, executed: int = 0, outputs: tuple[Path, ...] = ()) -> RunResult:

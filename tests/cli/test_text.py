@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.text import count, duration, size, table
+from olivelike.cli.display.text import count, duration, size, table
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from olivelike.output.record import RECORD_FILE, OutputRecord
-from olivelike.testing.little_pipeline import little_checkpoint, little_pipeline
+from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
+from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
 
@@ -225,7 +225,7 @@ def test_the_report_has_the_pictures(folder, original, project, cli, monkeypatch
     (record,) = Path("cache/runs").glob("*.json")
     place = project / "cache" / "logs" / record.stem
     run = json.loads(record.read_text()), place
-    monkeypatch.setattr("olivelike.cli.report.last_writer", lambda *_: run)
+    monkeypatch.setattr("olivelike.cli.commands.report.last_writer", lambda *_: run)
     done = cli("verify", folder, "--against", original, "--steps", "2", "--report")
     assert done.status == 0, done.err
     assert (place / "report.html").read_text(encoding="utf-8").count("data:image/png;base64,") == 2

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from olivelike.engine.output.initializers import Initializers
 from olivelike.errors import SourceError
-from olivelike.output.initializers import Initializers
 
 from .conftest import Project
 

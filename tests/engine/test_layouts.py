@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import UsageError
-from olivelike.output.initializers import Initializers
-from olivelike.output.record import OutputRecord
 
 from .conftest import Project
 
-DEMO_TOKENIZER = Path(__file__).parents[2] / "olivelike" / "demo" / "pipeline" / "tokenizer"
+DEMO_TOKENIZER = Path(__file__).parents[2] / "olivelike" / "data" / "demo" / "tokenizer"
 NETWORKS = ("text_encoder", "vae_decoder")
 
 

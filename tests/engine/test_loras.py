@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.engine import Options, plan
+from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError, WorkflowError
-from olivelike.lora import WeightedLora, open_lora
-from olivelike.output.initializers import Initializers
-from olivelike.output.swap import swap_loras
+from olivelike.sources.adapters import WeightedLora, open_lora
 from olivelike.testing.lora_files import make_lora
 
 from .conftest import Project, lend_graphs_of
@@ -292,7 +292,7 @@ def test_a_lora_with_keys_for_a_component_that_is_left_out_is_refused(project: P
 
 def test_a_lora_that_changes_during_the_run_is_not_stored(project: Project, monkeypatch) -> None:
     path = project.folder / "loras" / "two.safetensors"
-    from olivelike.plan.file_digests import FileDigests
+    from olivelike.engine.plan.source_digests import FileDigests
 
     compute = FileDigests._compute
 

@@ -15,7 +15,7 @@ from olivelike.engine import Options, plan
 from olivelike.errors import SourceError, WorkflowError
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.lora_files import make_lora
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 from .conftest import Project, lend_graphs_of
 

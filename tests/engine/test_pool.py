@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from olivelike.executor.pool import Pool
+from olivelike.engine.execute.pool import Pool
 
 
 def test_a_worker_that_died_while_idle_is_replaced(tmp_path: Path) -> None:

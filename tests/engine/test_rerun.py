@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.runtime.folder_target import read_folder_target
+from olivelike.runtime.pipeline.folder_target import read_folder_target
 
 from .conftest import Project
 
@@ -182,7 +182,7 @@ def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:
 def test_another_version_of_a_library_reruns_the_passes_whose_code_imports_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from olivelike.plan import makers
+    from olivelike.engine.keys import makers
 
     real = makers.tool_versions
 

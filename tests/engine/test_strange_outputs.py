@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine import Options, run
+from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import OlivelikeError
-from olivelike.output.record import OutputRecord
 
 from .conftest import Project
 from .strange_outputs import BESIDE, FILES, JOURNALS, RECORDS, RUNS, World, lost, snapshot
@@ -128,7 +128,7 @@ def test_no_file_is_lost_or_written_outside(whole: Project, tmp_path: Path, trai
 
 
 def _holds(world: World, record: OutputRecord, path: str) -> bool:
-    from olivelike.output.files import holds, obstacle
+    from olivelike.engine.output.output_files import holds, obstacle
 
     absent = not (world.output / path).exists() and not (world.output / path).is_symlink()
     return absent or (obstacle(world.output, path) is None and holds(world.output / path, record.files[path]))

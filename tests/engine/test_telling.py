@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from olivelike.executor import telling
-from olivelike.executor.events import Event
-from olivelike.plan import Node
-from olivelike.plan.forecast import Forecast
+from olivelike.engine.execute import telling
+from olivelike.engine.execute.events import Event
+from olivelike.engine.plan import Node
+from olivelike.engine.plan.forecast import Forecast
 
 
 def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatch) -> None:

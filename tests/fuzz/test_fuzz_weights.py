@@ -12,14 +12,14 @@ from hostile import QUICK, SLOW, TEXTS, damage_bytes, damage_json, feed
 from onnx import TensorProto, helper, numpy_helper
 
 from olivelike.errors import OlivelikeError
-from olivelike.inspection import inspect_model
-from olivelike.inspection.weight_file import describe_weight_file
-from olivelike.lora import open_lora
-from olivelike.lora.settings import CONFIG_NAME, METADATA_KEY
-from olivelike.lora.training import training_notes
-from olivelike.runtime.model_file import read_model_file, value_specs
-from olivelike.sources.onnx_graph import load_onnx
-from olivelike.sources.onnx_table import read_onnx_table
+from olivelike.graphs.adopt.onnx_graph import load_onnx
+from olivelike.graphs.inspect import inspect_model
+from olivelike.runtime.sessions.model_file import read_model_file, value_specs
+from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
+from olivelike.sources.adapters.training import training_notes
+from olivelike.sources.files.onnx_table import read_onnx_table
+from olivelike.sources.identify.weight_file import describe_weight_file
 from olivelike.sources.single_file import SingleFile
 
 RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import pytest
 
 from olivelike.errors import SourceError
 from olivelike.model.supported import CLASSES, check_network, first_line
-from olivelike.sources.families import FAMILIES
+from olivelike.sources.identify.families import FAMILIES
 
 UNET = FAMILIES["sd1"].configs["unet"]
 TEXT = FAMILIES["sd1"].configs["text_encoder"]

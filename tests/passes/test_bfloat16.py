@@ -1,4 +1,4 @@
-"""The pass `bfloat16`: its interface, its numbers and where it is refused; the rest is tested with `olivelike.half`."""
+"""The pass `bfloat16`: its interface, its numbers and where it is refused; more in `test_half.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import onnx
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.registry import Registry
-from olivelike.targets import TARGETS
+from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
+from olivelike.workflow.passes import Registry
 
 BUILT_IN = Registry.built_in()
 BFLOAT16, FUSE, VERIFY = (BUILT_IN.get(name).cls for name in ("bfloat16", "fuse", "verify"))

@@ -9,8 +9,9 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.model import Architecture, Model
-from olivelike.registry import Registry, code_digest
 from olivelike.testing import run_pass, tiny_model
+from olivelike.workflow.code.code_digest import code_digest
+from olivelike.workflow.passes import Registry
 
 CONVERT = Registry.built_in().get("convert").cls
 
@@ -41,7 +42,8 @@ def test_a_config_that_the_library_refuses_fails_the_pass():
 def test_loading_the_built_in_passes_imports_no_heavy_library():
     code = """
 import sys
-from olivelike.registry import Registry, code_digest
+from olivelike.workflow.code.code_digest import code_digest
+from olivelike.workflow.passes import Registry
 Registry.built_in()
 print(*{"torch", "onnx", "onnx_ir", "numpy", "diffusers", "transformers"} & sys.modules.keys())
 """

@@ -1,4 +1,4 @@
-"""The pass `float16`: its options; what it does to a graph is tested with `olivelike.half`."""
+"""The pass `float16`: its options; what it does to a graph is tested with `olivelike.graphs.precision.half`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import onnx
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.registry import Registry
 from olivelike.testing import run_pass
+from olivelike.workflow.passes import Registry
 
 FLOAT16 = Registry.built_in().get("float16").cls
 

@@ -8,11 +8,11 @@ import onnxruntime as ort
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.layout import LAYOUTS
+from olivelike.graphs.interface import LAYOUTS
 from olivelike.model import Graph, Model
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
-from olivelike.registry import Registry
 from olivelike.testing import run_pass
+from olivelike.workflow.passes import Registry
 
 LAYOUT = Registry.built_in().get("layout").cls
 

@@ -12,16 +12,16 @@ import pytest
 from onnxruntime_extensions import get_library_path
 from transformers import CLIPTokenizer
 
+from olivelike.engine.output.assets import normalise_assets
+from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Model
-from olivelike.output.assets import normalise_assets
-from olivelike.output.tokenizer import tokenizer_architecture
-from olivelike.registry import Registry
 from olivelike.testing import run_pass
 from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
+from olivelike.workflow.passes import Registry
 
 ONNX_TOKENIZER = Registry.built_in().get("onnx_tokenizer").cls
-DEMO = Path(__file__).parents[2] / "olivelike" / "demo" / "pipeline" / "tokenizer"
+DEMO = Path(__file__).parents[2] / "olivelike" / "data" / "demo" / "tokenizer"
 INDEX = {"tokenizer": ["transformers", "CLIPTokenizer"]}
 ADDED = ("<sks>", "<cat-toy_1>", "<Big>")
 

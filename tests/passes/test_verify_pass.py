@@ -9,14 +9,14 @@ import pytest
 from pydantic import ValidationError
 
 from olivelike.errors import PassError, UsageError, VerificationError
+from olivelike.measure.verify.random_inputs import CASES
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY
 from olivelike.pass_api import LoraInput, Pass
-from olivelike.registry import Registry
 from olivelike.testing import compare_with_torch, run_pass
-from olivelike.testing.little_pipeline import little_model
 from olivelike.testing.lora_files import make_lora
-from olivelike.verify.inputs import CASES
+from olivelike.workflow.passes import Registry
+from tests.fixtures.little_pipeline import little_model
 
 BUILT_IN = Registry.built_in()
 VERIFY, FUSE, FLOAT16, BFLOAT16, MERGE = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from olivelike.testing.little_pipeline import little_pipeline
+from tests.fixtures.little_pipeline import little_pipeline
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from olivelike.testing.little_networks import make_networks
-from olivelike.testing.little_pipeline import little_checkpoint
+from tests.fixtures.little_networks import make_networks
+from tests.fixtures.little_pipeline import little_checkpoint
 
 SCHEDULERS = {
     "DDIM": "DDIMScheduler",

@@ -12,7 +12,7 @@ import pytest
 
 from olivelike.sources import SourceSpec
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

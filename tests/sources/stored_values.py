@@ -9,7 +9,7 @@ import numpy as np
 from olivelike.digest import digest_file
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import Adaptation, Checkpoint, bind
-from olivelike.sources.adapt import adapt
+from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoint_weights import write_safetensors
 
 

@@ -13,7 +13,7 @@ from transformers import CLIPTextModel
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
 from olivelike.sources import Adaptation, Checkpoint, SourceSpec, bind, open_source
-from olivelike.sources.adapt import adapt
+from olivelike.sources.names.adapt import adapt
 
 if TYPE_CHECKING:
     from pathlib import Path

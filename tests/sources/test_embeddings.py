@@ -8,9 +8,9 @@ from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
 from olivelike.errors import SourceError
-from olivelike.sources.embeddings import read_embedding_table
-from olivelike.sources.pickled import describe_pickle
-from olivelike.sources.safetensors_header import RawTensor
+from olivelike.sources.adapters.embeddings import read_embedding_table
+from olivelike.sources.files.pickled import describe_pickle
+from olivelike.sources.files.safetensors_header import RawTensor
 
 
 def in_process(path):

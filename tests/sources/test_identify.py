@@ -11,9 +11,9 @@ import torch
 
 from olivelike.errors import SourceError
 from olivelike.sources import RawTensor, SourceSpec, open_source, read_header
-from olivelike.sources.identify import identify
+from olivelike.sources.identify.identify import identify
 from olivelike.testing.checkpoint_weights import write_safetensors
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 
 def table(shapes, dtype="F16"):

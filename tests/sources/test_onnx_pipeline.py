@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from olivelike.errors import SourceError
-from olivelike.sources.files import FolderFiles
 from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
-from olivelike.testing.onnx_pipeline import make_onnx_pipeline
+from olivelike.sources.source_files import FolderFiles
+from tests.fixtures.torchscript_pipeline import make_onnx_pipeline
 
 
 @pytest.fixture(scope="module")

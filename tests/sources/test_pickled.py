@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from olivelike.errors import SourceError
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.pickled import describe_pickle, read_pickle_table
+from olivelike.sources.files.pickled import describe_pickle, read_pickle_table
 
 
 @pytest.fixture

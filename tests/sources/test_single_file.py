@@ -11,17 +11,17 @@ import pytest
 import torch
 from stored_values import adapted, renamed, values
 
+from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
-from olivelike.output.assets import normalise_assets
 from olivelike.sources import Adaptation, SourceSpec, StoredView, open_source
-from olivelike.sources.adapt import adapt
-from olivelike.sources.families import FAMILIES
-from olivelike.sources.family_configs import derive_config
-from olivelike.sources.identity import Part
+from olivelike.sources.identify.families import FAMILIES
+from olivelike.sources.identify.family_configs import derive_config
+from olivelike.sources.identify.identity import Part
+from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoint_weights import write_safetensors
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.original_spelling import original_unet
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 THREE_LEVELS = {
     "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],

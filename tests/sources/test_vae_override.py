@@ -14,7 +14,7 @@ from olivelike.errors import SourceError
 from olivelike.sources import SourceSpec, open_source
 from olivelike.testing.checkpoint_weights import write_safetensors
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.single_file import make_single_file
+from olivelike.testing.single_file_writer import make_single_file
 
 VAE = ["vae_encoder", "vae_decoder"]
 WEIGHTS = "vae/diffusion_pytorch_model.safetensors"

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._files import FileSystem
 from olivelike.digest import digest_bytes, digest_json
 from olivelike.store import Action, Store, new_run_id
-from olivelike.store.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable

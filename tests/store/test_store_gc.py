@@ -13,9 +13,9 @@ import psutil
 import pytest
 from store_faults import make_action, put
 
+from olivelike._files import FileSystem
 from olivelike.errors import StoreError, UsageError
 from olivelike.store import Action, Store, locks, new_run_id
-from olivelike.store.filesystem import FileSystem
 from olivelike.store.limits import DEFAULT_BYTES, parse_size, size_limit
 from olivelike.store.runs import KEPT_RUNS
 

@@ -34,7 +34,7 @@ def run(site, *command, cwd):
 
 def test_the_installed_pass_is_found_by_its_entry_point(site, tmp_path):
     code = """
-from olivelike.registry import Registry
+from olivelike.workflow.passes import Registry
 entry = Registry.load().get("shorten_names")
 print(entry.origin, "|", entry.plugin, "|", entry.cls().prefix)
 print(Registry.load_pass(entry.name, entry.plugin).cls.__name__)

@@ -14,10 +14,10 @@ import pytest
 import olivelike.testing
 from olivelike.errors import PassError, UsageError
 from olivelike.model import Architecture, Graph, Model
+from olivelike.model.targets import find_target
 from olivelike.pass_api import Pass
-from olivelike.registry import new_pass
-from olivelike.targets import find_target
 from olivelike.testing import LocalModel, LocalTensors, run_pass
+from olivelike.workflow.passes import new_pass
 
 TEXT = '<ir_version: 10, opset_import: ["": 23]> before (float[N] x) => (float[N] y) { y = Relu(x) }'
 MODEL = Model("unet", graph=Graph(onnx.parser.parse_model(TEXT).SerializeToString()))

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from olivelike.registry import Registry
 from olivelike.workflow import json_schema, load_workflow, shipped_names
+from olivelike.workflow.passes import Registry
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 

@@ -10,7 +10,7 @@ import pytest
 from sample_workflow import WORKFLOW
 
 from olivelike.errors import PluginError, WorkflowError
-from olivelike.targets import TARGETS
+from olivelike.model.targets import TARGETS
 from olivelike.workflow import Output, Source, default_cache_dir, load_workflow, shipped_names
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from olivelike.runtime.pictures.record import PictureRecord, UsedFile
-from olivelike.runtime.scheduler_names import written_schedule
-from olivelike.untrusted import parse_json
+from olivelike._untrusted import parse_json
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
+from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from olivelike.runtime.pictures.a1111 import a1111_text
 if TYPE_CHECKING:
     from PIL import Image
 
-    from olivelike.runtime.pictures.record import PictureRecord
+    from olivelike.runtime.pictures.picture_record import PictureRecord
 
 FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """File format by suffix."""

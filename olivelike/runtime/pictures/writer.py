@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import encode_picture
-from olivelike.runtime.pictures.names import parse_output
 from olivelike.runtime.pictures.new_file import write_new_file
+from olivelike.runtime.pictures.picture_names import parse_output
 from olivelike.runtime.pictures.sheet import picture_sheet
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
-    from olivelike.runtime.pictures.record import PictureRecord
+    from olivelike.runtime.pictures.picture_record import PictureRecord
     from olivelike.runtime.pictures.sheet import SheetPicture
 
 _MOST_TRIES = 100_000

@@ -14,8 +14,8 @@ from olivelike.runtime.prompts.syntax import Fragment
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
     from olivelike.runtime.prompts.syntax import PromptPart
-    from olivelike.runtime.prompts.tokenizer import PromptTokenizer
 
 _COMMA_REACH = 20
 """A1111's default for `comma_padding_backtrack`."""

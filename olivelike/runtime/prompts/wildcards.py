@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
-from olivelike.untrusted import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,292 @@
+"""`olivelike cache`: look at the store, check it, and free space."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from olivelike.cli import options as shared
+from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.display.text import count, moment, size, table
+from olivelike.cli.stdout import write_json, write_line
+from olivelike.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from olivelike.store import Action, Store
+    from olivelike.store.reports import Entry
+
+app = typer.Typer(
+    cls=Group,
+    help="Look at the store, check it, free space.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_SHOWN_DIGITS = 12
+_NOBODY: dict[str, list[str]] = {"nodes": [], "workflows": []}
+"""Of results that no run record tells of."""
+_DAMAGED = StoreError.exit_code
+_BESIDE = {"README.md", ".gitignore"}
+"""What may lie in a store's folder beside its own folders."""
+
+
+@app.command(cls=Command)
+def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """List the results, last used first."""
+    store = _open(cache_dir)
+    entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
+    users = _users(store)
+    if json:
+        write_json([{**_entry_to_json(entry), **users.get(entry.action.key, _NOBODY)} for entry in entries])
+        return
+    rows = [
+        (
+            entry.action.key[:_SHOWN_DIGITS],
+            _nodes(entry.action, users.get(entry.action.key, _NOBODY)["nodes"]),
+            _shortened(users.get(entry.action.key, _NOBODY)["workflows"]),
+            size(entry.bytes),
+            _time(entry.last_used),
+            "kept" if entry.protected else "",
+        )
+        for entry in entries
+    ]
+    for line in table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}):
+        write_line(line)
+    write_line(count(len(rows), "result"))
+
+
+@app.command("size", cls=Command)
+def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Show how much each of the store's folders holds."""
+    store = _open(cache_dir)
+    found = store.size()
+    if json:
+        write_json(
+            {
+                "path": str(store.root),
+                "total_bytes": found.total,
+                "folders": {
+                    name: {"bytes": found.bytes[name], "files": found.files[name]} for name in found.bytes
+                },
+            }
+        )
+        return
+    rows = [(name, size(found.bytes[name]), str(found.files[name])) for name in found.bytes]
+    rows.append(("all", size(found.total), str(sum(found.files.values()))))
+    for line in table(("folder", "bytes", "files"), rows, right={1, 2}):
+        write_line(line)
+
+
+@app.command(cls=Command)
+def verify(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Move what is wrong to quarantine; the next run remakes it.")
+    ] = False,
+    cache_dir: shared.StoreDir = None,
+    json: shared.Json = False,
+) -> None:
+    """Check every byte against its hash.
+
+    The exit status is 3 if something is wrong and not repaired.
+    """
+    store = _open(cache_dir, writes=repair)
+    report = store.verify(repair=repair)
+    problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
+    if json:
+        write_json(
+            {
+                "ok": report.ok,
+                "repaired": report.repaired,
+                "objects": report.objects,
+                "bytes": report.bytes,
+                "actions": report.actions,
+                "problems": problems,
+            }
+        )
+    else:
+        for problem in problems:
+            write_line(f"{problem['path']} {problem['reason']}")
+        checked = f"checked {count(report.actions, 'result')}, {count(report.objects, 'object')}, {size(report.bytes)}"
+        write_line(f"{checked}: {_verdict(len(problems), report.repaired)}")
+    if problems and not report.repaired:
+        raise typer.Exit(_DAMAGED)
+
+
+@app.command(cls=Command)
+def gc(
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."
+        ),
+    ] = None,
+    grace: Annotated[
+        float,
+        typer.Option(
+            "--grace",
+            metavar="SECONDS",
+            min=0,
+            help="Leave objects alone that nothing needs and are younger.",
+        ),
+    ] = 3600.0,
+    cache_dir: shared.StoreDir = None,
+    json: shared.Json = False,
+) -> None:
+    """Free space until the store fits its cap.
+
+    Leftovers go first, then the results that were used least recently.
+    """
+    from olivelike.store.limits import parse_size
+
+    cap = None if max_size is None else parse_size(max_size, "--max-size")
+    report = _open(cache_dir, writes=True).gc(cap, grace)
+    if json:
+        write_json(
+            {
+                "bytes_before": report.bytes_before,
+                "bytes_after": report.bytes_after,
+                "bytes_freed": report.bytes_freed,
+                "max_bytes": report.max_bytes,
+                "actions_removed": report.actions_removed,
+                "objects_removed": report.objects_removed,
+            }
+        )
+        return
+    removed = f"{count(report.actions_removed, 'result')} and {count(report.objects_removed, 'object')}"
+    left = f"{size(report.bytes_after)} left, the cap is {size(report.max_bytes)}"
+    write_line(f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}")
+
+
+@app.command(cls=Command)
+def clear(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    cache_dir: shared.StoreDir = None,
+    json: shared.Json = False,
+) -> None:
+    """Remove everything: results, runs, logs, pins."""
+    store = _open(cache_dir)
+    _refuse_other_folders(store)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"to remove everything in {store.root} without being asked, add --yes")
+        if not typer.confirm(f"Remove everything in {store.root} ({size(store.size().total)})?", err=True):
+            raise typer.Exit(1)
+    freed = _open(cache_dir, writes=True).clear()
+    if json:
+        write_json({"bytes_freed": freed})
+    else:
+        write_line(f"removed everything in {store.root}, freed {size(freed)}")
+
+
+@app.command(cls=Command)
+def pin(
+    workflow: shared.Workflow,
+    overrides: shared.Overrides = None,
+    plugins: shared.Plugins = None,
+    allow_plugins: shared.AllowPlugins = False,
+    cache_dir: shared.CacheDir = None,
+) -> None:
+    """Keep a workflow's results from `gc`.
+
+    The pin has the workflow's name.
+    """
+    from olivelike import engine
+
+    options = shared.selection(
+        overrides=overrides, plugins=plugins, allow_plugins=allow_plugins, cache_dir=cache_dir
+    )
+    prepared = engine.prepare(workflow, options, writes=True)
+    plan = prepared.plan()
+    keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.kind != "materialize"]
+    name = prepared.workflow.workflow.name
+    prepared.store.pin(name, keys)
+    write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")
+
+
+@app.command(cls=Command)
+def unpin(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the workflow that was pinned.", show_default=False)
+    ],
+    cache_dir: shared.StoreDir = None,
+) -> None:
+    """Let `gc` collect a workflow's results again."""
+    from olivelike.workflow.passes.nearest import did_you_mean
+
+    store = _open(cache_dir, writes=True)
+    pins = store.pins()
+    if name not in pins:
+        raise UsageError(
+            f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}"
+        )
+    store.unpin(name)
+    write_line(f"unpinned {name}")
+
+
+def _open(cache_dir: Path | None, *, writes: bool = False) -> "Store":
+    from olivelike.store import Store
+
+    path = shared.store_dir(cache_dir)
+    if not path.is_dir():
+        raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
+    return Store.open(path, create=writes)
+
+
+def _refuse_other_folders(store: "Store") -> None:
+    """Refuse to clear a folder that holds what no store holds."""
+    others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
+    if others:
+        raise UsageError(f"{store.root} is no store: it holds {min(others)}; name the store with --cache-dir")
+
+
+def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
+    """Return the nodes and workflows that earlier runs had each key for, the latest first."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in store.runs():
+        for node in record.get("nodes", ()):
+            if (key := node.get("key")) is None:
+                continue
+            users = found.setdefault(key, {"nodes": [], "workflows": []})
+            for known, name in ((users["nodes"], node["id"]), (users["workflows"], record["workflow"])):
+                if name not in known:
+                    known.append(name)
+    return found
+
+
+def _nodes(action: "Action", nodes: "list[str]") -> str:
+    """Return what a result is of; its pass alone where no run is known that had it."""
+    return _shortened(nodes) or str(action.inputs["pass"])
+
+
+def _shortened(names: "list[str]") -> str:
+    """Return the first of several names, and how many there are more."""
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else "".join(names)
+
+
+def _entry_to_json(entry: "Entry") -> dict[str, Any]:
+    action = entry.action
+    return {
+        "key": action.key,
+        "inputs": action.inputs,
+        "outputs": action.outputs,
+        "bytes": entry.bytes,
+        "seconds": action.seconds,
+        "created": action.created,
+        "last_used": entry.last_used,
+        "protected": entry.protected,
+    }
+
+
+def _time(seconds: float) -> str:
+    import datetime as dt
+
+    return moment(dt.datetime.fromtimestamp(seconds, dt.UTC))
+
+
+def _verdict(problems: int, repaired: bool) -> str:
+    if not problems:
+        return "all is well"
+    found = count(problems, "problem")
+    return f"{found}, moved to quarantine" if repaired else f"{found}; --repair moves them to quarantine"

@@ -1,0 +1,44 @@
+"""`olivelike check-client`: whether a client can load a folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from olivelike.cli import options as shared
+
+
+def check_client(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A pipeline's folder, of whatever origin.", show_default=False),
+    ],
+    client: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            metavar="NAME",
+            help="Who is to load it: diffusers, optimum, csharp, onnxstack or a1111-dml.",
+            show_default=False,
+        ),
+    ],
+    json: shared.Json = False,
+) -> None:
+    """Check a folder against what a client insists on.
+
+    One line for each requirement, with the reason and the remedy where it is not met. No weight is read.
+    """
+    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.errors import SourceError
+    from olivelike.measure.clients import check_client as check
+
+    result = check(folder, client)
+    if json:
+        write_json(result.to_json())
+    else:
+        for verdict in result.verdicts:
+            write_line(str(verdict))
+    if result.failed:
+        raise SourceError(
+            f"{folder}: {client} can't load it: {result.failed} of {len(result.verdicts)} requirements are not met"
+        )

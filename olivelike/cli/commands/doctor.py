@@ -1,0 +1,58 @@
+"""`olivelike doctor`: what works on this machine, and what is broken."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from olivelike.measure.doctor import Diagnosis
+
+_BROKEN = 3
+
+
+def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+    """Check versions, providers, memory and disks.
+
+    Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken.
+    """
+    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.measure.doctor import diagnose
+
+    diagnosis = diagnose(shared.store_dir(cache_dir))
+    if json:
+        write_json(diagnosis.to_json())
+    else:
+        for line in _lines(diagnosis):
+            write_line(line)
+    if diagnosis.broken:
+        raise typer.Exit(_BROKEN)
+
+
+def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
+    from olivelike.cli.display.text import size, table
+
+    host = diagnosis.host
+    memory = f"{size(diagnosis.memory_available_bytes)} of {size(host['memory_bytes'])} memory available"
+    yield f"{host['system']} {host['machine']}, {host['cores']} cores, {memory}"
+    yield ""
+    yield from table(("package", "version"), list(diagnosis.versions.items()))
+    yield ""
+    rows = [(check.name, check.status, check.detail) for check in diagnosis.providers]
+    yield from table(("provider", "state", ""), rows)
+    yield ""
+    targets = [(check.name, "yes" if check.usable else "no", check.detail) for check in diagnosis.targets]
+    yield from table(("target", "runs here", ""), targets)
+    yield "Results can be made for every target on any machine."
+    yield ""
+    folders = [
+        (folder.purpose, folder.path if folder.exists else f"{folder.path} (absent)", size(folder.free_bytes))
+        for folder in diagnosis.folders
+    ]
+    yield from table(("folder", "path", "free"), folders)
+    yield ""
+    yield from (f"{finding.severity}: {finding.message}" for finding in diagnosis.findings)
+    if not diagnosis.findings:
+        yield "nothing is wrong"

@@ -1,0 +1,176 @@
+"""Prompts that `olivelike generate` is given: as words, in a file, or on standard input."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from olivelike.cli.commands.generate_images import parse_size
+from olivelike.cli.stdout import write_error
+from olivelike.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_STDIN: Final = "-"
+_MOST_BYTES: Final = 16 << 20
+_FILE_NAME: Final = re.compile(r"@\S+\.\w{1,8}")
+
+
+@dataclass(frozen=True)
+class PromptLine:
+    """One job: a prompt, and what its line says of it."""
+
+    prompt: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a request."""
+    place: str | None = None
+    """File and line, for messages."""
+
+
+def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[PromptLine]:
+    r"""Return the jobs that arguments stand for.
+
+    `@FILE` is a file's lines, `-` those of standard input; `\\-` and `\\@` are text.
+
+    Args:
+        arguments: of the command line.
+        literal: take them as they are.
+
+    Raises:
+        SourceError: if a file can't be read.
+        UsageError: for a line that can't be read.
+    """
+    lines: list[PromptLine] = []
+    for argument in arguments:
+        if literal:
+            lines.append(PromptLine(argument))
+        elif argument == _STDIN:
+            if sys.stdin.isatty():
+                write_error(
+                    "Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z)."
+                )
+            lines += _jobs(_text(sys.stdin.buffer, "standard input"), "standard input")
+        elif argument.startswith("@") and (_is_file(argument[1:]) or _FILE_NAME.fullmatch(argument)):
+            lines += _jobs(_file(argument), argument[1:])
+        else:
+            lines.append(PromptLine(argument))
+    return lines
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).expanduser().is_file()
+    except OSError:
+        return False
+
+
+def _file(argument: str) -> str:
+    path = Path(argument[1:]).expanduser()
+    try:
+        with path.open("rb") as file:  # It may be a pipe, which the user has named.
+            return _text(file, str(path))
+    except OSError as error:
+        raise SourceError(
+            f"{path}: can't be read as a file of prompts: {error.strerror or error}; a prompt that begins with @ is "
+            f"written '\\{argument}'"
+        ) from error
+
+
+def _text(file: BinaryIO, where: str) -> str:
+    data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise SourceError(
+            f"{where}: has more than the {_MOST_BYTES:,} bytes of prompts that are read; part it, or end it"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{where}: is no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
+
+
+def _jobs(text: str, where: str) -> Iterator[PromptLine]:
+    empty = True
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.strip()
+        if not said or said.startswith("#"):
+            continue
+        empty = False
+        place = f"{where}:{number}"
+        yield _job(said, place) if said.startswith("--") else PromptLine(said, place=place)
+    if empty:
+        raise UsageError(f"{where}: has no prompt; write one on each line")
+
+
+_READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "seed": ("seed", int), "steps": ("steps", int),
+    "cfg_scale": ("guidance_scale", float), "guidance-scale": ("guidance_scale", float),
+    "guidance-rescale": ("guidance_rescale", float), "eta": ("eta", float),
+    "sampler_name": ("scheduler", str), "scheduler": ("scheduler", str),
+    "width": ("width", int), "height": ("height", int), "size": ("size", parse_size),
+    "batch_size": ("of_batch", int), "n_iter": ("times", int),
+    "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
+    "denoising_strength": ("strength", float), "strength": ("strength", float),
+}  # fmt: skip
+"""Options of a line, with underscores as A1111's script has them and with hyphens as this command's."""
+_TEXTS: Final = {
+    "prompt": "prompt", "negative_prompt": "negative_prompt", "negative-prompt": "negative_prompt",
+}  # fmt: skip
+
+
+def _job(line: str, place: str) -> PromptLine:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}; put quotes around a text with spaces or apostrophes") from error
+    said: dict[str, Any] = {}
+    while words:
+        word = words.pop(0)
+        name = word.removeprefix("--")
+        if not word.startswith("--"):
+            raise UsageError(
+                f"{place}: {word!r} belongs to no option; a line of options is --prompt TEXT --seed 3 …"
+            )
+        if name not in _TEXTS and name not in _READ:
+            near = difflib.get_close_matches(name, [*_TEXTS, *_READ], n=1)
+            raise UsageError(
+                f"{place}: there is no option --{name} for a line; "
+                + (f"did you mean --{near[0]}?" if near else f"there are: --{', --'.join([*_TEXTS, *_READ])}")
+            )
+        if not words:
+            raise UsageError(f"{place}: --{name} has no value")
+        if name in _TEXTS:
+            texts = [words.pop(0)]
+            while words and not words[0].startswith("--"):
+                texts.append(words.pop(0))
+            said[_TEXTS[name]] = " ".join(texts)
+            continue
+        field_name, read = _READ[name]
+        value = words.pop(0)
+        try:
+            said[field_name] = read(value)
+        except ValueError:
+            raise UsageError(f"{place}: --{name} {value!r} is no number") from None
+    if "prompt" not in said:
+        raise UsageError(f"{place}: has no --prompt")
+    return PromptLine(said.pop("prompt"), _settled(said, place), place)
+
+
+def _settled(said: dict[str, Any], place: str) -> dict[str, Any]:
+    """Put together what takes two options: A1111's sides, and its pictures as so many times a batch."""
+    sides = said.pop("width", None), said.pop("height", None)
+    if (sides[0] is None) != (sides[1] is None):
+        raise UsageError(f"{place}: gives one side alone; give --width and --height")
+    if sides[0] is not None:
+        said["size"] = sides
+    at_once, times = said.pop("of_batch", None), said.pop("times", None)
+    if at_once is not None:
+        said["batch_size"] = at_once
+    if at_once is not None or times is not None:
+        said.setdefault("num_images", (1 if at_once is None else at_once) * (1 if times is None else times))
+    return said

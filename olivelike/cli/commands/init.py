@@ -1,0 +1,35 @@
+"""`olivelike init`: a new project folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if needed.")] = Path(),
+    source: Annotated[
+        str, typer.Option("--source", metavar="SOURCE", help="Hub id or folder of the pipeline.")
+    ] = "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    target: Annotated[
+        str, typer.Option("--target", metavar="TARGET", help="Execution provider that the result is for.")
+    ] = "cpu",
+) -> None:
+    """Begin a project: workflow, plugin with test, store.
+
+    Nothing is overwritten.
+    """
+    from olivelike.cli.stdout import write_error, write_line
+    from olivelike.errors import PluginError
+    from olivelike.workflow.findings import file_label
+    from olivelike.workflow.passes.allowed_plugins import AllowedPlugins
+    from olivelike.workflow.scaffold import create_project
+
+    project = create_project(folder.absolute(), source, target)
+    for path in project.files:
+        write_line(f"wrote {file_label(path)}")
+    try:
+        AllowedPlugins().allow_folders([project.plugins.resolve()])
+    except PluginError as error:  # The project is complete; its first command will ask.
+        write_error(f"note: {error}")
+    write_line(f"next: olivelike plan {file_label(project.workflow)}")

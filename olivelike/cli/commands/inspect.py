@@ -1,0 +1,101 @@
+"""`olivelike inspect`: what an ONNX file holds, what targets make of it, and what is installed to run it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from olivelike.cli import options as shared
+from olivelike.cli import session_options as session
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    targets: Annotated[
+        list[str] | None,
+        typer.Option("--target", metavar="TARGET", help="Ask this target alone; may be repeated."),
+    ] = None,
+    opened: Annotated[
+        str | None,
+        typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", metavar="FILE", help="Open it with this data file in place of its own."),
+    ] = None,
+    custom_operators: session.CustomOperators = None,
+    json: shared.Json = False,
+) -> None:
+    """Say what an ONNX file holds, without reading weights.
+
+    For each target also what it would leave to the CPU, and what the installed runtimes read.
+    """
+    from olivelike._similar_paths import did_you_mean_path
+    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.errors import SessionError, SourceError, UsageError
+    from olivelike.sources.files.file_kinds import no_onnx_model
+
+    if not model.exists():
+        raise SourceError(f"{model}: no such file; {did_you_mean_path(model, 'check its name')}")
+    if model.is_dir():
+        found = sorted(model.glob("*.onnx")) or sorted(model.glob("*/*.onnx"))
+        remedy = f"name the model in it, such as {found[0]}" if found else "`olivelike info` may know it"
+        raise SourceError(f"{model}: this is a folder; {remedy}")
+    if (other := no_onnx_model(model)) is not None:
+        raise SourceError(f"{model}: {other}")
+    from olivelike.graphs.inspect import inspect_model
+    from olivelike.model.targets import find_target
+    from olivelike.runtime.sessions.load_failure import version_problems
+    from olivelike.runtime.sessions.offer import installed_offers
+    from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
+
+    asked = [find_target(name) for name in targets] if targets else None
+    if (weights or custom_operators) and not opened:
+        raise UsageError("--weights and --custom-operators say how --open opens the file; give that, too")
+    operators = tuple(custom_operators or ())
+    settings = (
+        SessionSettings((parse_provider(opened),), custom_operators=operators, weights=weights)
+        if opened
+        else None
+    )
+    inspection = inspect_model(model, asked)
+    offers = {offer: list(version_problems(inspection, offer)) for offer in installed_offers()}
+    failure = None
+    try:
+        seconds = _open(model, settings) if settings else None
+    except SessionError as error:
+        seconds, failure = None, error
+    if json:
+        report: dict[str, Any] = inspection.to_json()
+        report["installed"] = [
+            {**offer.to_json(), "problems": problems} for offer, problems in offers.items()
+        ]
+        if settings:
+            report["open"] = {
+                "provider": settings.provider.name,
+                "seconds": seconds,
+                "error": failure and str(failure),
+            }
+        write_json(report)
+    else:
+        for line in inspection.summary_lines():
+            write_line(line)
+        write_line("installed here")
+        for offer, problems in offers.items():
+            write_line(f"  {offer}")
+            for problem in problems:
+                write_line(f"    {problem}")
+        if settings and seconds is not None:
+            write_line(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    if failure is not None:
+        raise failure
+
+
+def _open(model: Path, settings: Any) -> float:
+    from time import perf_counter
+
+    from olivelike.runtime.sessions.open_session import open_session
+
+    begin = perf_counter()
+    open_session(model, settings)
+    return perf_counter() - begin

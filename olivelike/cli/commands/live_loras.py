@@ -1,0 +1,167 @@
+"""LoRAs for a folder that is optimised already: its initializers change in memory, and no file does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from olivelike.runtime.pictures import UsedFile
+    from olivelike.runtime.prompts import LoraTag
+    from olivelike.sources.adapters import LoraFile
+
+    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+_TEXT_ENCODERS: Final = ("text_encoder", "text_encoder_2")
+
+
+@dataclass(frozen=True, eq=False)
+class LiveLora:
+    """A LoRA on top of what a folder holds."""
+
+    file: LoraFile
+    text_weight: float
+    unet_weight: float
+    used: UsedFile
+    """Its name, hash as A1111 prints it, and weight."""
+
+    def __str__(self) -> str:
+        same = self.text_weight == self.unet_weight
+        weight = f"{self.unet_weight:g}" if same else f"{self.text_weight:g}:{self.unet_weight:g}"
+        return f"{self.used.name} at {weight}"
+
+
+class LiveLoras:
+    """LoRAs by what names them, each file opened once.
+
+    Args:
+        folders: where `<lora:NAME>` is looked for, subfolders included; of two folders the first one counts.
+        allow_pickle: read pickled files too.
+    """
+
+    def __init__(self, folders: Sequence[Path], *, allow_pickle: bool) -> None:
+        self._folders = folders
+        self._allow_pickle = allow_pickle
+        self._opened: dict[Path, tuple[LoraFile, str]] = {}
+
+    def named(self, text: str) -> LiveLora:
+        """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
+
+        Raises:
+            UsageError: if it names no file, or its weight is none.
+            SourceError: if the file is no LoRA.
+        """
+        from olivelike.engine.plan.check_additions import fetch
+        from olivelike.workflow.weight_inputs import parse_lora
+
+        file, _, weight = text.rpartition(":")
+        lora = parse_lora(text, Path.cwd())
+        absent = lora.file.path is not None and not lora.file.path.exists()
+        if absent and file and Path(file).expanduser().is_file():
+            raise UsageError(f"--lora {text}: {weight or 'nothing'} is no weight; write a number such as 0.8")
+        path, _ = fetch(lora.file)
+        return self._open(path, lora.weight, lora.weight)
+
+    def tagged(self, tag: LoraTag) -> LiveLora:
+        """Open what `<lora:NAME:WEIGHT>` in a prompt names.
+
+        Raises:
+            UsageError: if two files of a folder have the name.
+            SourceError: if there is none, or it is no LoRA.
+        """
+        return self._open(self._find(tag), tag.text_weight, tag.unet_weight)
+
+    def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
+        from olivelike.runtime.pictures import UsedFile
+        from olivelike.sources.adapters import open_lora
+        from olivelike.sources.files.file_hashes import hash_file
+        from olivelike.sources.files.pickled import read_pickle_table
+
+        if path not in self._opened:
+            opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
+            hashes = hash_file(opened.path, _data_start(opened.path))
+            self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
+        file, digest = self._opened[path]
+        return LiveLora(file, text_weight, unet_weight, UsedFile(file.path.stem, digest, unet_weight))
+
+    def _find(self, tag: LoraTag) -> Path:
+        from olivelike.sources.adapters.lora_places import SUFFIXES
+
+        # Files are listed and compared, so that no name leads out of the folders.
+        known: set[str] = set()
+        for folder in self._folders:
+            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
+            known |= {path.stem for path in listed}
+            places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
+            found = [path for path in listed if places[path] == tag.name]
+            found = found or [path for path in listed if path.stem == tag.name]
+            if len(found) > 1:
+                raise UsageError(
+                    f"{tag.written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
+                )
+            if found:
+                return found[0]
+        import difflib
+
+        near = difflib.get_close_matches(tag.name, known, n=1)
+        where = ", ".join(str(folder) for folder in self._folders)
+        raise SourceError(
+            f"{tag.written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
+            + (f"did you mean {near[0]}?" if near else "name its folder with --lora-dir")
+        )
+
+
+def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
+    """Return where `<lora:NAME>` is looked for: named folders, then `loras/` here and beside the pipeline's folder.
+
+    Raises:
+        SourceError: if a named one is not there.
+    """
+    for folder in named:
+        if not folder.is_dir():
+            raise SourceError(f"--lora-dir {folder}: no such folder")
+    usual = (Path("loras"), pipeline.resolve().parent / "loras")
+    there = [folder for folder in usual if folder.is_dir()]
+    return list({folder.resolve(): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
+
+
+def merged(loras: Sequence[LiveLora], folder: Path) -> Initializers:
+    """Merge LoRAs into what a folder holds.
+
+    Args:
+        loras: in any order.
+        folder: as `olivelike run` wrote it.
+
+    Returns:
+        Per component, what sessions take in place of the file's.
+
+    Raises:
+        SourceError: if one does not fit.
+    """
+    if not loras:
+        return {}
+    from olivelike.engine.output.swap import swap_loras
+    from olivelike.sources.adapters import WeightedLora
+
+    text, unet = (
+        [WeightedLora(lora.file, weight) for lora, weight in zip(loras, weights, strict=True)]
+        for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
+    )
+    if all(lora.text_weight == lora.unet_weight for lora in loras):
+        return swap_loras(folder, unet)
+    return {**swap_loras(folder, text, only=_TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
+
+
+def _data_start(path: Path) -> int | None:
+    """Return where the tensors of a safetensors file begin; its header's length comes first, in 8 bytes."""
+    if path.suffix != ".safetensors":
+        return None
+    with path.open("rb") as file:
+        return 8 + int.from_bytes(file.read(8), "little")

@@ -1,0 +1,131 @@
+"""`olivelike profile`: where nodes run, and what each operator type takes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from olivelike.cli import options as shared
+from olivelike.cli import session_options as session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from olivelike.measure.profile import NetworkProfile
+
+_SMALLEST = 64
+"""Pixels of a side."""
+
+
+def profile(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False),
+    ],
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            min=1,
+            max=256,
+            help="Pictures at once; the UNet takes twice as many.",
+        ),
+    ] = 1,
+    pixels: Annotated[
+        str | None,
+        typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512."),
+    ] = None,
+    height: Annotated[
+        int | None,
+        typer.Option("--height", metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one."),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option("--width", metavar="PIXELS", min=_SMALLEST, help="Likewise.")
+    ] = None,
+    runs: Annotated[
+        int, typer.Option("--runs", metavar="N", min=1, max=10_000, help="Measured runs of each network.")
+    ] = 3,
+    top: Annotated[
+        int,
+        typer.Option("--top", metavar="N", min=1, help="How many operator types of each network to show."),
+    ] = 10,
+    keep: Annotated[
+        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
+    ] = False,
+    cache_dir: shared.StoreDir = None,
+    json: shared.Json = False,
+    providers: session.Providers = None,
+    provider_options: session.ProviderOptions = None,
+    device: session.Device = None,
+    session_options: session.SessionOptions = None,
+    dimensions: session.Dimensions = None,
+    graph_optimization: session.GraphOptimization = None,
+    threads: session.Threads = None,
+    custom_operators: session.CustomOperators = None,
+) -> None:
+    """Say where nodes run, and what each operator type takes.
+
+    From ONNX Runtime's own profile of a few runs on random inputs.
+    """
+    from olivelike.cli.commands.generate_images import chosen_sides
+    from olivelike.cli.commands.report import add_to_report, last_writer
+    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.errors import UsageError
+    from olivelike.measure.profile import profile_folder
+    from olivelike.measure.report.beside import PROFILE_FILE
+
+    width, height = chosen_sides(pixels, width, height)
+    if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:
+        raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
+    writer = last_writer(model, cache_dir) if keep else None
+    settings = session.session_settings(
+        model,
+        providers,
+        provider_options,
+        device,
+        session_options,
+        None,
+        dimensions,
+        graph_optimization,
+        threads,
+        custom_operators,
+        False,
+        None,
+    )
+    found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
+    if not json:
+        write_line(f"{found.path}, {found.runtime}, {found.runs} runs")
+        for network in found.networks:
+            for line in _lines(network, top):
+                write_line(line)
+    path = add_to_report(*writer, PROFILE_FILE, found.to_json()) if writer is not None else None
+    if json:
+        write_json({**found.to_json(), **({"report": str(path)} if path else {})})
+    elif path:
+        write_line(f"report: {path}")
+
+
+def _lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
+    from olivelike.cli.display.text import count, table
+
+    placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())
+    inputs = ", ".join(f"{name} {shape}" for name, shape in network.inputs.items())
+    yield ""
+    yield f"{network.name}: {network.milliseconds:,.2f} ms a run, nodes on {placed}"
+    yield f"  {inputs}"
+    rows = [
+        (
+            operator.operator,
+            operator.provider,
+            f"{operator.nodes:,}",
+            f"{operator.milliseconds:,.2f}",
+            f"{operator.share:.1%}",
+        )
+        for operator in network.operators[:top]
+    ]
+    for line in table(("operator", "provider", "nodes", "ms", "share"), rows, right={2, 3, 4}):
+        yield f"  {line}"
+    rest = network.operators[top:]
+    if rest:
+        yield f"  {count(len(rest), 'other')}: {sum(operator.share for operator in rest):.1%}"

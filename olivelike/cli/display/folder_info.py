@@ -1,0 +1,246 @@
+"""What `olivelike info` says of a folder: one that olivelike wrote, a pipeline as diffusers has it, or one network."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from olivelike._text import listed
+from olivelike._untrusted import one_line, read_json
+from olivelike.cli.display.text import count, moment, size
+from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
+from olivelike.errors import SourceError
+from olivelike.sources.files.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
+from olivelike.sources.source_files import INDEX_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)
+_SEVERAL = 8
+"""Names of a folder that a message lists."""
+
+
+@dataclass(frozen=True)
+class FolderInfo:
+    """What a folder holds."""
+
+    path: Path
+    kind: str
+    """`output` of olivelike, `pipeline` of diffusers or another tool, or `network`."""
+    title: str
+    components: Mapping[str, str]
+    """What each network is: the passes that made it, or its class."""
+    sizes: Mapping[str, int]
+    """Bytes of each network."""
+    bytes: int
+    """Bytes of all files."""
+    files: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """More to say, in order."""
+    problems: Sequence[str] = ()
+    then: str | None = None
+    """A command that goes on from here."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        parts = {
+            name: {"description": text, "bytes": self.sizes[name]} for name, text in self.components.items()
+        }
+        return {
+            "path": str(self.path),
+            "kind": self.kind,
+            **{title.replace(" ", "_").lower(): value for title, value in self.facts.items()},
+            "components": parts,
+            "bytes": self.bytes,
+            "files": self.files,
+            "problems": list(self.problems),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the findings as lines of text, without what would steer the terminal: a folder may come from anyone."""
+        yield from map(one_line, self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"{self.path}: {self.title}"
+        for title, value in self.facts.items():
+            values = value if isinstance(value, list) else [value]
+            for number, one in enumerate(values):
+                yield f"{'' if number else title:<14}{one}"
+        longest = max(map(len, self.components), default=0)
+        for number, (name, text) in enumerate(self.components.items()):
+            yield f"{'' if number else 'components':<14}{name:<{longest}}  {size(self.sizes[name]):>9}  {text}"
+        yield f"{'size':<14}{size(self.bytes)} in {count(self.files, 'file')}"
+        for problem in self.problems:
+            yield f"{'problem':<14}{problem}"
+        if self.then is not None:
+            yield f"{'next':<14}{self.then}"
+
+
+def describe_folder(path: Path) -> FolderInfo:
+    """Say what a folder holds, from its record and its configs alone.
+
+    Raises:
+        SourceError: if it holds no model, or its record can't be read.
+    """
+    record = OutputRecord.read(path)
+    if record is not None:
+        return _output(path, record)
+    if (path / RECORD_FILE).exists():
+        raise SourceError(f"{path / RECORD_FILE}: can't be read; run the workflow that made it again")
+    if (path / INDEX_NAME).is_file():
+        return _pipeline(path)
+    if (path / "adapter_config.json").is_file():
+        raise SourceError(f"{path}: this is the folder of a LoRA; name the weight file in it")
+    if (path / "config.json").is_file():
+        return _network(path)
+    raise SourceError(f"{path}: this folder holds no model; {_inside(path)}")
+
+
+def _output(path: Path, record: OutputRecord) -> FolderInfo:
+    target = record.target
+    facts: dict[str, Any] = {
+        "workflow": record.workflow,
+        "made of": _origin(record.source),
+        "target": f"{target.get('name')} in {target.get('precision')}",
+        "layout": record.layout,
+    }
+    if "vae" in record.source:
+        facts["vae"] = _origin(record.source["vae"])
+    if record.loras:
+        facts["LoRAs"] = [_lora(entry) for entry in record.loras]
+    if record.embeddings:
+        facts["embeddings"] = [
+            f"{entry.get('token')} ({_origin(entry)})"
+            for entry in record.embeddings
+            if isinstance(entry, dict)
+        ]
+    facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
+    components = {
+        name: ", ".join(step["pass"] for step in entry.get("passes", ()))
+        for name, entry in record.components.items()
+    }
+    sizes = {
+        name: sum(entry["size"] for entry in record.component_files(name).values()) for name in components
+    }
+    complete = {"unet", "vae_decoder"} <= components.keys()
+    return FolderInfo(
+        path,
+        "output",
+        "a pipeline that olivelike wrote",
+        components,
+        sizes,
+        sum(entry["size"] for entry in record.files.values()),
+        len(record.files),
+        facts,
+        tuple(_damages(path, record)),
+        f'olivelike generate {path} "a prompt"' if complete and record.layout == "diffusers" else None,
+    )
+
+
+def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
+    for name, entry in record.files.items():
+        try:
+            found = (path / name).stat().st_size
+        except OSError:
+            yield f"{name} is missing; run the workflow again"
+            continue
+        if found != entry["size"]:
+            yield f"{name} has {found:,} bytes in place of {entry['size']:,}; run the workflow again"
+
+
+def _pipeline(path: Path) -> FolderInfo:
+    index = _json(path / INDEX_NAME)
+    networks: dict[str, str] = {}
+    for name, entry in index.items():
+        described = (
+            isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+        )
+        if described and (path / name).is_dir() and _weights(path / name):
+            networks[name] = f"{entry[1]} ({entry[0]})"
+    exported = any(file.suffix == ".onnx" for name in networks for file in _files(path / name))
+    title = "a pipeline of ONNX networks that olivelike did not write" if exported else "a diffusers pipeline"
+    all_files = list(_files(path))
+    return FolderInfo(
+        path,
+        "pipeline",
+        title,
+        networks,
+        {name: _bytes(list(_files(path / name))) for name in networks},
+        _bytes(all_files),
+        len(all_files),
+        {"class": str(index.get("_class_name", "not said"))},
+        () if networks else ("none of its networks has weights; download it again",),
+        f"olivelike convert {path} -t TARGET -o models/{path.resolve().name}" if networks else None,
+    )
+
+
+def _network(path: Path) -> FolderInfo:
+    config = _json(path / "config.json")
+    architectures = config.get("architectures")
+    listed = architectures[0] if isinstance(architectures, list) and architectures else "unknown class"
+    class_name = str(config.get("_class_name") or listed)
+    all_files = list(_files(path))
+    weights = _weights(path)
+    return FolderInfo(
+        path,
+        "network",
+        "one network of a pipeline",
+        {},
+        {},
+        _bytes(all_files),
+        len(all_files),
+        {"class": class_name, **({"weights": [file.name for file in weights]} if weights else {})},
+        () if weights else ("it has no weight file; download it again",),
+    )
+
+
+def _origin(source: Mapping[str, Any]) -> str:
+    place = source.get("repository") or source.get("name") or source.get("path") or "unknown"
+    commit = f" at {str(source['commit'])[:12]}" if source.get("commit") else ""
+    kind = source.get("kind")
+    return f"{place}{commit}" + (f" ({kind})" if kind else "")
+
+
+def _lora(entry: Mapping[str, Any]) -> str:
+    single = entry.get("weights") or {}
+    more = "".join(f", {value:g} in {name}" for name, value in single.items())
+    return f"{_origin(entry)} at {entry.get('weight', 1):g}{more}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; get the folder again") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: is no JSON object; get the folder again")
+    return content
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (file for file in sorted(path.rglob("*")) if file.is_file())
+
+
+def _weights(path: Path) -> list[Path]:
+    return [file for file in _files(path) if file.name.endswith(_WEIGHTS)]
+
+
+def _bytes(files: Sequence[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _inside(path: Path) -> str:
+    """Return what may have been meant."""
+    folders = [
+        entry.name
+        for entry in sorted(path.iterdir())
+        if entry.is_dir() and any((entry / name).is_file() for name in (RECORD_FILE, INDEX_NAME))
+    ]
+    files = [entry.name for entry in sorted(path.iterdir()) if entry.name.endswith(_WEIGHTS)]
+    found = [*folders, *files]
+    if not found:
+        return "name a weight file, a picture or a pipeline's folder"
+    return f"in it are {listed(found, _SEVERAL)}"

@@ -1,0 +1,161 @@
+"""What a person sees of a run: a line per finished node, bars or a word now and then while nodes run, and a summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from olivelike.cli import receipt
+from olivelike.cli.display.text import count, duration, expected, roughly, size, usually
+from olivelike.cli.stdout import write_error, write_line
+from olivelike.workflow.findings import file_label
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from olivelike.cli.display.bars import Bars
+    from olivelike.engine import RunResult
+    from olivelike.engine.execute.events import Event
+
+
+_LONG = 10.0
+"""Seconds from which on a node is announced where there is no terminal."""
+_PAUSE = 30.0
+"""Seconds, at least, between two words about a node that runs."""
+
+
+class RunDisplay:
+    """A listener that writes lines to standard output, with bars under them on a terminal."""
+
+    def __init__(self, *, live: bool, fail_fast: bool = False) -> None:
+        """Set up; with `fail_fast` an error comes right behind the line of the node that failed, and is told once."""
+        self._live, self._fail_fast = live, fail_fast
+        self._bars: Bars | None = None
+        self._workflow = ""
+        self._nodes: list[str] = []
+        self._ended: set[str] = set()
+        self._expected: dict[str, float | None] = {}
+        self._next: dict[str, float] = {}
+        """When to say again that a node runs, in seconds since it began."""
+        self._early: list[tuple[str, str]] | None = []
+        """Lines that wait for the first, which says how much is to be done."""
+        self._counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        self._counts[event.name] += 1
+        data = event.data
+        match event.name:
+            case "run_started":
+                self._workflow, self._nodes = data["workflow"], data["node_ids"]
+            case "run_progress":
+                self._progress(data)
+            case "warning":
+                write_error(f"warning: {data['message']}")
+            case "node_waiting":
+                write_line(f"{data['node']} waits: {data['reason']}")
+            case "node_started":
+                self._start(data)
+            case "node_progress" if self._bars is not None:
+                self._bars.update(data["node"], data["done"], data["total"])
+            case "node_running" if not self._live:
+                self._tell(data["node"], data["seconds"])
+            case "node_hit" | "node_skipped":
+                self._ended.add(data["node"])
+            case "node_finished" | "node_failed":
+                self._end(data)
+            case "run_finished" if data["report"] is not None:
+                self._show_report(data["report"])
+
+    def summarise(self, result: RunResult) -> None:
+        """Write the last line of a run that succeeded."""
+        if self._bars is not None:
+            self._bars.stop()
+        outputs = " and ".join(file_label(path) for path in result.outputs)
+        nodes, took = count(result.nodes, "node"), duration(result.seconds)
+        stored = f"{result.hits} of {nodes} stored"
+        if result.executed:
+            ran = f"{result.executed} of {nodes} ran in {took}"
+            if result.hits:
+                ran += f", {result.hits} {'was' if result.hits == 1 else 'were'} stored"
+            wrote = f"; wrote {outputs}" if outputs else ""
+            write_line(f"{self._workflow}: {ran}, peak memory {size(result.peak_memory_bytes)}{wrote}")
+        elif self._counts["output_published"]:
+            write_line(f"{self._workflow}: no node ran, {outputs} was brought up to date ({stored}, {took})")
+        else:
+            state = f", {outputs} {'is' if len(result.outputs) == 1 else 'are'} up to date" if outputs else ""
+            told = f"{self._workflow}: nothing to do{state} ({stored}"
+            write_line(f"{told}, {took})")
+            if not self._counts["warning"]:
+                receipt.note_answer(told)
+
+    def _show_report(self, path: str) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+        write_line(f"report: {file_label(Path(path))}")
+
+    def _progress(self, data: dict[str, Any]) -> None:
+        if self._counts["run_progress"] == 1:
+            early, self._early = self._early, None
+            left = expected(data["seconds_left"], data["unknown_nodes"])
+            rest = data["total"] - data["done"]
+            write_line(
+                f"{self._workflow}: {rest} of {count(data['total'], 'node')} to run, {data['done']} stored; {left}"
+            )
+            for line in early or ():
+                self._row(*line)
+        if self._bars is not None:
+            self._bars.run(**data)
+
+    def _start(self, data: dict[str, Any]) -> None:
+        node, usual = data["node"], data["expected_seconds"]
+        if self._live:
+            if self._bars is None:
+                from olivelike.cli.display.bars import Bars
+
+                self._bars = Bars(self._workflow)
+            self._bars.start(node, usual)
+            return
+        self._expected[node], self._next[node] = usual, _LONG
+        if usual is not None and usual >= _LONG:
+            self._next[node] = _PAUSE
+            line = node, f"begins, {roughly(usual)}"
+            if self._early is None:
+                self._row(*line)
+            else:
+                self._early.append(line)
+
+    def _tell(self, node: str, seconds: float) -> None:
+        if seconds >= self._next[node]:
+            self._next[node] = seconds + max(_PAUSE, seconds / 3)
+            usual = self._expected[node]
+            self._row(node, f"{seconds:.0f} s so far{'' if usual is None else f', usually {usually(usual)}'}")
+
+    def _end(self, data: dict[str, Any]) -> None:
+        node = data["node"]
+        self._ended.add(node)
+        if self._bars is not None:
+            self._bars.end(node)
+        if "error" in data:
+            first = data["error"].partition("\n")[0]
+            self._row(node, "failed" if self._fail_fast else f"failed: {first}")
+        else:
+            # What is measured is the process, which may have kept what earlier nodes needed.
+            memory = size(data["peak_memory_bytes"])
+            self._row(node, f"{duration(data['seconds']):>11}  worker {memory:>8}")
+
+    def _row(self, node: str, text: str) -> None:
+        """Write a line about a node, behind how many nodes have ended."""
+        total = len(self._nodes)
+        width = max(map(len, self._nodes), default=0)
+        write_line(f"{len(self._ended):>{len(str(total))}} of {total}  {node:<{width}}  {text}")

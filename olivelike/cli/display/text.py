@@ -1,0 +1,87 @@
+"""How numbers and tables look on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from olivelike._text import count, duration, roughly, size
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Collection, Sequence
+
+__all__ = [
+    "count",
+    "duration",
+    "expected",
+    "fitted",
+    "moment",
+    "roughly",
+    "size",
+    "table",
+    "terminal_width",
+    "usually",
+]
+
+_SHORT = 10.0
+"""Seconds below which a time is shown as it was."""
+
+
+def expected(seconds: float | None, unknown: int) -> str:
+    """Return how long nodes will take, in words.
+
+    Args:
+        seconds: Estimated wall time of those whose time is known; `None` if there are none.
+        unknown: How many there are whose time nothing tells.
+    """
+    if seconds is None:
+        return "time unknown: nothing like it has run here"
+    more = f" and {count(unknown, 'node')} of unknown time" if unknown else ""
+    return f"{roughly(seconds)}{more}"
+
+
+def usually(seconds: float) -> str:
+    """Return how long a node took before, as exact as it is of use."""
+    return duration(seconds) if seconds < _SHORT else roughly(seconds)
+
+
+def moment(when: dt.datetime) -> str:
+    """Return a time to the minute, as clocks here show it."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that is written to; `None` if it is none."""
+    if not sys.stdout.isatty():
+        return None
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def fitted(line: str) -> str:
+    """Return a line as a terminal shows it best: continued with an indent where it is too long; unchanged elsewhere."""
+    width = terminal_width()
+    if width is None:
+        return line
+    import textwrap
+
+    parts = textwrap.wrap(
+        line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(parts)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Return the lines of a table; the columns whose positions are in `right` are flush right."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return ["  ".join(_cells(line, widths, right)).rstrip() for line in lines]
+
+
+def _cells(line: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    return [
+        cell.rjust(width) if column in right else cell.ljust(width)
+        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+    ]

@@ -1,0 +1,68 @@
+"""Measuring resident memory while workers run."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from olivelike.engine.execute.pool import Pool
+
+_INTERVAL = 0.1
+
+
+class MemoryWatch:
+    """Samples resident memory of this process and its workers, in a thread."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._peaks: dict[int, int] = {}
+        self._stopped = threading.Event()
+        self.peak = 0
+        """Highest sum over all processes, in bytes."""
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        self._stopped.set()
+        self._thread.join()
+
+    def begin(self, pid: int) -> None:
+        """Start the peak of one worker anew."""
+        self._peaks[pid] = resident(pid)
+
+    def peak_of(self, pid: int) -> int:
+        """Return a worker's peak since `begin`, in bytes."""
+        return max(self._peaks.get(pid, 0), resident(pid))
+
+    def _watch(self) -> None:
+        import os
+
+        while not self._stopped.wait(_INTERVAL):
+            total = resident(os.getpid())
+            for worker in self._pool.workers:
+                size = resident(worker.pid)
+                self._peaks[worker.pid] = max(self._peaks.get(worker.pid, 0), size)
+                total += size
+            self.peak = max(self.peak, total)
+
+
+def resident(pid: int) -> int:
+    """Return a process's resident memory in bytes; 0 if it is gone."""
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def default_limit() -> int:
+    """Return the default memory budget: four fifths of what is free now, in bytes."""
+    import psutil
+
+    return int(psutil.virtual_memory().available) * 4 // 5

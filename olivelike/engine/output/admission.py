@@ -1,0 +1,190 @@
+"""What is asked of output folders before a run: to be ours, to hold this pipeline, and to lie apart from its inputs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.engine.output.output_files import explained, is_plain
+from olivelike.engine.output.output_record import OutputRecord
+from olivelike.engine.output.pipeline_files import INDEX_FILE
+from olivelike.engine.output.publication import Existing, check_is_ours, check_places, resolved
+from olivelike.engine.output.state import is_right
+from olivelike.engine.plan import PIPELINE
+from olivelike.errors import SourceError, UsageError
+from olivelike.graphs.interface import LAYOUTS, TOKENIZERS
+from olivelike.workflow.passes.text_paths import exists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from olivelike.engine.plan import Additions, Node
+    from olivelike.engine.preparation import Prepared
+    from olivelike.sources import PipelineSource
+    from olivelike.store import Store
+    from olivelike.workflow import LoadedWorkflow, Output
+
+_HINTS = "pipeline"
+_MODEL_FILES = {"model_file": "model.onnx", "data_file": "weights.pb"}
+
+
+def check_apart(
+    outputs: Iterable[Output],
+    loaded: LoadedWorkflow,
+    source: PipelineSource,
+    additions: Additions,
+    store: Store,
+) -> None:
+    """Refuse outputs that meet what a run reads, or each other, through whatever links and spellings.
+
+    Raises:
+        UsageError: naming both.
+        SourceError: if a file of the source has a name that leads elsewhere.
+    """
+    for name in source.extras:
+        if not is_plain(name):
+            raise SourceError(
+                f"the source has a file {ascii(name)[1:-1]}, as its {INDEX_FILE} says, whose name can't be one in "
+                "an output folder; rename it, or drop it from there"
+            )
+    inputs = list(_inputs(loaded, source, additions))
+    seen: list[Output] = []
+    for output in outputs:
+        for what, path in inputs:
+            if _meet(path, output.path):
+                raise UsageError(
+                    f"output {output.path} overlaps the {what} {path}: a run would replace what it reads; choose "
+                    "another folder with --output"
+                )
+        if _is_inside(resolved(output.path), resolved(store.root)):
+            raise UsageError(
+                f"output {output.path} lies in the store {store.root}, which removes what it does not need; choose "
+                "another folder with --output"
+            )
+        for other in seen:
+            if _meet(other.path, output.path):
+                raise UsageError(
+                    f"the outputs {other.path} and {output.path} overlap; give each a folder of its own"
+                )
+        seen.append(output)
+
+
+def _inputs(
+    loaded: LoadedWorkflow, source: PipelineSource, additions: Additions
+) -> Iterator[tuple[str, Path]]:
+    """Yield what a run reads, each with a word for it."""
+    workflow = loaded.workflow
+    for what, given in (("source", workflow.source), ("VAE", workflow.vae)):
+        if given is not None and given.path is not None:
+            yield what, given.path
+    files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}
+    graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
+    # Each by itself, since any may be a link.
+    yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
+    yield from (("LoRA", opened.file.path) for opened in additions.loras)
+    yield from (("embedding", opened.path) for opened in additions.embeddings)
+
+
+def _meet(one: Path, other: Path) -> bool:
+    one, other = resolved(one), resolved(other)
+    return _is_inside(one, other) or _is_inside(other, one)
+
+
+def _is_inside(inner: Path, outer: Path) -> bool:
+    """Tell whether a path is another or lies below it, however file systems spell them."""
+    if inner.is_relative_to(outer):
+        return True
+    if not exists(outer):
+        return False
+    return any(exists(path) and path.samefile(outer) for path in (inner, *inner.parents))
+
+
+def check_output(prepared: Prepared, output: Output) -> None:
+    """Refuse a folder that is not ours, holds another pipeline, or one for another client of which a part is made.
+
+    Raises:
+        UsageError: with what is in it, and the remedy.
+    """
+    check_is_ours(output.path)
+    before = OutputRecord.read(output.path)
+    if before is None:
+        return
+    if prepared.options.only and before.layout != output.layout:
+        raise UsageError(
+            f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
+        )
+    others = None if prepared.options.overwrite else other_sources(prepared, output, before)
+    if others is not None:
+        target = before.target.get("name", "an unknown target")
+        raise UsageError(
+            f"output {output.path} holds another pipeline, made from {others[0]} for {target} by the workflow "
+            f"{before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace it with "
+            f"one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
+        )
+
+
+def other_sources(prepared: Prepared, output: Output, before: OutputRecord) -> tuple[str, str] | None:
+    """Return the source that an output was made from and this run's, `None` if they are one.
+
+    They are told apart by what they are called, and, where this store made the output, by where they are.
+    """
+    origin = prepared.source.origin
+    known = prepared.store.recall_json(_HINTS, str(resolved(output.path)))
+    place = origin.get("path")
+    if place is not None and isinstance(known, str) and known != place and exists(Path(known)):
+        return known, str(place)
+    was, now = _name(before.source), _name(origin)
+    return None if was == now else (was, now)
+
+
+def remember_pipeline(prepared: Prepared, output: Output) -> None:
+    """Note which source an output was just made from."""
+    place = prepared.source.origin.get("path")
+    prepared.store.remember_json(_HINTS, str(resolved(output.path)), place)
+
+
+def _name(origin: Mapping[str, Any]) -> str:
+    """Return what a source is called in origins and records: its own name, or that of its repository."""
+    if "path" in origin:
+        return Path(origin["path"]).name
+    return str(origin.get("name") or origin.get("repository") or "an unknown source")
+
+
+def existing_files(prepared: Prepared, output: Output, before: OutputRecord | None) -> Existing:
+    """Return what lies in an output; files that the store has seen unchanged are not read again."""
+    is_current = partial(_is_current, output.path, prepared.store)
+    return Existing(resolved(output.path), before.files if before is not None else {}, is_current)
+
+
+def _is_current(folder: Path, store: Store, relative: str, facts: Mapping[str, Any]) -> bool:
+    return is_right(folder / relative, facts, store)
+
+
+def check_room(prepared: Prepared, output: Output) -> None:
+    """Refuse, before anything is made, to put files where somebody else's lie.
+
+    Raises:
+        UsageError: naming the files.
+    """
+    if not output.path.is_dir():
+        return
+    with explained(output.path):
+        existing = existing_files(prepared, output, OutputRecord.read(output.path))
+        check_places(existing, _expected(prepared, output), {}, overwrite=prepared.options.overwrite)
+
+
+def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
+    """Yield the files that a run is going to write, as far as they are known before it."""
+    for node in prepared.nodes:
+        if node.output == output:
+            yield from (f"{node.component}/{name}" for name in _file_names(node))
+    if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
+        yield from prepared.source.extras
+        yield INDEX_FILE
+
+
+def _file_names(node: Node) -> Iterator[str]:
+    yield from (_MODEL_FILES | node.file_names).values()
+    if node.component not in TOKENIZERS:
+        yield "config.json"

@@ -1,0 +1,231 @@
+"""Assembling an output: staged components, the files beside them, the record, and publication."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from olivelike.digest import digest_bytes
+from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
+from olivelike.engine.output.output_files import write_file
+from olivelike.engine.output.output_record import OutputRecord
+from olivelike.engine.output.pipeline_files import INDEX_FILE, component_config, index, to_json
+from olivelike.engine.output.publication import discard_staging, publish, staging_folder
+from olivelike.engine.output.state import is_current, remember
+from olivelike.engine.plan import PIPELINE
+from olivelike.errors import DamagedError
+from olivelike.graphs.interface import LAYOUTS, TOKENIZERS
+from olivelike.model import Architecture
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from olivelike.engine.execute.executor import Execution
+    from olivelike.engine.plan import Node, OpenedEmbedding, OpenedLora, Resolver
+    from olivelike.engine.preparation import Prepared
+    from olivelike.store import Store
+    from olivelike.workflow import Output
+
+
+class Stagings:
+    """The staging folders of one run; made when something is to be written."""
+
+    def __init__(self, prepared: Prepared, outputs: Sequence[Output]) -> None:
+        self._nodes = [node for node in prepared.nodes if node.output is not None]
+        self._outputs = outputs
+        self.roots: dict[Path, Path] = {}
+        self.folders: dict[str, Path] = {}
+        """Folder that each `materialize` node writes into, by node id."""
+
+    def renew(self) -> None:
+        """Make empty staging folders, in place of those that there were."""
+        self.discard()
+        self.roots = {output.path: staging_folder(output.path) for output in self._outputs}
+        for node in self._nodes:
+            if node.output is not None and node.output.path in self.roots:
+                self.folders[node.id] = self.roots[node.output.path] / node.component
+                self.folders[node.id].mkdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the staging folders that were not published."""
+        for root in self.roots.values():
+            discard_staging(root)
+
+
+def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
+    """Tell whether the files beside the networks are as they should be, and the record's target with them.
+
+    Args:
+        prepared: The workflow.
+        assets: Digest of the table that the node `pipeline.assets` made.
+        output: The output folder.
+    """
+    record = OutputRecord.read(output.path)
+    if record is None or record.target != prepared.workflow.workflow.target.choice():
+        return False
+    if other_sources(prepared, output, record) is not None:
+        return False
+    wanted = _assets(prepared, assets, record.components, output)
+    if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
+        return False
+    components = {node.component for node in prepared.nodes if node.output == output}
+    if not prepared.options.only and record.components.keys() - components:
+        return False
+    return is_current(output.path, record, wanted, prepared.store)
+
+
+def publish_output(
+    prepared: Prepared, resolver: Resolver, execution: Execution, output: Output, stagings: Stagings
+) -> list[str] | None:
+    """Publish one output: the components that were materialised, and what belongs beside them.
+
+    Returns:
+        Files that the output no longer has, left alone since they were changed; `None` if it already held all.
+
+    Raises:
+        UsageError: when somebody else's file is in the way; the output is as it was.
+        StoreError: when the disk is full or read-only; the output is as it was.
+    """
+    before = OutputRecord.read(output.path)
+    staging = stagings.roots[output.path]
+    components: dict[str, dict[str, Any]] = {}
+    files: dict[str, dict[str, Any]] = {}
+    if before is not None and prepared.options.only:
+        components, files = dict(before.components), dict(before.files)
+    written: dict[str, str] = {}
+    for node in prepared.nodes:
+        if node.output != output:
+            continue
+        result = execution.results[node.id]
+        if result.status == "hit":
+            assert before is not None
+            components[node.component] = before.components[node.component]
+            files |= before.component_files(node.component)
+            continue
+        made = {"node": node.id, "key": result.key}
+        facets = resolver.facets(node) or {}
+        config = _config(prepared, node.component, facets.get("architecture"))
+        sizes = dict(result.facts["files"])
+        if config is not None:
+            write_file(staging / node.component / "config.json", config)
+            sizes["config.json"] = _facts(config)
+        for name, facts in sizes.items():
+            files[f"{node.component}/{name}"] = {**facts, "from": made}
+            written[f"{node.component}/{name}"] = facts["sha256"]
+        components[node.component] = {
+            "key": result.key,
+            "facets": facets,
+            "passes": _passes(node, prepared.nodes),
+            **{name: result.facts[name] for name in ("derivations", "saturated", "flushed")},
+        }
+    assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
+    for path, data in _assets(prepared, assets, components, output).items():
+        facts = _facts(data)
+        files[path] = {
+            **facts,
+            "from": {"source": path} if path in prepared.source.extras else {"made": "olivelike"},
+        }
+        unchanged = before is not None and before.files.get(path, {}).get("sha256") == facts["sha256"]
+        if before is not None and unchanged and is_current(output.path, before, [path], prepared.store):
+            continue
+        write_file(staging / path, data)
+        written[path] = facts["sha256"]
+    workflow = prepared.workflow.workflow
+    target = workflow.target.choice()
+    same = before is not None and before.files.keys() == files.keys() and before.target == target
+    if before is not None and same and not written and other_sources(prepared, output, before) is None:
+        return None
+    record = OutputRecord(
+        workflow.name,
+        target,
+        published_origin(prepared.source.origin),
+        components,
+        files,
+        [_lora(opened, resolver) for opened in prepared.additions.loras],
+        [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
+        output.layout,
+    )
+    existing = existing_files(prepared, output, before)
+    kept = publish(
+        staging, output.path, record, before, existing.is_current, overwrite=prepared.options.overwrite
+    )
+    for path, sha256 in written.items():
+        remember(output.path / path, prepared.store, sha256)
+    remember_pipeline(prepared, output)
+    return kept
+
+
+def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:
+    """Return a component's `config.json`; that of a graph that someone else exported is taken as it is."""
+    if component in TOKENIZERS:
+        return None
+    if architecture is not None:
+        return component_config(Architecture.from_bytes(_stored(prepared.store, architecture)))
+    config = prepared.source.checkpoint(component).config
+    return to_json(config) if config else None
+
+
+def published_origin(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an origin for other people's eyes: the name of a file or folder in place of its path."""
+    told: dict[str, Any] = {
+        key: published_origin(value) if key == "vae" else value
+        for key, value in origin.items()
+        if key != "path"
+    }
+    return {"name": Path(origin["path"]).name, **told} if "path" in origin else told
+
+
+def _lora(opened: OpenedLora, resolver: Resolver) -> dict[str, Any]:
+    lora = opened.lora
+    return {
+        **published_origin(opened.origin),
+        "sha256": resolver.file_digest(opened.file.path),
+        "weight": lora.weight,
+        "weights": dict(lora.weights),
+        "adapter": lora.adapter,
+    }
+
+
+def _embedding(opened: OpenedEmbedding, resolver: Resolver) -> dict[str, Any]:
+    sha256 = resolver.file_digest(opened.path)
+    vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
+    return {**published_origin(opened.origin), "sha256": sha256, "token": opened.token, "vectors": vectors}
+
+
+def _assets(prepared: Prepared, digest: str, components: dict[str, Any], output: Output) -> dict[str, bytes]:
+    """Return what belongs beside the networks; a layout that is no pipeline has nothing there."""
+    layout = LAYOUTS[output.layout]
+    if not layout.is_pipeline:
+        return {}
+    table = json.loads(_stored(prepared.store, digest))
+    files = {relative: _stored(prepared.store, content) for relative, content in table.items()}
+    files[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
+    return files
+
+
+def _facts(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": digest_bytes(data)}
+
+
+def _stored(store: Store, digest: str) -> bytes:
+    data = store.read_bytes(digest)
+    if data is None:
+        raise DamagedError(f"object {digest[:12]} was lost or damaged; run again to remake it")
+    return data
+
+
+def _passes(node: Node, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    by_id = {other.id: other for other in nodes}
+    chain: list[dict[str, Any]] = []
+    parent = by_id[node.parent or ""]
+    while parent.step is not None:
+        chain.append({"pass": parent.name, "options": parent.step.instance.model_dump(mode="json")})
+        parent = by_id[parent.parent or ""]
+    return chain[::-1]

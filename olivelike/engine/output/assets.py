@@ -1,0 +1,186 @@
+"""The files beside the networks: tokenizers, scheduler, feature extractor, as today's libraries write them.
+
+Whatever generation of the libraries a source was saved with, its outputs are the same. Runs in a worker, since
+the scheduler's defaults are those of its class in diffusers, and transformers writes CLIP's tokenizers.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.engine.output.clip_vocabulary import clip_vocabulary
+from olivelike.engine.output.pipeline_files import current_name, to_json
+from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
+_LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
+_CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
+
+
+def normalise_assets(
+    index: Mapping[str, Any],
+    files: Mapping[str, Path],
+    added: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, bytes]:
+    """Return the content of every file that goes beside the networks, by relative path.
+
+    Each tokenizer gets `vocab.json` and `merges.txt`, which clients without Python read.
+
+    Args:
+        index: The source's `model_index.json`.
+        files: Relative path → file of what is no network in the source.
+        added: By folder of a tokenizer, the `tokens` that it gets, and the number that the `first` of them has.
+
+    Raises:
+        SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, or tokens
+            can't be added to it.
+    """
+    added = added or {}
+    if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
+        raise SourceError(
+            f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them"
+        )
+    contents = {relative: path.read_bytes() for relative, path in files.items()}
+    for relative, data in contents.items():
+        folder, _, name = relative.partition("/")
+        if name == "scheduler_config.json":
+            contents[relative] = to_json(_scheduler(_parse(relative, data), index.get(folder)))
+        elif name == "preprocessor_config.json":
+            contents[relative] = to_json(_image_processor(_parse(relative, data)))
+    for folder in sorted({relative.partition("/")[0] for relative in contents}):
+        if folder.startswith("tokenizer"):
+            contents |= _vocabulary(folder, contents)
+            entry = index.get(folder)
+            if isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
+                whole = _saved_today(folder, contents, added.get(folder))
+                contents = {
+                    name: data for name, data in contents.items() if not name.startswith(f"{folder}/")
+                }
+                contents |= whole | _vocabulary(folder, whole)
+            elif folder in added:
+                raise SourceError(
+                    f"the source's {folder} is no CLIP tokenizer, so `embeddings:` can't add tokens to it"
+                )
+    return dict(sorted(contents.items()))
+
+
+def _scheduler(config: dict[str, Any], entry: Any) -> dict[str, Any]:
+    """Fill in the defaults of the scheduler's class."""
+    import diffusers
+
+    scheduler = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
+    if scheduler is None:
+        return config
+    filled: dict[str, Any] = json.loads(scheduler.from_config(config).to_json_string())
+    return filled
+
+
+def _image_processor(config: dict[str, Any]) -> dict[str, Any]:
+    """Name the class as transformers does now; it reads the older key in the same way."""
+    old = config.pop("feature_extractor_type", None)
+    if old is not None:
+        config.setdefault("image_processor_type", current_name(old))
+    return dict(sorted(config.items()))
+
+
+def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return what a byte-pair tokenizer lacks of `vocab.json` and `merges.txt`."""
+    names = f"{folder}/vocab.json", f"{folder}/merges.txt"
+    if all(name in contents for name in names):
+        return {}
+    whole = contents.get(f"{folder}/tokenizer.json")
+    if whole is None and names[1] in contents:
+        # A single-file checkpoint brings no tokenizer; the package holds the merges of CLIP's.
+        vocabulary = clip_vocabulary(contents[names[1]], f"the source's {names[1]}")
+        return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode()}
+    if whole is None:
+        raise SourceError(f"the source's {folder} has neither vocab.json with merges.txt nor tokenizer.json")
+    try:
+        model = json.loads(whole)["model"]
+        vocabulary, merges = model["vocab"], model["merges"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceError(
+            f"the source's {folder}/tokenizer.json is no byte-pair tokenizer: {error!r}"
+        ) from error
+    pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    lines = "\n".join(["#version: 0.2", *pairs]) + "\n"
+    return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
+
+
+def _saved_today(
+    folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None
+) -> dict[str, bytes]:
+    """Return the files of a CLIP tokenizer as the installed transformers saves it, `tokenizer.json` among them."""
+    from transformers import CLIPTokenizer
+
+    _check_merges(folder, contents)
+    with tempfile.TemporaryDirectory() as scratch:
+        old, new = Path(scratch, "old"), Path(scratch, "new")
+        old.mkdir()
+        for relative, data in contents.items():
+            if relative.startswith(f"{folder}/"):
+                (old / relative.rpartition("/")[2]).write_bytes(data)
+        try:
+            tokenizer = CLIPTokenizer.from_pretrained(old, local_files_only=True)
+            extra = _add_tokens(folder, tokenizer, added) if added else {}
+            tokenizer.save_pretrained(new)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise SourceError(
+                f"the source's {folder} can't be loaded as a tokenizer: {error!r}; fetch its files again"
+            ) from error
+        saved = {f"{folder}/{path.name}": path.read_bytes() for path in new.iterdir()}
+    name = f"{folder}/tokenizer_config.json"
+    # How it was loaded just now is no property of the tokenizer.
+    config = {key: value for key, value in _parse(name, saved[name]).items() if key not in _LOADING_KEYS}
+    # Clients from before transformers 5 look for the special tokens in a file of their own.
+    special = {key: value for key, value in sorted(config.items()) if key in _SPECIAL_TOKENS}
+    return saved | extra | {name: to_json(config), f"{folder}/special_tokens_map.json": to_json(special)}
+
+
+def _add_tokens(folder: str, tokenizer: Any, added: Mapping[str, Any]) -> dict[str, bytes]:
+    """Give a tokenizer the tokens of textual inversions; return the file that clients of today's do not need."""
+    tokens, first = list(added["tokens"]), added["first"]
+    vocabulary = tokenizer.get_vocab()
+    if known := [token for token in tokens if token in vocabulary]:
+        raise SourceError(
+            f"the source's {folder} has the token {known[0]!r} already; give the embedding another `token:`"
+        )
+    if len(tokenizer) != first:
+        raise SourceError(
+            f"the source's {folder} has {len(tokenizer)} tokens and its text encoder {first} vectors, so no more "
+            "can be added; get both from the same source"
+        )
+    tokenizer.add_tokens(tokens)
+    # transformers before 5 kept what was added in a file of its own, and other clients look for it there.
+    return {f"{folder}/added_tokens.json": to_json({token: first + i for i, token in enumerate(tokens)})}
+
+
+def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:
+    """Find a file that was cut off: the tokenizers library raises no error of its own that could be caught."""
+    vocabulary = _parse(f"{folder}/vocab.json", contents[f"{folder}/vocab.json"])
+    lines = contents[f"{folder}/merges.txt"].decode(errors="replace").split("\n")
+    for line in (line.rstrip("\r") for line in lines):
+        pieces = line.split(" ")
+        if line.startswith("#version") or not line:
+            continue
+        if len(pieces) != 2 or not {*pieces, "".join(pieces)} <= vocabulary.keys():
+            raise SourceError(
+                f"the source's {folder}/merges.txt does not fit its vocab.json at {line!r}; fetch both files again"
+            )
+
+
+def _parse(relative: str, data: bytes) -> dict[str, Any]:
+    try:
+        config = json.loads(data)
+    except ValueError as error:
+        raise SourceError(f"the source's {relative} is no JSON: {error}; fetch the file again") from error
+    if not isinstance(config, dict):
+        raise SourceError(f"the source's {relative} is no JSON object; fetch the file again")
+    return config

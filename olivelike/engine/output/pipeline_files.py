@@ -1,0 +1,84 @@
+"""The index of a pipeline folder and the configs of its networks, as diffusers' and optimum's clients read them."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from olivelike.graphs.interface import Layout
+    from olivelike.model import Architecture
+
+INDEX_FILE = "model_index.json"
+
+_PIPELINES = {
+    "StableDiffusionPipeline": "OnnxStableDiffusionPipeline",
+    "StableDiffusionImg2ImgPipeline": "OnnxStableDiffusionImg2ImgPipeline",
+    "StableDiffusionInpaintPipeline": "OnnxStableDiffusionInpaintPipeline",
+    "StableDiffusionXLPipeline": "ORTStableDiffusionXLPipeline",
+}
+"""ONNX pipeline class for each torch one; diffusers has none for SDXL, optimum has each with the prefix `ORT`."""
+
+_NETWORKS = frozenset(
+    {"vae", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "unet", "safety_checker"}
+)
+
+
+_SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
+"""What SDXL's pipelines are told about their prompts."""
+
+
+def index(
+    source_index: Mapping[str, Any], components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]
+) -> bytes:
+    """Return `model_index.json` of an output with these components, as the client of `layout` reads it."""
+    content: dict[str, Any] = {
+        "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
+        "_diffusers_version": version("diffusers"),
+    }
+    networks = [name for name in components if name not in TOKENIZERS]
+    content |= {
+        name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks
+    }
+    for name, entry in source_index.items():
+        if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
+            content[name] = [entry[0], current_name(entry[1])]
+    content |= {name: source_index[name] for name in _SWITCHES if isinstance(source_index.get(name), bool)}
+    # The ONNX pipelines want to be told that there is no safety checker.
+    content.setdefault("safety_checker", [None, None])
+    content["requires_safety_checker"] = "safety_checker" in networks
+    return to_json(dict(sorted(content.items())))
+
+
+def _pipeline_class(class_name: str, layout: Layout) -> str:
+    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT")
+    if torch_name not in _PIPELINES:
+        return class_name
+    return _PIPELINES[torch_name] if layout.pipeline_prefix == "Onnx" else f"ORT{torch_name}"
+
+
+def current_name(class_name: str) -> str:
+    """Return today's name of an image processor class; transformers renamed them and dropped the old names."""
+    return class_name.replace("FeatureExtractor", "ImageProcessor")
+
+
+def component_config(architecture: Architecture) -> bytes:
+    """Return the `config.json` of a component, as its library writes it."""
+    config: dict[str, Any] = dict(architecture.config)
+    if architecture.library == "diffusers":
+        config["_class_name"] = architecture.class_name
+        config["_diffusers_version"] = version("diffusers")
+    else:
+        config["architectures"] = [architecture.class_name]
+        config["transformers_version"] = version("transformers")
+    return to_json(dict(sorted(config.items())))
+
+
+def to_json(content: Mapping[str, Any]) -> bytes:
+    """Serialise a config as the libraries do: indented, in its order."""
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,196 @@
+"""Merging LoRAs into an output that is on disk, without writing a file: the changed initializers, ready to be fed.
+
+The record of the output says how each initializer was derived from parameters. Where that only moves values (packing,
+transposing, casting), the parameters can be read back from the initializers; the merge then is the same as in a run,
+and the changed values go where they came from.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from olivelike._untrusted import read_json
+from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.output_record import OutputRecord
+from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from olivelike.engine.output.derivation import Evaluator, Expression
+    from olivelike.sources.adapters import LoraFile, WeightedLora
+
+    Array = np.ndarray[Any, Any]
+
+
+def swap_loras(
+    folder: Path, loras: Sequence[WeightedLora], *, only: Collection[str] = ()
+) -> dict[str, dict[str, Array]]:
+    """Return what an output's initializers become when LoRAs are merged on top of it.
+
+    The base is what the folder holds: in half precision, its parameters are those of the checkpoint rounded to float16,
+    and LoRAs that a run has merged already stay merged.
+
+    Args:
+        folder: An output folder, as a run left it.
+        loras: LoRA files with their weights; 0 changes nothing.
+        only: Components to change; by default all that the LoRAs have keys for.
+
+    Returns:
+        Per component, the changed initializers by name, in the dtype and shape that `model.onnx` has them. A session
+        takes them by `SessionOptions.add_external_initializers`, which copies nothing.
+
+    Raises:
+        SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
+            derived by arithmetic that can't be undone.
+    """
+    record = OutputRecord.read(folder)
+    if record is None:
+        raise SourceError(
+            f"{folder}: has no readable olivelike.json; name a folder that `olivelike run` wrote"
+        )
+    wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
+    wanted &= set(only) or wanted
+    for weighted in loras:
+        _check(weighted.file, wanted, folder, record)
+    return {
+        component: _swap(
+            folder / record.model_file(component),
+            component,
+            record.components[component]["derivations"],
+            loras,
+        )
+        for component in sorted(wanted)
+    }
+
+
+def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord) -> None:
+    from olivelike.sources.adapters import check_family
+
+    if missing := sorted((lora.components & wanted) - record.components.keys()):
+        raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
+    try:
+        config = read_json(folder / "unet" / "config.json")
+    except (OSError, ValueError):
+        return  # An output without a UNet tells nothing of the family.
+    if isinstance(width := config.get("cross_attention_dim"), int):
+        check_family(lora, width, str(folder))
+
+
+def _swap(
+    model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
+) -> dict[str, Array]:
+    from olivelike.engine.output.derivation import Evaluator
+    from olivelike.sources.adapters import merge
+
+    initializers = Initializers(model)
+    places = _places(derivations)
+    config = json.loads((model.parent / "config.json").read_bytes())
+    shapes = {name: found[0].shape for name, found in places.items()}
+    mine = [weighted for weighted in loras if component in weighted.file.components]
+    changed: dict[str, Array] = {}
+
+    merged: dict[str, Array] = {}
+    evaluator = Evaluator(merged.__getitem__, initializers.opsets, initializers.ir_version)
+
+    def current(place: _Place) -> Array:
+        name = place.initializer
+        return changed[name] if name in changed else initializers.read(name)
+
+    def read_base(name: str) -> Array:
+        place = places[name][0]
+        return place.read_back(current(place))
+
+    with _saying_if_quantised(component, derivations):
+        merging = merge(component, config, shapes, mine, read_base)
+    for name, merged[name] in merging:
+        for place in places[name]:
+            changed[place.initializer] = place.put(current(place), evaluator)
+        del merged[name]
+    return changed
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """One occurrence of a parameter in an initializer."""
+
+    initializer: str
+    expression: Expression
+    shape: tuple[int, ...]
+    """Of the parameter."""
+    number: int
+    """How many parameters are before it in the expression."""
+
+    def read_back(self, array: Array) -> Array:
+        """Return the parameter's values, in float32, from those of the initializer."""
+        import numpy as np
+        import onnx_ir as ir
+
+        from olivelike.engine.output.derivation import is_float, undo
+
+        with self._refusing():
+            values = undo(*self._part(array))
+        if not is_float(ir.DataType.from_numpy(values.dtype)):
+            raise SourceError(
+                f"initializer {self.initializer!r} is quantised, to {values.dtype}, so a LoRA can't be merged into it; "
+                "merge the LoRA in a run, before the weights are quantised"
+            )
+        return values.astype(np.float32)
+
+    def put(self, array: Array, evaluator: Evaluator) -> Array:
+        """Derive the parameter's part of the initializer's values anew, and return them all."""
+        with self._refusing():
+            expression, part = self._part(array)
+        part[...] = evaluator.evaluate(expression)
+        return array
+
+    def _part(self, array: Array) -> tuple[Expression, Array]:
+        from olivelike.engine.output.derivation import parts
+
+        return next(islice(parts(self.expression, array), self.number, None))
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        from olivelike.engine.output.derivation import Irreversible
+
+        try:
+            yield
+        except Irreversible as error:
+            raise SourceError(
+                f"initializer {self.initializer!r} was derived by {error}, which can't be undone; "
+                "merge the LoRA in a run"
+            ) from None
+
+
+@contextmanager
+def _saying_if_quantised(component: str, derivations: Mapping[str, Expression]) -> Iterator[None]:
+    """Add to a LoRA's refusal that layers may be missing because a pass has put integers in their place."""
+    from olivelike.engine.output.derivation import integer_parameters
+
+    try:
+        yield
+    except SourceError as error:
+        names = [name for expression in derivations.values() for name in integer_parameters(expression)]
+        if not names:
+            raise
+        raise SourceError(
+            f"{error}; or a pass has quantised these layers, for {component} has parameters of whole numbers, such as "
+            f"{names[0]}: merge the LoRA in a run then, before that pass"
+        ) from error
+
+
+def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
+    from olivelike.engine.output.derivation import parameters
+
+    places: dict[str, list[_Place]] = {}
+    for initializer, expression in derivations.items():
+        for number, (name, shape) in enumerate(parameters(expression)):
+            places.setdefault(name, []).append(_Place(initializer, expression, shape, number))
+    return places

@@ -1,0 +1,193 @@
+"""Building the DAG: steps of a workflow, and what its outputs and additions bring with them, placed as nodes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, TEXT_ENCODERS, Node
+from olivelike.engine.plan.sharing import share
+from olivelike.errors import UsageError, WorkflowError
+from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZERS
+from olivelike.workflow import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from olivelike.engine.plan.additions import Additions
+    from olivelike.workflow import LoadedWorkflow, Output
+
+
+def build_nodes(
+    workflow: LoadedWorkflow,
+    outputs: Sequence[Output],
+    additions: Additions,
+    only: Collection[str] = (),
+    until: str | None = None,
+) -> tuple[Node, ...]:
+    """Place a workflow's steps into a DAG, in an order that puts parents first.
+
+    Args:
+        workflow: The resolved workflow.
+        outputs: Folders to write.
+        additions: LoRAs and textual inversions; a step that reads them is left out where none apply.
+        only: Components to keep; all if empty.
+        until: Last pass to run in each chain; nothing after it, and no output, becomes a node.
+
+    Raises:
+        UsageError: for a component or pass that the workflow does not have.
+    """
+    _check_names(workflow, outputs, only, until)
+    if not workflow.sweep:
+        return _chains(workflow, outputs, additions, only, until)
+    return share(
+        {
+            name: _chains(variant, [o for o in outputs if o.variant == name], additions, only, until)
+            for name, variant in workflow.variants.items()
+            if name is not None
+        }
+    )
+
+
+def _chains(
+    workflow: LoadedWorkflow,
+    outputs: Sequence[Output],
+    additions: Additions,
+    only: Collection[str],
+    until: str | None,
+) -> tuple[Node, ...]:
+    assets = Node(f"{PIPELINE}.assets", PIPELINE, "assets", None)
+    networks: list[Node] = []
+    tokenizers: list[Node] = []
+    for component, steps in _with_tokenizers(workflow, outputs).items():
+        if (only and component not in only) or not any(_holds(o, component, workflow) for o in outputs):
+            continue
+        if component in TOKENIZERS:
+            begin = Node(f"{component}.tokenizer", component, "tokenizer", assets.id)
+        else:
+            begin = Node(f"{component}.load", component, "load", None)
+        chain = [begin]
+        counts: Counter[str] = Counter()
+        for step in effective_steps(component, steps, workflow, additions):
+            counts[step.pass_name] += 1
+            number = counts[step.pass_name]
+            suffix = f".{number}" if number > 1 else ""
+            chain.append(Node(f"{component}.{step.pass_name}{suffix}", component, "pass", chain[-1].id, step))
+        nodes = tokenizers if component in TOKENIZERS else networks
+        nodes += chain[: _length(chain, until)]
+        if until is not None:
+            continue
+        for output, suffix in zip(outputs, _suffixes(outputs), strict=True):
+            if _holds(output, component, workflow):
+                nodes += _ending(chain[: _length(chain, output.until)], output, suffix, workflow)
+    wants_assets = until is None or tokenizers
+    return (*networks, *([assets] if wants_assets else []), *tokenizers)
+
+
+def _with_tokenizers(workflow: LoadedWorkflow, outputs: Sequence[Output]) -> dict[str, tuple[Step, ...]]:
+    """Return the chains, those of tokenizers included that an output's layout wants as ONNX models."""
+    chains = dict(workflow.steps)
+    if any(LAYOUTS[output.layout].onnx_tokenizer for output in outputs):
+        entry = workflow.registry.get(ONNX_TOKENIZER)
+        for encoder, tokenizer in zip(TEXT_ENCODERS, TOKENIZERS, strict=True):
+            if encoder in chains:
+                position = chains[encoder][0].position
+                chains.setdefault(tokenizer, (Step(ONNX_TOKENIZER, entry.cls(), position),))
+    return chains
+
+
+def _suffixes(outputs: Sequence[Output]) -> list[str]:
+    """Return how the nodes of each output are told apart, such as `@ship-optimum`: by as few folders as that takes."""
+    if len(outputs) == 1:
+        return [""]
+    longest = max(len(output.path.parts) for output in outputs)
+    for length in range(1, longest + 1):
+        names = [_plain("-".join(output.path.parts[-length:])) for output in outputs]
+        if len(set(names)) == len(names):
+            return [f"@{name}" for name in names]
+    return [f"@{number}" for number in range(1, len(outputs) + 1)]
+
+
+def _plain(name: str) -> str:
+    """Return a folder's name without what is special in ids, paths and shells."""
+    return re.sub(r"[^\w.+-]+", "-", name)
+
+
+def _holds(output: Output, component: str, workflow: LoadedWorkflow) -> bool:
+    """Tell whether an output has a component: its layout has it, and, if a tokenizer, wants it or the workflow does."""
+    layout = LAYOUTS[output.layout]
+    if component in TOKENIZERS:
+        return layout.is_pipeline and (layout.onnx_tokenizer or component in workflow.steps)
+    return layout.has(component)
+
+
+def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: LoadedWorkflow) -> list[Node]:
+    """Return the nodes that write the end of a chain to an output, in its layout unless the chain says one."""
+    last, nodes = chain[-1], []
+    laid_out = last.component in TOKENIZERS or any(node.name == LAYOUT for node in chain)
+    if output.layout != DEFAULT and not laid_out:
+        position = last.step.position if last.step is not None else workflow.steps[last.component][0].position
+        step = Step(
+            LAYOUT, workflow.registry.get(LAYOUT).cls.model_validate({"profile": output.layout}), position
+        )
+        last = Node(f"{last.component}.{LAYOUT}{suffix}", last.component, "pass", last.id, step)
+        nodes.append(last)
+    written = Node(
+        f"{last.component}.materialize{suffix}", last.component, "materialize", last.id, output=output
+    )
+    return [*nodes, written]
+
+
+def effective_steps(
+    component: str, steps: Sequence[Step], workflow: LoadedWorkflow, additions: Additions
+) -> list[Step]:
+    """Return the steps that have something to do for a component.
+
+    Textual inversions belong to the source, so the step that adds them comes first without being written.
+
+    Raises:
+        WorkflowError: if a LoRA applies to the component and no step merges it.
+    """
+    if additions.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
+        names = ", ".join(str(lora.file.path.name) for lora in additions.loras_of(component))
+        raise WorkflowError(
+            f"{steps[0].position}: {names} changes {component}, whose chain has no `merge_lora`; add it, or give the "
+            f"LoRA `weights: {{{component}: 0}}`"
+        )
+    if additions.embeddings_of(component) and not any("embeddings" in step.instance.reads for step in steps):
+        entry = workflow.registry.get(ADD_EMBEDDINGS)
+        steps = [Step(ADD_EMBEDDINGS, entry.cls(), steps[0].position), *steps]
+    return [
+        step
+        for step in steps
+        if ("loras" not in step.instance.reads or additions.loras_of(component))
+        and ("embeddings" not in step.instance.reads or additions.embeddings_of(component))
+    ]
+
+
+def _length(chain: Sequence[Node], until: str | None) -> int:
+    """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
+    found = [index for index, node in enumerate(chain) if node.kind == "pass" and node.name == until]
+    return found[-1] + 1 if found else len(chain)
+
+
+def _check_names(
+    workflow: LoadedWorkflow, outputs: Sequence[Output], only: Collection[str], until: str | None
+) -> None:
+    chains = [chain for variant in workflow.variants.values() for chain in variant.steps.items()]
+    components = dict(chains)
+    for component in only:
+        if component not in components:
+            known = ", ".join(components)
+            raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
+    passes = {step.pass_name for _, steps in chains for step in steps}
+    for name, place in [(until, "--until"), *((output.until, "until") for output in outputs)]:
+        if name is not None and name not in passes:
+            raise UsageError(f"{place} {name}: no chain has that pass; they have {', '.join(sorted(passes))}")
+    for output in outputs:
+        if not any(LAYOUTS[output.layout].has(component) for component in components):
+            wanted = ", ".join(LAYOUTS[output.layout].components or ())
+            raise UsageError(
+                f"layout {output.layout} is for {wanted}, which the workflow lacks; add it to `components`"
+            )

@@ -1,0 +1,150 @@
+"""The plan: every node with its key, hit or miss, and the reason; computing it changes nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.engine.plan.explain import differences, nearest
+from olivelike.engine.plan.resolver import MATERIALIZE_MEMORY, Resolution
+from olivelike.errors import DamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from olivelike.engine.keys.key import Key
+    from olivelike.engine.plan.node import Node
+    from olivelike.engine.plan.resolver import Resolver
+    from olivelike.sources import PipelineSource
+
+_FLOAT_BYTES = 4
+
+Status = Literal["hit", "miss", "pending", "uncached"]
+
+
+@dataclass(frozen=True)
+class PlannedNode:
+    """One node of a plan."""
+
+    node: Node
+    status: Status
+    """`pending`: whether it runs is decided when upstream has run."""
+    reason: str
+    key: Key | None
+    write_bytes: int
+    """Estimated bytes that the node writes if it runs."""
+    memory_bytes: int
+    """Estimated peak memory of the node if it runs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the node as JSON values."""
+        return {
+            "id": self.node.id,
+            "component": self.node.component,
+            "pass": self.node.name,
+            "parent": self.node.parent,
+            "status": self.status,
+            "reason": self.reason,
+            "key": self.key.digest if self.key else None,
+            "write_bytes": self.write_bytes,
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All nodes of a workflow, parents first."""
+
+    nodes: tuple[PlannedNode, ...]
+
+    def by_component(self) -> dict[str, list[PlannedNode]]:
+        """Return the nodes of each component, in order."""
+        groups: dict[str, list[PlannedNode]] = {}
+        for planned in self.nodes:
+            groups.setdefault(planned.node.component, []).append(planned)
+        return groups
+
+    def count(self, status: Status) -> int:
+        """Return how many nodes have this status."""
+        return sum(planned.status == status for planned in self.nodes)
+
+
+def make_plan(
+    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[Mapping[str, Any]]
+) -> Plan:
+    """Resolve every node as far as stored results allow.
+
+    Args:
+        nodes: The DAG, parents first.
+        resolver: Settled along the way with what the store holds.
+        source: Sizes for the estimates.
+        history: Run records of this workflow, newest first.
+    """
+    planned = []
+    for node in nodes:
+        try:
+            resolution = resolver.resolve(node)
+        except DamagedError:  # A run sets the object aside and remakes it.
+            resolution = Resolution(None)
+        if resolution.action is not None:
+            resolver.settle(node, resolution.action.outputs)
+        status, reason = judge(node, resolution, history)
+        write, memory = estimate(node, nodes, source)
+        planned.append(PlannedNode(node, status, reason, resolution.key, write, memory))
+    return Plan(tuple(planned))
+
+
+def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resolution] | None:
+    """Return every node's resolution if all are hits, else `None` as soon as one is not.
+
+    Raises:
+        DamagedError: when a stored object that decides a key turns out damaged.
+    """
+    found: dict[str, Resolution] = {}
+    for node in nodes:
+        found[node.id] = resolution = resolver.resolve(node)
+        if not resolution.done:
+            return None
+        if resolution.action is not None:
+            resolver.settle(node, resolution.action.outputs)
+    return found
+
+
+def judge(node: Node, resolution: Resolution, history: Iterable[Mapping[str, Any]]) -> tuple[Status, str]:
+    """Return a node's status, and why it has it, in words."""
+    if resolution.done:
+        return "hit", "the output folder is up to date" if node.kind == "materialize" else "stored"
+    if resolution.problem is not None:
+        return "uncached", resolution.problem
+    if resolution.key is None:
+        return "pending", f"decided when {node.parent} has run"
+    inputs = resolution.key.inputs()
+    before = nearest(node.id, inputs, history)
+    if before is None:
+        return "miss", "never run here"
+    changed = differences(inputs, before)
+    if changed:
+        return "miss", "; ".join(changed)
+    if node.kind == "materialize":
+        return "miss", "the output folder lacks it"
+    return "miss", "its result is no longer stored, or was damaged"
+
+
+def estimate(node: Node, nodes: Sequence[Node], source: PipelineSource) -> tuple[int, int]:
+    """Return the estimated bytes that a node writes, and its peak memory in bytes."""
+    if node.kind in {"load", "assets", "tokenizer"}:
+        return 100_000, 800 << 20
+    if node.step is not None:
+        return 2_000_000, node.step.instance.resources.memory_bytes
+    if node.component not in source.checkpoints:  # a tokenizer
+        return 2_000_000, MATERIALIZE_MEMORY
+    checkpoint = source.checkpoint(node.component)
+    by_id = {other.id: other for other in nodes}
+    scale, ancestor = 1.0, by_id[node.parent or ""]
+    while ancestor.parent is not None:
+        if ancestor.step is not None:
+            scale *= ancestor.step.instance.resources.weights_scale
+        ancestor = by_id[ancestor.parent]
+    largest = max((math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()), default=0)
+    return int(checkpoint.elements * _FLOAT_BYTES * scale), MATERIALIZE_MEMORY + 3 * _FLOAT_BYTES * largest

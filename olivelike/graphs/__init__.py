@@ -1,0 +1,1 @@
+"""Making, changing and describing graphs; weights stay outside of them."""

@@ -1,0 +1,1 @@
+"""Other exporters' graphs, written as today's ONNX with weights outside."""

@@ -1,0 +1,143 @@
+"""Norms that are spelled out in small operators: LayerNormalization and GroupNormalization."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from olivelike.graphs.editing.dimensions import same_dim
+from olivelike.graphs.editing.values import (
+    Dims,
+    attribute,
+    constant_array,
+    constant_float,
+    dims_of,
+    input_of,
+    only_user,
+    other_input,
+    producer,
+    rank_of,
+    required,
+    same_shape,
+    width_of,
+)
+from olivelike.model.graph import BLOCK_KEY
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from olivelike.graphs.editing.editor import GraphEditor
+
+
+def layer_norm(editor: GraphEditor) -> None:
+    """(x - mean) / √(variance + ε) · scale + bias over the last axis → LayerNormalization."""
+    for quotient in editor.nodes("Div"):
+        found = _normalised(quotient)
+        if found is None:
+            continue
+        value, epsilon = found
+        width = width_of(value)
+        affine = _affine(quotient.outputs[0], [(width,)])
+        if affine is None or width is None:
+            continue
+        scale, bias, last = affine
+        result = last.outputs[0]
+        normal = editor.add(
+            "LayerNormalization", [value, scale, bias], dims_of(result), before=last,
+            name=f"{result.name}.normal", attributes={"axis": -1, "epsilon": epsilon},
+        )  # fmt: skip
+        editor.replace(result, normal)
+
+
+def group_norm(editor: GraphEditor) -> None:
+    """InstanceNormalization of groups of channels, then a scale and a bias per channel → GroupNormalization."""
+    for node in editor.nodes("InstanceNormalization"):
+        into, back = producer(node.inputs[0], "Reshape"), only_user(node.outputs[0], "Reshape")
+        if into is None or back is None or not _is_plain(node):
+            continue
+        value, grouped = required(into, 0), dims_of(into.outputs[0])
+        dims = dims_of(value)
+        if len(dims) < 3 or len(grouped) != 3 or not same_dim(dims[0], grouped[0]):
+            continue
+        channels, groups = dims[1], grouped[1]
+        if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
+            continue
+        if not same_shape(value, back.outputs[0]):
+            continue
+        column = (channels, *[1] * (len(dims) - 2))
+        affine = _affine(back.outputs[0], [column, (1, *column)])
+        if affine is None or not all(weight in editor.weights for weight in affine[:2]):
+            continue
+        scale, bias, last = affine
+        result = last.outputs[0]
+        block = last.metadata_props.get(BLOCK_KEY, "")
+        vectors = [_vector(editor, weight, channels, block) for weight in (scale, bias)]
+        normal = editor.add(
+            "GroupNormalization", [value, *vectors], dims, before=last, name=f"{result.name}.normal",
+            attributes={"epsilon": attribute(node, "epsilon", 1e-5), "num_groups": groups},
+        )  # fmt: skip
+        editor.replace(result, normal)
+
+
+def _normalised(quotient: ir.Node) -> tuple[ir.Value, float] | None:
+    """Return x and ε of (x - mean(x)) / √(mean((x - mean(x))²) + ε)."""
+    difference, root = producer(quotient.inputs[0], "Sub"), producer(quotient.inputs[1], "Sqrt")
+    total = producer(root.inputs[0], "Add") if root is not None else None
+    if difference is None or total is None:
+        return None
+    value, mean = required(difference, 0), producer(difference.inputs[1], "ReduceMean")
+    if mean is None or mean.inputs[0] is not value or not _is_over_last_axis(mean):
+        return None
+    for index in (0, 1):
+        variance, epsilon = (
+            producer(total.inputs[index], "ReduceMean"),
+            constant_float(total.inputs[1 - index]),
+        )
+        if variance is None or epsilon is None or not _is_over_last_axis(variance):
+            continue
+        if _is_square(required(variance, 0), difference.outputs[0]):
+            return value, epsilon
+    return None
+
+
+def _is_square(value: ir.Value, root: ir.Value) -> bool:
+    power, product = producer(value, "Pow"), producer(value, "Mul")
+    if power is not None:
+        return power.inputs[0] is root and constant_float(power.inputs[1]) == 2.0
+    return product is not None and all(operand is root for operand in product.inputs)
+
+
+def _is_over_last_axis(mean: ir.Node) -> bool:
+    axes = constant_array(input_of(mean, 1))
+    rank = rank_of(required(mean, 0))
+    return (
+        axes is not None
+        and axes.tolist() in ([-1], [rank and rank - 1])
+        and attribute(mean, "keepdims", 1) == 1
+    )
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Say whether an InstanceNormalization has scale 1 and bias 0."""
+    scale, bias = constant_array(node.inputs[1]), constant_array(node.inputs[2])
+    return scale is not None and bias is not None and bool(np.all(scale == 1) and np.all(bias == 0))
+
+
+def _affine(value: ir.Value, allowed: list[Dims]) -> tuple[ir.Value, ir.Value, ir.Node] | None:
+    """Return scale, bias and the last node of `value · scale + bias`, both of one of the allowed shapes."""
+    product = only_user(value, "Mul")
+    total = only_user(product.outputs[0], "Add") if product is not None else None
+    if product is None or total is None:
+        return None
+    scale, bias = other_input(product, value), other_input(total, product.outputs[0])
+    return (scale, bias, total) if dims_of(scale) in allowed and dims_of(bias) in allowed else None
+
+
+def _vector(editor: GraphEditor, weight: ir.Value, size: int, block: str) -> ir.Value:
+    """Return a weight per channel as a vector."""
+    # In front of all others: a rule may want the vector where an operand of the norm is computed.
+    return editor.add(
+        "Reshape", [weight, editor.shape_constant(size)], (size,), before=editor.graph[0],
+        name=f"{weight.name}.vector", block=block,
+    )  # fmt: skip

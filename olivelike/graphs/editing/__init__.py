@@ -1,0 +1,1 @@
+"""Editing a graph: values, shapes and blocks are kept right."""

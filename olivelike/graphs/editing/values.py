@@ -1,0 +1,137 @@
+"""What rules read off values and nodes: shapes, constants, attributes, who computes and who uses what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.graphs.editing.dimensions import Dim, same_dim
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx_ir as ir
+
+Dims = tuple[Dim, ...]
+
+
+def dims_of(value: ir.Value) -> Dims:
+    """Return the dimensions of a value; empty for a scalar and for a value of unknown rank."""
+    if value.shape is None:
+        return ()
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def fixed_dims(value: ir.Value) -> tuple[int, ...]:
+    """Return the shape of a weight.
+
+    Raises:
+        TypeError: when a dimension is dynamic.
+    """
+    dims = [dim for dim in dims_of(value) if isinstance(dim, int)]
+    if len(dims) != rank_of(value):
+        raise TypeError(f"{value.name!r} is no weight: its shape {value.shape} is dynamic")
+    return tuple(dims)
+
+
+def rank_of(value: ir.Value) -> int | None:
+    """Return the number of dimensions, or `None` if it is unknown."""
+    return None if value.shape is None else len(value.shape)
+
+
+def width_of(value: ir.Value) -> int | None:
+    """Return the size of the last dimension if it is fixed."""
+    dims = dims_of(value)
+    return dims[-1] if dims and isinstance(dims[-1], int) else None
+
+
+def same_dims(left: Dims, right: Dims) -> bool:
+    """Say whether two shapes are equal for sure: sizes and formulas agree, and none is unknown."""
+    return len(left) == len(right) and all(map(same_dim, left, right))
+
+
+def same_shape(left: ir.Value, right: ir.Value) -> bool:
+    """Say whether two values have equal shapes for sure."""
+    known = left.shape is not None and right.shape is not None
+    return known and same_dims(dims_of(left), dims_of(right))
+
+
+def node_of(value: ir.Value) -> ir.Node:
+    """Return the node that computes `value`.
+
+    Raises:
+        TypeError: when `value` is an input or a constant.
+    """
+    node = value.producer()
+    if node is None:
+        raise TypeError(f"{value.name!r} is computed by no node")
+    return node
+
+
+def producer(value: ir.Value | None, op_type: str, domain: str = "") -> ir.Node | None:
+    """Return the node that computes `value` if it is of this type."""
+    node = None if value is None else value.producer()
+    matches = node is not None and node.op_type == op_type and node.domain == domain
+    return node if matches else None
+
+
+def only_user(value: ir.Value, op_type: str | None = None) -> ir.Node | None:
+    """Return the one node that uses `value`, once; `None` if there are more, or if it is a graph output."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    ((node, _),) = uses
+    return node if op_type is None or (node.op_type == op_type and not node.domain) else None
+
+
+def is_used_once(value: ir.Value) -> bool:
+    """Say whether exactly one input of one node uses `value` and it is no graph output."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input; `None` if it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def required(node: ir.Node, index: int) -> ir.Value:
+    """Return an input that the operator demands.
+
+    Raises:
+        TypeError: when it is absent.
+    """
+    value = node.inputs[index]
+    if value is None:
+        raise TypeError(f"{node.op_type} {node.name!r} lacks input {index}")
+    return value
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Return an attribute's value as a plain Python one."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    return list(found.value) if isinstance(found.value, tuple) else found.value
+
+
+def perm_of(node: ir.Node) -> tuple[int, ...]:
+    """Return the permutation of a Transpose; the default reverses the axes."""
+    rank = rank_of(required(node, 0)) or 0
+    return tuple(attribute(node, "perm", list(reversed(range(rank)))))
+
+
+def constant_array(value: ir.Value | None) -> np.ndarray[Any, Any] | None:
+    """Return the values of a constant."""
+    if value is None or value.const_value is None:
+        return None
+    return value.const_value.numpy()
+
+
+def constant_float(value: ir.Value | None) -> float | None:
+    """Return the value of a constant with one element."""
+    array = constant_array(value)
+    return float(array.reshape(())) if array is not None and array.size == 1 else None
+
+
+def other_input(node: ir.Node, value: ir.Value) -> ir.Value:
+    """Return the second operand of a binary node."""
+    first, second = required(node, 0), required(node, 1)
+    return second if first is value else first

@@ -1,0 +1,209 @@
+"""Trace a network with torch's exporter and turn the result into a weightless graph."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import PassError
+from olivelike.graphs.export.simplify import simplify
+from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
+from olivelike.graphs.interface.component_interface import Interface, interface_of
+from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
+from olivelike.model.supported import check_network, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
+    import torch
+
+    from olivelike.model import Architecture
+
+OPSET = 23
+"""The first opset with `Attention`; `GroupNormalization` (21) and `Gelu` (20) survive too."""
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+
+
+def export_component(architecture: Architecture, logger: logging.Logger) -> Graph:
+    """Export the network of `architecture` to a weightless graph at opset 23.
+
+    Batch, height, width and sequence are dynamic. Inputs and outputs are those of
+    `olivelike.graphs.interface.component_interface`; all floats are float32.
+
+    Raises:
+        PassError: when the library refuses the config or the exporter fails.
+        SourceError: when the network is not supported.
+    """
+    check_network(architecture.component, architecture.class_name, architecture.config)
+    interface = interface_of(architecture.component, architecture.config)
+    network = wrap(architecture.component, build_network(architecture))
+    logger.info("tracing %s", architecture.class_name)
+    model = _trace(network, interface, architecture, logger)
+    _restrict_names(model.graph, interface)
+    _hold_weights_out(model.graph, {name for name, _ in network.named_parameters()})
+    _keep_block_names_only(model)
+    logger.info("simplifying %d nodes", len(model.graph))
+    simplify(model)
+    model.ir_version = 11
+    model.producer_name, model.producer_version = "olivelike", ""
+    model.graph.name = architecture.component
+    return Graph.from_ir(model)
+
+
+def _trace(
+    network: torch.nn.Module, interface: Interface, architecture: Architecture, logger: logging.Logger
+) -> ir.Model:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    replace_parameters_by_fakes(network, mode)
+    with mode:
+        arguments = {
+            value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype))
+            for value in interface.inputs
+        }
+    dynamic = torch.export.Dim.DYNAMIC
+    shapes = {
+        value.name: {
+            axis: dynamic
+            for axis, (dim, size) in enumerate(zip(value.dims, value.example, strict=True))
+            if dim is not None and size > 1
+        }
+        for value in interface.inputs
+    }
+    with _quiet(), torch.no_grad():
+        try:
+            program = torch.onnx.export(
+                network,
+                kwargs=arguments,
+                dynamo=True,
+                opset_version=OPSET,
+                dynamic_shapes=shapes,
+                optimize=False,
+                verbose=False,
+                input_names=[value.name for value in interface.inputs],
+                output_names=list(interface.outputs),
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            logger.exception("torch.onnx.export can't trace %s", architecture.class_name)
+            raise PassError(
+                f"{architecture.component}: torch.onnx.export can't trace {architecture.class_name}: "
+                f"{first_line(_first_cause(error))}; compare its config.json with "
+                "that of a network that works, or leave the component out (the log has all that torch said)"
+            ) from error
+    if program is None:
+        raise PassError(f"{architecture.component}: torch.onnx.export returned nothing")
+    model: ir.Model = program.model
+    return model
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return what an error was first about; those that torch raises on top of it are pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter's remarks on missing torchvision and on its own deprecations.
+
+    Levels and warning filters belong to the process, so other threads are silenced for that time, too.
+    """
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _restrict_names(graph: ir.Graph, interface: Interface) -> None:
+    """Give dynamic dimensions the interface's names, in inputs, outputs and all values between."""
+    import onnx_ir as ir
+
+    names: dict[str, str] = {}
+    for value, described in zip(graph.inputs, interface.inputs, strict=True):
+        assert value.shape is not None
+        for axis, name in enumerate(described.dims):
+            dim = value.shape[axis]
+            if name is not None and isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                names.setdefault(dim.value, name)
+    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
+    for value in _all_values(graph):
+        if pattern is None or value.shape is None:
+            continue
+        renamed = (
+            pattern.sub(lambda match: names[match[0]], dim.value)
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None
+            else dim
+            for dim in value.shape
+        )
+        value.shape = ir.Shape(list(renamed))
+    for value, described in zip(graph.inputs, interface.inputs, strict=True):
+        assert value.shape is not None
+        value.shape = ir.Shape(
+            [size if name is None else name for name, size in zip(described.dims, value.shape, strict=True)]
+        )
+    inputs = {value.name: value for value in graph.inputs}
+    for value in graph.outputs:
+        like = inputs.get(interface.sized_like.get(value.name or "", ""))
+        if like is not None and like.shape is not None and value.shape is not None:
+            value.shape = ir.Shape([like.shape[0], value.shape[1], *like.shape[2:]])
+
+
+def _all_values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs
+
+
+def _hold_weights_out(graph: ir.Graph, parameters: set[str]) -> None:
+    """Turn parameters into marked graph inputs, in order of name; drop those that nothing uses."""
+    held: dict[str, ir.Value] = {}
+    for name in sorted(parameters & set(graph.initializers)):
+        value = graph.initializers.pop(name)
+        if not value.uses():
+            continue
+        value.const_value = None
+        parameter = name.removeprefix(PREFIX)
+        value.name = parameter
+        value.metadata_props[PARAMETER_KEY] = parameter
+        held[parameter] = value
+    graph.inputs.extend(held.values())
+
+
+def _keep_block_names_only(model: ir.Model) -> None:
+    """Drop the exporter's notes, which hold paths and addresses, but for the module that a node is from."""
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    model.doc_string = model.graph.doc_string = None
+    for node in model.graph:
+        block = _block(node.metadata_props.get(_SCOPES, ""))
+        node.metadata_props.clear()
+        node.doc_string = None
+        if block:
+            node.metadata_props[BLOCK_KEY] = block
+    for value in _all_values(model.graph):
+        kept: dict[str, Any] = {
+            key: value.metadata_props[key] for key in (PARAMETER_KEY,) if key in value.metadata_props
+        }
+        value.metadata_props.clear()
+        value.metadata_props.update(kept)
+        value.doc_string = None
+
+
+def _block(scopes: str) -> str:
+    paths = [path for path in re.findall(r"'([^']*)'", scopes) if path.startswith(PREFIX)]
+    return paths[-1].removeprefix(PREFIX) if paths else ""

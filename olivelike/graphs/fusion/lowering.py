@@ -1,0 +1,165 @@
+"""What the target can't read becomes simpler standard operators, and the model's versions come down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from olivelike.errors import PassError
+from olivelike.graphs.editing.values import (
+    attribute,
+    dims_of,
+    input_of,
+    perm_of,
+    producer,
+    rank_of,
+    required,
+)
+
+if TYPE_CHECKING:
+    from olivelike.graphs.fusion.rule import Scope
+
+LOWEST_OPSET = 20
+"""From here to 23 operators of one signature differ in the types they take, nothing else."""
+
+_IR_10, _IR_11 = 10, 11
+_OPSET_OF_IR_11 = 23
+"""The first opset of a release with IR version 11; IR version 10 is the first with metadata on nodes."""
+
+_MASKED = -65504.0
+"""Added to a score that does not count; the softmax of it is 0 in float16 as in float32."""
+
+
+def lower(scope: Scope) -> None:
+    """Attention and GroupNormalization without a kernel → simpler operators; opset and IR come down.
+
+    Raises:
+        PassError: when something remains that is newer than the target reads.
+    """
+    if scope.why_not("ai.onnx.Attention") is not None:
+        for node in scope.editor.nodes("Attention"):
+            _lower_attention(node, scope)
+    if scope.why_not("GroupNormalization") is not None:
+        for node in scope.editor.nodes("GroupNormalization"):
+            _lower_group_normalization(node, scope)
+    _stamp(scope)
+
+
+def _lower_attention(node: ir.Node, scope: Scope) -> None:
+    """Softmax(scale · Q · Kᵀ + mask) · V on (B, heads, S, D)."""
+    query, key, value = (required(node, index) for index in range(3))
+    size = dims_of(query)[-1] if dims_of(query) else None
+    several = any(output.uses() for output in node.outputs[1:]) or any(
+        input_of(node, index) for index in (4, 5, 6)
+    )
+    plain = not attribute(node, "is_causal", 0) and not attribute(node, "softcap", 0.0) and not several
+    if rank_of(query) != 4 or not isinstance(size, int) or not plain:
+        scope.refuse("Attention of this form has no simpler spelling here")
+        return
+    editor, result, name = scope.editor, node.outputs[0], node.outputs[0].name
+    scale = editor.constant(float(attribute(node, "scale", None) or size**-0.5), np.float32)
+    scaled = editor.add("Mul", [query, scale], dims_of(query), before=node, name=f"{name}.query")
+    turned = _transposed_key(key, node, scope)
+    scores_dims = (*dims_of(query)[:3], dims_of(key)[2])
+    scores = editor.add("MatMul", [scaled, turned], scores_dims, before=node, name=f"{name}.scores")
+    mask = input_of(node, 3)
+    if mask is not None:
+        bias = _mask_bias(mask, node, scope)
+        scores = editor.add("Add", [scores, bias], scores_dims, before=node, name=f"{name}.masked")
+    shares = editor.add(
+        "Softmax", [scores], scores_dims, before=node, name=f"{name}.shares", attributes={"axis": -1}
+    )
+    editor.replace(
+        result, editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum")
+    )
+    scope.fused["Attention lowered"] += 1
+
+
+def _transposed_key(key: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
+    """Return (B, heads, D, S), by one Transpose also where `key` comes from one."""
+    before = producer(key, "Transpose")
+    swap = (0, 1, 3, 2)
+    if before is None:
+        return scope.editor.transpose(key, swap, before=node)
+    perm = perm_of(before)
+    return scope.editor.transpose(required(before, 0), [perm[axis] for axis in swap], before=node)
+
+
+def _mask_bias(mask: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
+    if mask.dtype != ir.DataType.BOOL:
+        return mask
+    editor = scope.editor
+    kept, dropped = editor.constant(0.0, np.float32), editor.constant(_MASKED, np.float32)
+    return editor.add(
+        "Where", [mask, kept, dropped], dims_of(mask), before=node, name=f"{mask.name}.bias", dtype=kept.dtype
+    )
+
+
+def _lower_group_normalization(node: ir.Node, scope: Scope) -> None:
+    """InstanceNormalization over groups, then scale and bias per channel."""
+    value, scale, bias = (required(node, index) for index in range(3))
+    dims, groups = dims_of(value), attribute(node, "num_groups", 0)
+    if len(dims) < 3 or not isinstance(dims[1], int):
+        scope.refuse("GroupNormalization of this form has no simpler spelling here")
+        return
+    editor, result, name = scope.editor, node.outputs[0], node.outputs[0].name
+    grouped = editor.add(
+        "Reshape", [value, editor.shape_constant(0, groups, -1)], (dims[0], groups, None),
+        before=node, name=f"{name}.groups",
+    )  # fmt: skip
+    ones, zeros = (editor.constant([number] * groups, np.float32) for number in (1.0, 0.0))
+    normal = editor.add(
+        "InstanceNormalization", [grouped, ones, zeros], dims_of(grouped), before=node, name=f"{name}.normal",
+        attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
+    )  # fmt: skip
+    sizes = editor.add(
+        "Shape", [value], (len(dims),), before=node, name=f"{name}.sizes", dtype=ir.DataType.INT64
+    )
+    image = editor.add("Reshape", [normal, sizes], dims, before=node, name=f"{name}.image")
+    column = (dims[1], *[1] * (len(dims) - 2))
+    factor, offset = (
+        editor.add(
+            "Reshape",
+            [vector, editor.shape_constant(*column)],
+            column,
+            before=node,
+            name=f"{vector.name}.column",
+        )
+        for vector in (scale, bias)
+    )  # fmt: skip
+    scaled = editor.add("Mul", [image, factor], dims, before=node, name=f"{name}.scaled")
+    editor.replace(result, editor.add("Add", [scaled, offset], dims, before=node, name=f"{name}.shifted"))
+    scope.fused["GroupNormalization lowered"] += 1
+
+
+def _stamp(scope: Scope) -> None:
+    model, target = scope.editor.model, scope.target
+    current = model.opset_imports[""]
+    nodes = [node for node in scope.editor.graph if not node.domain]
+    lowest = max((lowest_opset(node, current) for node in nodes), default=LOWEST_OPSET)
+    if lowest > target.opset:
+        newest = sorted({node.op_type for node in nodes if lowest_opset(node, current) > target.opset})
+        raise PassError(
+            f"{target.name} reads opset {target.opset}, but {', '.join(newest)} needs {lowest}; "
+            "leave the attention and group norm rules switched on"
+        )
+    model.opset_imports[""] = lowest
+    model.ir_version = min(
+        model.ir_version, target.ir_version, _IR_11 if lowest >= _OPSET_OF_IR_11 else _IR_10
+    )
+
+
+def lowest_opset(node: ir.Node, current: int) -> int:
+    """Return the lowest opset, from `LOWEST_OPSET` up, that has this operator with the same signature."""
+    newest = onnx.defs.get_schema(node.op_type, current, "")
+    lowest = current
+    while lowest > LOWEST_OPSET and onnx.defs.has(node.op_type, lowest - 1, ""):
+        older = onnx.defs.get_schema(node.op_type, lowest - 1, "")
+        same_inputs = [value.name for value in older.inputs] == [value.name for value in newest.inputs]
+        if older.deprecated or not same_inputs or not set(node.attributes) <= set(older.attributes):
+            break
+        lowest -= 1
+    return lowest

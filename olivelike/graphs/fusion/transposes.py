@@ -1,0 +1,154 @@
+"""`transposes`: Transposes behind NHWC operators sink through what has no layout of its own, and cancel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from olivelike.graphs.editing.editor import CONTRIB
+from olivelike.graphs.editing.values import (
+    attribute,
+    constant_array,
+    dims_of,
+    input_of,
+    perm_of,
+    producer,
+    rank_of,
+    required,
+    same_dims,
+)
+from olivelike.graphs.fusion.nhwc import TO_NCHW, TO_NHWC, per_channel, to_nhwc_dims
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx_ir as ir
+
+    from olivelike.graphs.fusion.rule import Scope
+
+_Plan = tuple[list["ir.Value | None"], dict[str, Any]]
+"""Inputs and attributes of the same operator in NHWC."""
+
+
+def transposes(scope: Scope) -> None:
+    """Transpose to NCHW, operator without layout → operator in NHWC, Transpose to NCHW; pairs cancel."""
+    for node in list(scope.editor.graph):
+        if node.graph is None or node.domain not in {"", CONTRIB}:
+            continue
+        if node.op_type == "Transpose":
+            _cancel(node, scope)
+        elif node.op_type in _PLANS and len(node.outputs) == 1 and rank_of(node.outputs[0]) == 4:
+            plan = _PLANS[node.op_type](node, scope)
+            if plan is not None:
+                _sink(node, plan, scope)
+
+
+def _cancel(node: ir.Node, scope: Scope) -> None:
+    before = producer(node.inputs[0], "Transpose")
+    if before is None:
+        return
+    inner, outer = perm_of(before), perm_of(node)
+    perm = tuple(inner[axis] for axis in outer)
+    source = required(before, 0)
+    identity = perm == tuple(range(len(perm)))
+    # An input can't be an output under another name, so such a pair stays.
+    taken = source.producer() is None or source.is_graph_output()
+    if identity and taken and node.outputs[0].is_graph_output():
+        return
+    turned = source if identity else scope.editor.transpose(source, perm, before=node)
+    scope.editor.replace(node.outputs[0], turned)
+    scope.fused["Transposes cancelled"] += 1
+
+
+def _sink(node: ir.Node, plan: _Plan, scope: Scope) -> None:
+    inputs, attributes = plan
+    editor, result = scope.editor, node.outputs[0]
+    inner = editor.add(
+        node.op_type, inputs, to_nhwc_dims(dims_of(result)), before=node, name=f"{result.name}.nhwc",
+        attributes=attributes, domain=node.domain, dtype=result.dtype,
+    )  # fmt: skip
+    editor.replace(result, editor.transpose(inner, TO_NCHW, before=node, name=f"{result.name}.nchw"))
+    scope.fused["Transposes moved"] += 1
+
+
+def _unary(node: ir.Node, _: Scope) -> _Plan | None:
+    source = _nhwc(required(node, 0))
+    return None if source is None else ([source], _attributes(node))
+
+
+def _binary(node: ir.Node, scope: Scope) -> _Plan | None:
+    total = dims_of(node.outputs[0])
+    operands = [required(node, 0), required(node, 1)]
+    sources = [_nhwc(operand) for operand in operands]
+    pairs = list(zip(operands, sources, strict=True))
+    if not any(source is not None and same_dims(dims_of(operand), total) for operand, source in pairs):
+        return None
+    inputs: list[ir.Value | None] = []
+    for operand, source in pairs:
+        if source is not None or rank_of(operand) == 0:
+            inputs.append(operand if source is None else source)
+        elif dims_of(operand)[2:] == (1, 1) and rank_of(operand) == 4:
+            inputs.append(_channel_last(operand, node, scope))
+        else:
+            return None
+    return inputs, _attributes(node)
+
+
+def _channel_last(value: ir.Value, before: ir.Node, scope: Scope) -> ir.Value:
+    """Return (N, 1, 1, C) for (N, C, 1, 1), without a Transpose where it comes from (N, C)."""
+    editor, vector = scope.editor, per_channel(value)
+    if vector is None:
+        return editor.transpose(value, TO_NHWC, before=before)
+    return editor.add(
+        "Unsqueeze", [vector, editor.shape_constant(1, 2)], to_nhwc_dims(dims_of(value)),
+        before=before, name=f"{value.name}.nhwc",
+    )  # fmt: skip
+
+
+def _concat(node: ir.Node, _: Scope) -> _Plan | None:
+    sources = [None if value is None else _nhwc(value) for value in node.inputs]
+    if any(source is None for source in sources):
+        return None
+    return list(sources), {"axis": TO_NHWC.index(attribute(node, "axis", 0) % 4)}
+
+
+def _resize(node: ir.Node, scope: Scope) -> _Plan | None:
+    # Kernels interpolate NCHW only; repeating pixels works along any axis.
+    source = _nhwc(required(node, 0))
+    scales = constant_array(input_of(node, 2))
+    special = input_of(node, 1) is not None or input_of(node, 3) is not None or "axes" in node.attributes
+    if source is None or scales is None or special or attribute(node, "mode", "nearest") != "nearest":
+        return None
+    turned = scope.editor.constant([float(scales[axis]) for axis in TO_NHWC], np.float32)
+    return [source, None, turned], _attributes(node)
+
+
+def _pad(node: ir.Node, scope: Scope) -> _Plan | None:
+    source = _nhwc(required(node, 0))
+    pads = constant_array(input_of(node, 1))
+    if source is None or pads is None or pads.size != 8 or input_of(node, 3) is not None:
+        return None
+    turned = [int(pads[side + axis]) for side in (0, 4) for axis in TO_NHWC]
+    return [source, scope.editor.constant(turned, np.int64), input_of(node, 2)], _attributes(node)
+
+
+def _nhwc(value: ir.Value) -> ir.Value | None:
+    """Return the NHWC value that is transposed to this NCHW one."""
+    node = producer(value, "Transpose")
+    return required(node, 0) if node is not None and perm_of(node) == TO_NCHW else None
+
+
+def _attributes(node: ir.Node) -> dict[str, Any]:
+    return {name: node.attributes[name].value for name in sorted(node.attributes)}
+
+
+_PLANS: dict[str, Callable[[ir.Node, Scope], _Plan | None]] = {
+    **dict.fromkeys(
+        ("Cast", "Erf", "Gelu", "Identity", "Neg", "QuickGelu", "Relu", "Sigmoid", "Tanh"), _unary
+    ),
+    **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _binary),
+    "Concat": _concat,
+    "Pad": _pad,
+    "Resize": _resize,
+}

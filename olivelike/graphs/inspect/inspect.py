@@ -1,0 +1,148 @@
+"""`inspect_model`: read everything about an ONNX file but its weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+from onnx_ir.traversal import RecursiveGraphIterator
+
+from olivelike.errors import SourceError
+from olivelike.graphs.inspect.inspection import DataFile, Inspection, Parameters, TensorInfo
+from olivelike.graphs.inspect.placement import left_to_cpu
+from olivelike.graphs.inspect.skeleton import read_skeleton
+from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
+from olivelike.model.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from olivelike.model.targets import Target
+
+# Its warnings quote the file as it is, steering characters among them, straight to the terminal.
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
+
+_MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
+"""What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""
+_DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+
+
+def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspection:
+    """Return what the ONNX file at `path` holds, and what each target would leave to the CPU.
+
+    No weight is read, neither from the file nor from its data files, which may be missing.
+
+    Args:
+        path: Any ONNX file, weightless graphs included.
+        targets: Those to ask; all by default.
+
+    Raises:
+        SourceError: when the file can't be read, or is no ONNX model.
+    """
+    proto = _parse(path)
+    try:
+        return _inspect(path, proto, targets)
+    except _MISFITS as error:
+        raise SourceError(
+            f"{path}: is not an ONNX model: its parts do not fit together ({error}); export it again"
+        ) from error
+
+
+def _inspect(path: Path, proto: onnx.ModelProto, targets: Iterable[Target] | None) -> Inspection:
+    model = ir.from_proto(proto)
+    graph = model.graph
+    stand_ins = parameter_inputs(graph)
+    folded = weight_values(graph)
+    nodes = list(RecursiveGraphIterator(graph))
+    return Inspection(
+        path=str(path),
+        ir_version=proto.ir_version,
+        producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
+        opsets={entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
+        # Files of IR version 3 list their initializers among the inputs.
+        inputs=tuple(
+            _tensor_info(value) for value in real_inputs(graph) if value.name not in graph.initializers
+        ),
+        outputs=tuple(_tensor_info(value) for value in graph.outputs),
+        nodes=len(nodes),
+        weight_nodes=sum(folded.issuperset(node.outputs) for node in nodes),
+        operators=_count_operators(nodes),
+        functions=tuple(f"{function.domain}::{function.name}" for function in model.functions.values()),
+        weightless=bool(stand_ins),
+        parameters=_sum_parameters([*graph.initializers.values(), *stand_ins.values()]),
+        data_files=tuple(_data_files(graph, path)),
+        left_to_cpu={target.name: left_to_cpu(model, target) for target in targets or TARGETS.values()},
+    )
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    skeleton = read_skeleton(path)
+    try:
+        proto = onnx.ModelProto.FromString(skeleton)
+    except DecodeError as error:
+        raise SourceError(f"{path}: is not an ONNX model") from error
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise SourceError(f"{path}: is not an ONNX model: it has no graph, or names no opset")
+    return proto
+
+
+def _tensor_info(value: ir.Value) -> TensorInfo:
+    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    return TensorInfo(value.name or "", _dtype_name(value.dtype), shape)
+
+
+def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
+    return dim if isinstance(dim, int) else dim.value
+
+
+def _dtype_name(dtype: ir.DataType | None) -> str:
+    name = "UNDEFINED" if dtype is None else dtype.name
+    return _DTYPE_NAMES.get(name, name.lower())
+
+
+def _count_operators(nodes: Iterable[ir.Node]) -> Mapping[str, Mapping[str, int]]:
+    counts: dict[str, Counter[str]] = {}
+    for node in nodes:
+        counts.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
+    return {domain: dict(sorted(counts[domain].items(), key=_most_first)) for domain in sorted(counts)}
+
+
+def _most_first(entry: tuple[str, int]) -> tuple[int, str]:
+    name, count = entry
+    return -count, name
+
+
+def _sum_parameters(values: Iterable[ir.Value]) -> Mapping[str, Parameters]:
+    sums: dict[str, Parameters] = {}
+    for value in values:
+        elements = _elements(value)
+        width = (
+            0 if value.dtype in {None, ir.DataType.STRING} else (value.dtype or ir.DataType.FLOAT).itemsize
+        )
+        name = _dtype_name(value.dtype)
+        known = sums.get(name, Parameters(0, 0, 0))
+        total = known.bytes + math.ceil(elements * width)
+        sums[name] = Parameters(known.tensors + 1, known.elements + elements, total)
+    return dict(sorted(sums.items()))
+
+
+def _elements(value: ir.Value) -> int:
+    return 0 if value.shape is None else math.prod(dim for dim in value.shape if isinstance(dim, int))
+
+
+def _data_files(graph: ir.Graph, path: Path) -> Iterator[DataFile]:
+    """Yield the data files in the order in which the model names them."""
+    tensors: dict[str, list[ir.ExternalTensor]] = {}
+    for value in graph.initializers.values():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            tensors.setdefault(str(value.const_value.location), []).append(value.const_value)
+    for location, held in tensors.items():
+        expected = max((tensor.offset or 0) + (tensor.length or tensor.nbytes) for tensor in held)
+        file = path.parent / location
+        yield DataFile(location, len(held), expected, file.stat().st_size if file.is_file() else None)

@@ -1,0 +1,239 @@
+"""Give a graph the inputs and outputs of a layout; what lies between stays as it is.
+
+Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. Names are those of
+`olivelike.graphs.interface.component_interface`, which graphs of other exporters may lack.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import onnx_ir as ir
+
+from olivelike.errors import PassError
+from olivelike.model.graph import parameter_inputs, real_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from olivelike.model.client_layouts import Layout
+
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
+_DTYPES: Final = {
+    "float32": ir.DataType.FLOAT,
+    "float16": ir.DataType.FLOAT16,
+    "int32": ir.DataType.INT32,
+    "int64": ir.DataType.INT64,
+}
+_INPUTS: Final = {
+    "text_encoder": ("input_ids",),
+    "text_encoder_2": ("input_ids",),
+    "unet": ("sample", "timestep", "encoder_hidden_states"),
+    "vae_encoder": ("sample",),
+    "vae_decoder": ("latent_sample",),
+    "safety_checker": ("clip_input", "images"),
+}
+"""What clients feed by name, or in this order."""
+_FIRST_OUTPUTS: Final = {
+    "text_encoder": ("last_hidden_state", "pooler_output"),
+    "text_encoder_2": ("text_embeds", "last_hidden_state"),
+    "unet": ("out_sample",),
+    "vae_encoder": ("latent_sample",),
+    "vae_decoder": ("sample",),
+    "safety_checker": ("out_images", "has_nsfw_concepts"),
+}
+"""What clients take, by name or by position."""
+_ONE_OUTPUT: Final = frozenset({"unet", "vae_decoder"})
+"""Networks whose output is known by its place; that of a VAE encoder may be a latent or its distribution."""
+_UNET_DIMS: Final = {
+    "sample": ("unet_sample_batch", "unet_sample_channels", "unet_sample_height", "unet_sample_width"),
+    "timestep": ("unet_time_batch",),
+    "encoder_hidden_states": ("unet_hidden_batch", "unet_hidden_sequence", None),
+}
+"""Names by which clients fix the UNet's dynamic dimensions."""
+_CHANNELS = "unet_sample_channels"
+
+
+def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
+    """Rewrite the border of a component's graph in place.
+
+    Args:
+        model: A weightless graph.
+        component: Which network it is.
+        layout: What the client wants.
+
+    Returns:
+        How many inputs and outputs have another type or rank, and how many another name.
+
+    Raises:
+        PassError: if the graph lacks an input that clients feed, or the client can't feed one that it has.
+    """
+    graph = model.graph
+    names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
+    _name_inputs(graph, component, layout)
+    _name_outputs(graph, component)
+    renamed = sum(value.name != name for value, name in names.items())
+    changed = 0
+    for value in real_inputs(graph):
+        changed += _fit_input(graph, value, component, layout)
+    for value in list(graph.outputs):
+        wanted = _DTYPES[layout.floats] if layout.floats and value.dtype in _FLOATS else value.dtype
+        if wanted is not None and wanted != value.dtype:
+            _cast_output(graph, value, wanted)
+            changed += 1
+    if component == "unet":
+        _name_dims(graph, layout)
+    if layout.spaced_formulas:
+        for value in graph.outputs:
+            _space_formulas(value)
+    return {"cast": changed, "renamed": renamed}
+
+
+def _name_inputs(graph: ir.Graph, component: str, layout: Layout) -> None:
+    """Put the inputs that clients feed first, in order; an only input gets its name."""
+    given, wanted = real_inputs(graph), _INPUTS.get(component, ())
+    if len(given) == len(wanted) == 1:
+        given[0].name = wanted[0]
+    by_name = {value.name: value for value in given}
+    missing = [name for name in wanted if name not in by_name]
+    if missing:
+        raise PassError(
+            f"layout: the graph of {component} has no input {missing[0]!r}, which clients feed; it has "
+            f"{', '.join(map(str, by_name))}; export it anew with `convert`"
+        )
+    extra = [name for name in by_name if name not in wanted]
+    if extra and component == "unet" and layout.only_unet_inputs:
+        raise PassError(
+            f"layout {layout.name}: the UNet has an input {extra[0]!r}, which this client does not feed: it knows "
+            "pipelines of SD 1.x and 2.x alone; choose another layout"
+        )
+    parameters = list(parameter_inputs(graph).values())
+    ordered = [by_name[name] for name in (*wanted, *extra)]
+    if ordered != given:
+        graph.inputs.clear()
+        graph.inputs.extend([*ordered, *parameters])
+
+
+def _name_outputs(graph: ir.Graph, component: str) -> None:
+    """Put the outputs that clients take first, in order; an only output gets its name where there is but one."""
+    wanted = _FIRST_OUTPUTS.get(component, ())
+    given: list[ir.Value] = list(graph.outputs)
+    if len(given) == 1 and component in _ONE_OUTPUT:
+        given[0].name = wanted[0]
+    by_name = {value.name: value for value in given}
+    first = [by_name[name] for name in wanted if name in by_name]
+    ordered = [*first, *(value for value in given if value.name not in wanted)]
+    if ordered != given:
+        graph.outputs.clear()
+        graph.outputs.extend(ordered)
+
+
+def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout) -> bool:
+    """Give an input the type and rank that the client feeds; tell whether it had another."""
+    assert value.dtype is not None
+    dtype, shape = value.dtype, value.shape
+    is_timestep = component == "unet" and value.name == "timestep"
+    if is_timestep and layout.timestep:
+        dtype = _DTYPES[layout.timestep]
+    elif dtype in _FLOATS and layout.floats:
+        dtype = _DTYPES[layout.floats]
+    elif value.name == "input_ids":
+        dtype = ir.DataType.INT32
+    rank = 0 if layout.scalar_timestep else 1
+    other_rank = is_timestep and shape is not None and len(shape) != rank
+    if dtype == value.dtype and not other_rank:
+        return False
+    outer = ir.Value(name=value.name, shape=shape, type=ir.TensorType(dtype))
+    value.name = f"{value.name}.inner"
+    inner = outer
+    before = graph[0]
+    if other_rank:
+        outer.shape = ir.Shape([] if rank == 0 else ["unet_time_batch"])
+        inner = _insert(graph, before, "Reshape", [outer, _sizes(graph, [1] if rank == 0 else [])], value)
+        inner.dtype = dtype
+    if dtype != value.dtype:
+        inner = _insert(graph, before, "Cast", [inner], value)
+    inner.dtype = value.dtype
+    ir.convenience.replace_all_uses_with(value, inner, replace_graph_outputs=True)
+    position = next(index for index, other in enumerate(graph.inputs) if other is value)
+    graph.inputs[position] = outer
+    return True
+
+
+def _insert(
+    graph: ir.Graph, before: ir.Node, operator: str, inputs: Sequence[ir.Value], like: ir.Value
+) -> ir.Value:
+    """Insert a node whose output has the shape of `like`, and its type if it is a `Cast`."""
+    assert like.dtype is not None
+    attributes = {"to": int(like.dtype)} if operator == "Cast" else {}
+    node = ir.node(operator, inputs, attributes, name=f"{inputs[0].name}/{operator.lower()}")
+    output = node.outputs[0]
+    output.name, output.shape = f"{inputs[0].name}.{operator.lower()}", like.shape
+    graph.insert_before(before, node)
+    return output
+
+
+def _sizes(graph: ir.Graph, sizes: Sequence[int]) -> ir.Value:
+    import numpy as np
+
+    value = ir.Value(name="timestep.sizes", const_value=ir.tensor(np.array(sizes, np.int64)))
+    value.shape, value.dtype = ir.Shape([len(sizes)]), ir.DataType.INT64
+    graph.register_initializer(value)
+    return value
+
+
+def _cast_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None:
+    """Put a `Cast` behind an output, under the output's name."""
+    name = value.name
+    value.name = f"{name}.inner"
+    node = ir.node("Cast", [value], {"to": int(dtype)}, name=f"{name}/cast")
+    outer = node.outputs[0]
+    outer.name, outer.shape, outer.dtype = name, value.shape, dtype
+    graph.append(node)
+    position = next(index for index, other in enumerate(graph.outputs) if other is value)
+    graph.outputs[position] = outer
+
+
+def _name_dims(graph: ir.Graph, layout: Layout) -> None:
+    """Name the UNet's dynamic dimensions as clients do that fix them; a number stays one, but for channels."""
+    renamed: dict[str, str] = {}
+    for value in real_inputs(graph):
+        names = _UNET_DIMS.get(value.name or "")
+        if names is None or value.shape is None or len(names) != len(value.shape):
+            continue
+        dims: list[int | str | ir.SymbolicDim | None] = list(value.shape)
+        for axis, name in enumerate(names):
+            dim = dims[axis]
+            wanted = layout.named_channels if name == _CHANNELS else isinstance(dim, ir.SymbolicDim)
+            if name is None or not wanted:
+                continue
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                renamed.setdefault(dim.value, name)
+            dims[axis] = name
+        value.shape = ir.Shape(dims)
+    changed = {old: new for old, new in renamed.items() if old != new}
+    if not changed:
+        return
+    for value in (value for node in graph for value in node.outputs):
+        if value.shape is not None:
+            value.shape = ir.Shape([_renamed(dim, changed) for dim in value.shape])
+
+
+def _renamed(dim: int | ir.SymbolicDim, names: dict[str, str]) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return None if dim.value is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), dim.value)
+
+
+def _space_formulas(value: ir.Value) -> None:
+    """Write `8*height` as `8* height`: optimum splits at spaces to put sizes in place of names."""
+    if value.shape is not None:
+        value.shape = ir.Shape(
+            [
+                dim
+                if isinstance(dim, int) or dim.value is None
+                else re.sub(r"[A-Za-z_]\w*", lambda name: f" {name[0]} ", dim.value).strip()
+                for dim in value.shape
+            ]
+        )

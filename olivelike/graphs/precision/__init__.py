@@ -1,0 +1,1 @@
+"""Half precision in graphs: conversion, and what must stay in float32."""

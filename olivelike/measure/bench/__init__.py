@@ -1,0 +1,51 @@
+"""Latency and memory of engines, side by side on this machine.
+
+```python
+from pathlib import Path
+
+from olivelike.measure.bench import BenchSettings, bench, measure_folder
+
+report = bench(BenchSettings(Path("models/demo"), engines=("onnxruntime", "torch"), steps=20))
+for row in report.rows:
+    print(row["engine"], row["median_latency"], row["peak_resident_MB"])
+
+print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32}).median)
+```
+
+| module | what it does |
+| --- | --- |
+| `settings` | what to measure: `BenchSettings`, checked before anything is opened |
+| `bench` | `bench`: engines against each other on whole pictures, a row for each and each batch size |
+| `networks` | `measure_folder`, `measure_folders`: single networks, on random inputs |
+| `engines`, `checkpoint` | which engines there are, and what each needs |
+| `contest`, `child`, `watch` | processes that take turns, the parent's end of one, and its memory from outside |
+| `worker` | the child: opens an engine, then runs it when told to |
+| `pipeline_engine`, `torch_engine`, `network_engine` | what a child may open |
+| `stopwatch`, `memory`, `nvidia`, `quiet` | what is measured, and what speaks against it |
+| `job`, `timing` | what goes to a child, and what comes back |
+| `row`, `csv_file`, `report`, `baseline` | what comes out, and how two of them compare |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from olivelike._lazy import names_from
+
+if TYPE_CHECKING:
+    from olivelike.measure.bench.bench import bench
+    from olivelike.measure.bench.bench_report import BenchReport
+    from olivelike.measure.bench.bench_settings import BenchSettings
+    from olivelike.measure.bench.networks import Measurement, measure_folder, measure_folders
+
+__all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "bench": ("bench",),
+        "networks": ("Measurement", "measure_folder", "measure_folders"),
+        "bench_report": ("BenchReport",),
+        "bench_settings": ("BenchSettings",),
+    },
+)

@@ -1,0 +1,123 @@
+"""`bench`: engines against each other on whole pictures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Final
+
+from olivelike.measure.bench.bench_job import PipelineJob, Turn
+from olivelike.measure.bench.bench_report import BenchReport, Skipped
+from olivelike.measure.bench.bench_settings import check
+from olivelike.measure.bench.contest import contest
+from olivelike.measure.bench.engines import (
+    TORCH_ENGINES,
+    EngineAbsent,
+    require_packages,
+    session_settings,
+    torch_device,
+)
+from olivelike.measure.bench.machine import describe_machine
+from olivelike.measure.bench.nvidia_memory import gpu_of
+from olivelike.measure.bench.row import make_row, with_speeds
+from olivelike.measure.bench.source_checkpoint import named_checkpoint, recorded_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from olivelike.measure.bench.bench_settings import BenchSettings, Checked
+    from olivelike.measure.bench.contest import Event
+    from olivelike.measure.bench.row import Row, Value
+
+_SEED: Final = 123
+_PROMPTS: Final = (
+    "a red circle on a blue background",
+    "a lighthouse on a cliff at dusk, oil painting",
+    "a photo of an orange cat asleep on a stack of books",
+    "a small green square, on the left, on a white background",
+    "a bowl of ripe apricots by a window, soft light",
+    "a mountain lake in autumn, reflections, wide angle",
+    "an old locomotive crossing a stone bridge in the rain",
+    "a yellow star on a purple background",
+    "a portrait of a sailor with a grey beard, charcoal drawing",
+    "a street market at night, lanterns, wet cobblestones",
+)
+
+
+def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: None) -> BenchReport:
+    """Measure engines on a pipeline, each in a process of its own.
+
+    An engine that is not installed is left out; one that fails, dies or hangs has its row marked. Neither stops the
+    others.
+
+    Args:
+        settings: what to measure.
+        listen: is told what happens.
+
+    Raises:
+        UsageError: for a value that can't be had.
+        SourceError: if the folder is no pipeline.
+        SessionError: if a GPU is named that is not there.
+    """
+    checked, gpu = check(settings), gpu_of(settings.asked_sessions)
+    jobs, skipped = _jobs(checked)
+    rows: list[Row] = []
+    for batch_size in dict.fromkeys(settings.batch_sizes):
+        groups = [jobs] if settings.interleave else [{name: job} for name, job in jobs.items()]
+        for group in groups:
+            measured_rows, absent = _measure(group, batch_size, checked, gpu, listen)
+            rows += measured_rows
+            skipped += [skip for skip in absent if skip not in skipped]
+    return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
+
+
+def _measure(
+    jobs: dict[str, PipelineJob],
+    batch_size: int,
+    checked: Checked,
+    gpu: int | None,
+    listen: Callable[[Event], None],
+) -> tuple[list[Row], list[Skipped]]:
+    settings = checked.settings
+    prompts = list(islice(cycle(_PROMPTS), settings.num_prompts))
+    turn = Turn(prompts[0], _SEED, batch_size)
+    turns = [replace(turn, prompt=prompt) for prompt in prompts for _ in range(settings.batch_count)]
+    machine: dict[str, Value] = {}
+
+    def look() -> None:
+        machine.update(describe_machine(settings.folder, settings.asked_sessions, gpu))
+
+    results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen, look)
+    absent = {name: result for name, result in results.items() if result.status == "absent"}
+    rows = [
+        make_row(name, batch_size, checked, result, machine)
+        for name, result in results.items()
+        if name not in absent
+    ]
+    return rows, [Skipped(name, result.message) for name, result in absent.items()]
+
+
+def _jobs(checked: Checked) -> tuple[dict[str, PipelineJob], list[Skipped]]:
+    jobs: dict[str, PipelineJob] = {}
+    skipped = []
+    for engine in dict.fromkeys(checked.settings.engines):
+        try:
+            jobs[engine] = _job(engine, checked)
+        except EngineAbsent as error:
+            skipped.append(Skipped(engine, str(error)))
+    return jobs, skipped
+
+
+def _job(engine: str, checked: Checked) -> PipelineJob:
+    settings = checked.settings
+    asked, folder = settings.asked_sessions, settings.folder.absolute()
+    job = PipelineJob(engine, folder, asked, checked.size, settings.steps, checked.checks_safety)
+    if engine not in TORCH_ENGINES:
+        require_packages(engine, "cpu")
+        return replace(job, sessions=session_settings(engine, asked))
+    require_packages(engine, torch_device(asked.provider))
+    named = settings.checkpoint
+    original = recorded_checkpoint(folder) if named is None else named_checkpoint(named)
+    return replace(
+        job, checkpoint=original.place, revision=original.revision, torch_dtype=settings.torch_dtype
+    )

@@ -1,0 +1,200 @@
+"""Children that take turns: each is warmed up, then all are measured in rounds, so that a drift hits all alike."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.measure.bench.bench_job import encode_job
+from olivelike.measure.bench.child import Child, ChildFailure
+from olivelike.measure.bench.nvidia_memory import open_driver
+from olivelike.measure.bench.quiet import Surroundings, surveying
+from olivelike.measure.bench.timing import Timing
+from olivelike.measure.bench.watch import Peaks, watching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from olivelike.measure.bench.bench_job import Job, Turn
+    from olivelike.measure.bench.child import Status
+    from olivelike.measure.bench.nvidia_memory import NvidiaDriver
+
+EventName = Literal["opening", "opened", "warmed_up", "measured", "failed"]
+_WATCHED_RUNS = 2
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a child did."""
+
+    name: EventName
+    engine: str
+    pid: int
+    text: str = ""
+    """Of a failure, why."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of one child."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    load_seconds: float | None = None
+    """From the order to open until it is ready, imports included."""
+    warmup: tuple[Timing, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    surroundings: Surroundings = field(default_factory=Surroundings)
+    """What went on beside the measured runs."""
+    status: Literal["ok"] | Status = "ok"
+    message: str = ""
+    """Why it is not ok."""
+    first: Peaks = field(default_factory=Peaks)
+    """Memory while it opened, and in its first run."""
+    second: Peaks = field(default_factory=Peaks)
+    """In its second run."""
+    peak_bytes: int | None = None
+    """The most that its process had resident, as the operating system counted it; `None` if it never answered."""
+    device_bytes: int | None = None
+    """The most on the GPU: by the driver, else by the engine's allocator."""
+
+    @property
+    def tree_bytes(self) -> int | None:
+        """The most of the process with all that it started."""
+        if self.peak_bytes is None:
+            return None
+        return max(self.peak_bytes, self.first.tree, self.second.tree)
+
+
+def contest(
+    jobs: Mapping[str, Job],
+    warmup: Sequence[Turn],
+    turns: Sequence[Turn],
+    limit: float,
+    listen: Callable[[Event], None] = lambda _: None,
+    look: Callable[[], None] = lambda: None,
+) -> dict[str, Measured]:
+    """Measure engines against each other.
+
+    Args:
+        jobs: by name; a process for each.
+        warmup: runs of each before it is measured.
+        turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
+        limit: seconds that an engine may take to open, or for a run.
+        listen: is told what happens.
+        look: is called right after the last run, before the processes end.
+
+    Returns:
+        What was measured, by name. An engine that fails is marked; the others go on.
+    """
+    driver = open_driver()
+    with contextlib.ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="olivelike-bench-")))
+        contenders = []
+        for number, (name, job) in enumerate(jobs.items()):
+            contender = _Contender(name, Child(logs / f"{number}.log"), limit, driver, listen)
+            stack.callback(contender.child.stop)
+            contender.open(encode_job(job))
+            contenders.append(contender)
+        for contender in contenders:
+            for turn in warmup:
+                contender.run(turn, measured=False)
+            contender.tell("warmed_up")
+        for number, turn in enumerate(turns):
+            first = number % max(len(contenders), 1)
+            for contender in contenders[first:] + contenders[:first]:
+                contender.run(turn, measured=True)
+        look()
+        return {contender.name: contender.measured for contender in contenders}
+
+
+class _Contender:
+    """A child and what was measured of it so far."""
+
+    def __init__(
+        self,
+        name: str,
+        child: Child,
+        limit: float,
+        driver: NvidiaDriver | None,
+        listen: Callable[[Event], None],
+    ) -> None:
+        self.name = name
+        self.child = child
+        self.measured = Measured()
+        self._limit = limit
+        self._driver = driver
+        self._listen = listen
+
+    def open(self, job: dict[str, Any]) -> None:
+        self.tell("opening")
+        with watching(self.child.pid, self._driver) as peaks:
+            answer = self._ask(job)
+        self.measured = replace(self.measured, first=peaks)
+        if answer is not None:
+            facts, seconds = answer["facts"], answer["load_seconds"]
+            self.measured = replace(self.measured, facts=facts, load_seconds=seconds)
+            self.tell("opened", seconds=seconds)
+
+    def run(self, turn: Turn, *, measured: bool) -> None:
+        """Run once, if nothing has failed."""
+        if self.measured.status != "ok":
+            return
+        done = len(self.measured.warmup) + len(self.measured.timings)
+        with surveying() as found:
+            if done < _WATCHED_RUNS:
+                with watching(self.child.pid, self._driver) as peaks:
+                    answer = self._ask(vars(turn))
+                self._keep(peaks, second=done > 0)
+            else:
+                answer = self._ask(vars(turn))
+        if answer is None:
+            return
+        timing = Timing(**answer["timing"])
+        if measured:
+            around = sum(found, start=self.measured.surroundings)
+            timings = (*self.measured.timings, timing)
+            self.measured = replace(self.measured, timings=timings, surroundings=around)
+            self.tell("measured", seconds=timing.seconds)
+        else:
+            self.measured = replace(self.measured, warmup=(*self.measured.warmup, timing))
+
+    def tell(self, name: EventName, text: str = "", seconds: float = 0.0) -> None:
+        """Tell whoever listens, of a failed engine only that it failed."""
+        if name == "failed" or self.measured.status == "ok":
+            self._listen(Event(name, self.name, self.child.pid, text, seconds))
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            answer = self.child.ask(message, self._limit)
+        except ChildFailure as failure:
+            self.measured = replace(self.measured, status=failure.status, message=str(failure))
+            self.tell("failed", str(failure))
+            self.child.stop()  # It may hold memory that the others need.
+            return None
+        by_allocator = answer["device_bytes"]
+        self.measured = replace(
+            self.measured,
+            peak_bytes=answer["peak_bytes"],
+            device_bytes=_most(self.measured.device_bytes, by_allocator),
+        )
+        return answer
+
+    def _keep(self, peaks: Peaks, *, second: bool) -> None:
+        if second:
+            self.measured = replace(self.measured, second=peaks)
+            return
+        opened = self.measured.first
+        first = Peaks(
+            max(opened.resident, peaks.resident, self.measured.peak_bytes or 0),
+            max(opened.tree, peaks.tree),
+            _most(opened.device, peaks.device),
+        )
+        self.measured = replace(self.measured, first=first)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)

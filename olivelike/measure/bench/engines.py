@@ -1,0 +1,120 @@
+"""The engines that are measured, and what each needs to be there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.sessions import providers
+from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
+
+if TYPE_CHECKING:
+    from olivelike.runtime.sessions.providers import Provider
+
+ONNXRUNTIME: Final = "onnxruntime"
+OPENVINO: Final = "openvino"
+TENSORRT: Final = "tensorrt"
+TORCH: Final = "torch"
+TORCH_COMPILE: Final = "torch-compile"
+XFORMERS: Final = "xformers"
+ENGINES: Final = (ONNXRUNTIME, OPENVINO, TENSORRT, TORCH, TORCH_COMPILE, XFORMERS)
+"""In the order of the table."""
+TORCH_ENGINES: Final = frozenset({TORCH, TORCH_COMPILE, XFORMERS})
+
+_SPINNING: Final = "session.force_spinning_stop"
+_TORCH_DEVICES: Final = {
+    providers.CPU: "cpu",
+    providers.OPENVINO: "cpu",
+    providers.CUDA: "cuda",
+    providers.TENSORRT: "cuda",
+    "NvTensorRTRTXExecutionProvider": "cuda",
+    "MIGraphXExecutionProvider": "cuda",  # What torch's builds for ROCm call it, too.
+    "CoreMLExecutionProvider": "mps",
+}
+
+
+class EngineAbsent(SessionError):  # noqa: N818  (no error: the engine is left out, and the reason told)
+    """An engine can't be measured on this machine or for this folder; the message says why."""
+
+
+def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
+    """Return the settings for an engine that opens ONNX files.
+
+    Args:
+        engine: `onnxruntime`, `openvino` or `tensorrt`.
+        asked: what the command line or the folder's target asks for; options of a provider go to its engine.
+    """
+    options = {choice.provider.name: choice for choice in asked.providers}
+    on_openvino = asked.provider.name == providers.OPENVINO
+    # An idle session must leave the cores to the engine whose turn it is.
+    calm = {_SPINNING: "1", **asked.session_config}
+    if engine == OPENVINO:
+        choice = options.get(providers.OPENVINO) or ProviderChoice(providers.find_provider("openvino"))
+        device = asked.device if on_openvino else None
+        return SessionSettings(
+            (choice,), device=device, dimensions=asked.dimensions, intra_threads=asked.intra_threads
+        )
+    if engine == TENSORRT:
+        names = (providers.TENSORRT, providers.CUDA)
+        named = [options.get(name) or ProviderChoice(providers.find_provider(name)) for name in names]
+        return replace(asked, providers=tuple(named), session_config=calm)
+    own = [choice for choice in asked.providers if choice.provider.name != providers.OPENVINO]
+    choices = tuple(own) or (ProviderChoice(providers.find_provider("cpu")),)
+    device = None if on_openvino else asked.device
+    return replace(asked, providers=choices, device=device, session_config=calm)
+
+
+def torch_device(provider: Provider) -> str:
+    """Return the device on which torch competes with a provider.
+
+    Raises:
+        EngineAbsent: if torch runs on nothing of that kind; on the CPU it would be no competitor.
+    """
+    device = _TORCH_DEVICES.get(provider.name)
+    if device is None:
+        raise EngineAbsent(f"torch has no device like the provider {provider.short_name}")
+    return device
+
+
+def require_packages(engine: str, device: str) -> None:
+    """Check that what an engine is made of is installed; nothing is imported.
+
+    Args:
+        engine: one of `ENGINES`.
+        device: torch's device, for its engines.
+
+    Raises:
+        EngineAbsent: if it is not; the message says what to install.
+    """
+    if engine == OPENVINO and find_spec("openvino") is None:
+        raise EngineAbsent("openvino is not installed (pip install 'olivelike[openvino]')")
+    if engine == XFORMERS and find_spec("xformers") is None:
+        raise EngineAbsent("xformers is not installed (pip install xformers)")
+    if engine == XFORMERS and device != "cuda":
+        raise EngineAbsent(f"xformers has kernels for CUDA alone, and torch runs on {device} here")
+    if engine == TORCH_COMPILE and device == "cuda" and find_spec("triton") is None:
+        raise EngineAbsent("torch.compile needs triton on CUDA (pip install triton)")
+    if engine == TORCH_COMPILE and device == "cpu" and _compiler() is None:
+        raise EngineAbsent(
+            "torch.compile needs a C++ compiler on the CPU, and there is none (g++, clang++, cl)"
+        )
+
+
+def unknown_engine(name: str) -> UsageError:
+    """Return the error for a name that is no engine's."""
+    import difflib
+
+    nearest = difflib.get_close_matches(name, ENGINES, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else f"engines: {', '.join(ENGINES)}"
+    return UsageError(f"--engine: unknown engine {name!r}; {hint}")
+
+
+def _compiler() -> str | None:
+    named = os.environ.get("CXX")
+    names = (named,) if named else ("cl",) if sys.platform == "win32" else ("g++", "clang++")
+    return next((found for name in names if (found := shutil.which(name))), None)

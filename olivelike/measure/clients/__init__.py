@@ -1,0 +1,5 @@
+"""Clients: what each insists on in a pipeline folder, and a check of any folder against that."""
+
+from olivelike.measure.clients.check import CLIENTS, CheckResult, Verdict, check_client
+
+__all__ = ["CLIENTS", "CheckResult", "Verdict", "check_client"]

@@ -1,0 +1,105 @@
+"""`check_client`: a folder against what one client insists on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from olivelike.errors import UsageError
+from olivelike.measure.clients import (
+    a1111_directml,
+    csharp_sample,
+    diffusers_pipeline,
+    onnx_stack,
+    optimum_pipeline,
+)
+from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
+from olivelike.workflow.passes.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from olivelike.measure.clients.requirement import Requirement
+
+CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {
+    "diffusers": diffusers_pipeline.REQUIREMENTS,
+    "optimum": optimum_pipeline.REQUIREMENTS,
+    "csharp": csharp_sample.REQUIREMENTS,
+    "onnxstack": onnx_stack.REQUIREMENTS,
+    "a1111-dml": a1111_directml.REQUIREMENTS,
+}
+"""What each client insists on; the names are those of the layouts."""
+
+Status = Literal["ok", "failed", "advice"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a folder stands to one requirement."""
+
+    requirement: str
+    status: Status
+    """`advice`: the client works without it, but worse."""
+    reason: str | None = None
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        if self.status == "ok":
+            return f"ok      {self.requirement}"
+        return f"{self.status:<8}{self.requirement}: {self.reason}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """How a folder stands to all that a client insists on."""
+
+    client: str
+    folder: str
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def failed(self) -> int:
+        """How many requirements are not met."""
+        return sum(verdict.status == "failed" for verdict in self.verdicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return {
+            "client": self.client,
+            "folder": self.folder,
+            "ok": not self.failed,
+            "requirements": [asdict(verdict) for verdict in self.verdicts],
+        }
+
+
+def check_client(path: Path, client: str) -> CheckResult:
+    """Check a folder, of whatever origin, against what a client insists on; no weight is read.
+
+    Args:
+        path: A pipeline's folder; for `a1111-dml`, one that holds the UNet's file at any depth.
+        client: A name in `CLIENTS`.
+
+    Raises:
+        UsageError: for an unknown client, with the nearest name.
+        SourceError: if there is no such folder.
+    """
+    if client not in CLIENTS:
+        raise UsageError(f"unknown client {client!r}; {did_you_mean(client, CLIENTS, 'clients')}")
+    folder = ClientFolder(path)
+    return CheckResult(client, str(path), tuple(_judge(folder, CLIENTS[client])))
+
+
+def _judge(folder: ClientFolder, requirements: tuple[Requirement, ...]) -> Iterator[Verdict]:
+    for requirement in requirements:
+        if requirement.where is not None and not folder.has(requirement.where):
+            continue
+        try:
+            problem = requirement.problem(folder)
+        except Unreadable as error:
+            problem = str(error)
+        if problem is None:
+            yield Verdict(requirement.what, "ok")
+        else:
+            status: Status = "advice" if requirement.only_advised else "failed"
+            yield Verdict(requirement.what, status, problem, requirement.remedy)

@@ -1,0 +1,136 @@
+"""The nodes of a run: their graph, and when each ran, on one axis."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from olivelike._text import count, duration, size
+from olivelike.measure.report.chains import STATUSES, chains, output_labels
+from olivelike.measure.report.element import Html, element, fold, join, section, table
+
+if TYPE_CHECKING:
+    from olivelike.measure.report.record_reading import NodeReport, RunReport
+
+_TICKS: Final = 5
+"""Marks of the axis, about."""
+_LEAST: Final = 0.4
+"""Percent of the axis that a bar takes at least, so that it can be seen."""
+
+
+def steps(run: RunReport) -> Html:
+    """Return the graph with hits and misses, and a table of the nodes that had something to do, in order of time."""
+    if not run.nodes:
+        return Html()
+    return section("steps", "Steps", chains(run), _timeline(run), _stored(run))
+
+
+def _timeline(run: RunReport) -> Html:
+    labels = output_labels(run)
+    busy = [(node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status != "hit"]
+    busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
+    nodes = [node for node, _ in busy]
+    span = max((_start(node) + node.seconds for node in nodes), default=0) or 1
+    reasons = {node.reason for node in nodes}
+    added = any(node.memory_before_bytes for node in nodes)
+    known = any(node.start_seconds is not None for node in nodes)
+    rows = [
+        (_name(node, label), _bar(node, span), _took(node), _memory(node), _before(run, node), node.reason)
+        for node, label in busy
+    ]
+    header = [
+        "Step",
+        join(("When", _axis(span))) if known else "How long",
+        "Time",
+        "Memory",
+        "Last time",
+        "Why",
+    ]
+    shown = [0, 1, 2, 3, *([4] if any(row[4] for row in rows) else []), *([5] if len(reasons) > 1 else [])]
+    same = f" All for the same reason: {next(iter(reasons))}." if len(reasons) == 1 and len(nodes) > 1 else ""
+    caption = (
+        f"{'When each step ran' if known else 'How long each step took'}, and the memory that "
+        f"{'its worker took for it' if added else 'its worker had, with what earlier steps left in it'}.{same}"
+    )
+    classes = {1: "when", 4: "before", 5: "why"}
+    return table(
+        caption,
+        [header[place] for place in shown],
+        [[row[place] for place in shown] for row in rows],
+        numbers=range(2, 5 if 4 in shown else 4),
+        class_="timeline",
+        columns={position: classes[place] for position, place in enumerate(shown) if place in classes},
+    )
+
+
+def _name(node: NodeReport, label: str) -> Html:
+    if not label or node.id.endswith(f"@{label}"):
+        return join((node.id,))
+    return join((node.id, " ", element("small", f"for {label}")))
+
+
+def _start(node: NodeReport) -> float:
+    return max(node.start_seconds or 0, 0)
+
+
+def _bar(node: NodeReport, span: float) -> Html:
+    if node.status == "skipped":
+        return element("span", "skipped", class_="key skipped")
+    left = 100 * _start(node) / span
+    width = max(100 * node.seconds / span, _LEAST)
+    until = duration(_start(node) + node.seconds)
+    bar = element(
+        "span",
+        class_=f"bar {node.status}",
+        style=f"left:{min(left, 100 - width):.2f}%;width:{min(width, 100):.2f}%",
+    )
+    said = f"from {duration(_start(node))} to {until}" if node.start_seconds is not None else ""
+    return element(
+        "span", bar, class_="track", **({"role": "img", "aria_label": said, "title": said} if said else {})
+    )
+
+
+def _axis(span: float) -> Html:
+    """Return marks of the seconds, at round numbers."""
+    rough = span / _TICKS
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    marks = [
+        element(
+            "span", f"{place * step:g} s" if place else "0", style=f"left:{100 * place * step / span:.2f}%"
+        )
+        for place in range(math.floor(span / step) + 1)
+        if place * step <= span * 0.96  # A mark at the very end would stand out of the column.
+    ]
+    return element("span", *marks, class_="axis", aria_hidden="true")
+
+
+def _took(node: NodeReport) -> str:
+    return "" if node.status == "skipped" else duration(node.seconds)
+
+
+def _before(run: RunReport, node: NodeReport) -> str:
+    """Return what the node took in the run before, if it ran there."""
+    seconds = run.earlier.node_seconds.get(node.id, 0) if run.earlier is not None else 0
+    return duration(seconds) if seconds else ""
+
+
+def _memory(node: NodeReport) -> str | Html:
+    if not node.peak_memory_bytes:
+        return ""
+    if not node.memory_before_bytes:
+        return size(node.peak_memory_bytes)
+    grown = max(node.peak_memory_bytes - node.memory_before_bytes, 0)
+    return element("span", f"+{size(grown)}", title=f"{size(node.peak_memory_bytes)} in its worker")
+
+
+def _stored(run: RunReport) -> Html:
+    """Return the nodes that did not have to run, a line for each network."""
+    stored = [node for node in run.nodes if node.status == "hit"]
+    by_component: dict[str, list[str]] = {}
+    for node in stored:
+        by_component.setdefault(node.component, []).append(node.id.removeprefix(f"{node.component}."))
+    rows = [(component, ", ".join(names)) for component, names in by_component.items()]
+    verb = "was" if len(stored) == 1 else "were"
+    title = f"{count(len(stored), 'node')} {verb} {STATUSES['hit']} already"
+    return fold(title, table("Taken from the store", ("Network", "Steps"), rows)) if stored else Html()

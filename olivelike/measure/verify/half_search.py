@@ -1,0 +1,154 @@
+"""Which blocks of a network must stay in float32 for half precision to be right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import VerificationError
+from olivelike.measure.verify.bisection import fewest
+from olivelike.measure.verify.blocks import Reach
+from olivelike.measure.verify.evaluation import Evaluation
+from olivelike.measure.verify.original import Original, parameter_reader
+from olivelike.model import Graph
+from olivelike.model.half_values import HALF_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import onnx_ir as ir
+
+    from olivelike.model import Model
+    from olivelike.pass_api import Context
+
+    Convert = Callable[[tuple[str, ...]], ir.Model]
+    """Returns the graph in half precision, with some blocks in float32."""
+
+_EVERYTHING = ("*",)
+"""The pattern of all blocks, and of what lies between them."""
+
+
+class HalfSearch:
+    """Trials of one network in half precision; what is remembered of one is not tried again.
+
+    Torch has the weights of the same place: what earlier passes did to them is not what half precision costs.
+    """
+
+    def __init__(
+        self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int
+    ) -> None:
+        """Set up a search.
+
+        Args:
+            model: With architecture, weights, and the graph in float32.
+            context: Reads weights, and remembers trials.
+            convert: Makes the graph of a trial.
+            limit: Largest relative error against torch that is right.
+            samples: Number of random inputs of a trial.
+            seed: Of the first of them.
+        """
+        assert model.architecture is not None
+        assert model.weights is not None
+        self._architecture, self._weights, self._graph = model.architecture, model.weights, model.graph
+        self._context, self._convert = context, convert
+        self._limit, self._samples, self._seed = limit, samples, seed
+        self._read = parameter_reader(model.weights, context.tensors)
+        self._original_outputs: Original | None = None
+        self._tried: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Find the fewest blocks that must stay in float32.
+
+        Returns:
+            The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
+
+        Raises:
+            VerificationError: when no choice of blocks is enough.
+        """
+        blocks: tuple[str, ...] = ()
+        facts: dict[str, Any] = {}
+        if not self._is_right(()):
+            if not self._is_right(_EVERYTHING):
+                figures = _described(self._try(_EVERYTHING))
+                raise VerificationError(
+                    f"{self._architecture.component}: further from torch than {self._limit:.1e} before float16 already "
+                    f"({figures}); find the step that is wrong with `verify` behind each, or raise max_relative_error"
+                )
+            blocks, facts["largest_values"] = self._search()
+            facts["without"] = self._try(())
+        trials = len(self._tried)
+        return blocks, {"kept_fp32_blocks": list(blocks), **self._try(blocks), **facts, "trials": trials}
+
+    def _search(self) -> tuple[tuple[str, ...], dict[str, float]]:
+        largest = self._reach()
+        reach = {_alone(block, largest): value for block, value in largest.items()}
+        # Overflow is the usual reason, so the blocks that reach furthest are the likely ones.
+        ranked = sorted(reach, key=lambda block: -reach[block])
+        blocks = fewest(ranked, self._is_right)
+        if blocks is not None:
+            return blocks, {block: reach[block] for block in blocks}
+        high = ", ".join(f"{block} ({reach[block]:.2g})" for block in ranked[:3] if reach[block] > HALF_MAX)
+        raise VerificationError(
+            f"{self._architecture.component}: in float16, further from torch than {self._limit:.1e} with every block "
+            f"in float32, for what lies between the blocks ({high or 'no value is beyond float16'}); "
+            "leave `float16` out of this chain"
+        )
+
+    def _is_right(self, blocks: tuple[str, ...]) -> bool:
+        found = self._try(blocks)
+        error = found["relative_error"]
+        return not found["nan"] and not found["inf"] and error is not None and error <= self._limit
+
+    def _try(self, blocks: tuple[str, ...]) -> dict[str, Any]:
+        """Return the figures of the network with these blocks in float32 and all else in half precision."""
+        key = tuple(sorted(blocks))
+        if key not in self._tried:
+            graph = self._convert(key)
+
+            def hold() -> dict[str, Any]:
+                evaluation = Evaluation(graph, parameter=self._read)
+                found = self._original().hold(evaluation, "fp16").to_json()
+                return {name: found[name] for name in ("relative_error", "worst", "cosine", "nan", "inf")}
+
+            self._tried[key] = self._remembered("trial/1", Graph.from_ir(graph), hold)
+            names = ", ".join(key) or "no block"
+            self._context.logger.info("%s in float32: %s", names, _described(self._tried[key]))
+        return self._tried[key]
+
+    def _reach(self) -> dict[str, float]:
+        """Return the largest absolute value in each block of the float32 graph."""
+        assert self._graph is not None
+        graph = self._graph
+
+        def watch() -> dict[str, Any]:
+            reach = Reach()
+            self._original().watch(Evaluation(graph.to_ir(), parameter=self._read), reach.observe)
+            return reach.largest
+
+        return self._remembered("reach/1", graph, watch)
+
+    def _remembered(self, kind: str, graph: Graph, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        digests = [self._architecture.digest, self._weights.digest, graph.digest]
+        question = [kind, *digests, self._samples, self._seed]
+        known: dict[str, Any] | None = self._context.memory.recall(question)
+        if known is None:
+            known = find()
+            self._context.memory.remember(question, known)
+        return known
+
+    def _original(self) -> Original:
+        """Return what torch makes of the inputs; not computed where every trial is remembered."""
+        if self._original_outputs is None:
+            self._original_outputs = Original(
+                self._architecture, self._read, samples=self._samples, seed=self._seed
+            )
+        return self._original_outputs
+
+
+def _alone(block: str, blocks: Iterable[str]) -> str:
+    """Return the pattern for a block that does not mean those inside it."""
+    return f"={block}" if any(other.startswith(f"{block}.") for other in blocks) else block
+
+
+def _described(figures: dict[str, Any]) -> str:
+    bad = [f"{figures[kind]} {name}" for kind, name in (("nan", "NaN"), ("inf", "Inf")) if figures[kind]]
+    return " and ".join(bad) or f"relative error {figures['relative_error']:.1e}"

@@ -1,0 +1,191 @@
+"""What torch makes of seeded inputs, and graphs held against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from olivelike.engine.output.derivation import is_float
+from olivelike.errors import PassError, VerificationError
+from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.verify.figures import Figures, compare, summary
+from olivelike.measure.verify.random_inputs import CASES, Case, random_inputs
+from olivelike.measure.verify.reference import Reference
+from olivelike.model.graph import BLOCK_KEY
+from olivelike.model.half_values import HALVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from olivelike.measure.verify.evaluation import Evaluation
+    from olivelike.model import Architecture, Weights
+    from olivelike.pass_api import Progress, TensorAccess
+
+    Array = np.ndarray[Any, Any]
+
+LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1.6e-1}
+"""Largest relative error that is taken as right, by the precision of the graph; bfloat16 has three bits less."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One comparison: sizes and seed of the inputs, and the figures of each output."""
+
+    case: Case
+    seed: int
+    outputs: Mapping[str, Figures]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the sample as JSON values."""
+        return {
+            "case": str(self.case),
+            "seed": self.seed,
+            "outputs": {name: figures.to_json() for name, figures in self.outputs.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A graph held against its original."""
+
+    precision: str
+    """`fp16` or `bf16` if any value of the graph is in half precision, else `fp32`."""
+    samples: tuple[Sample, ...]
+    origin: str | None = None
+    """The operator and block where the first value appeared that is not finite, if one reached an output."""
+
+    @property
+    def figures(self) -> list[Figures]:
+        """Return those of every output and sample."""
+        return [figures for sample in self.samples for figures in sample.outputs.values()]
+
+    def within(self, limit: float) -> bool:
+        """Tell whether every output is finite and no further off than `limit`."""
+        return all(figures.within(limit) for figures in self.figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the worst figures, and those of each sample, as JSON values."""
+        found = {**summary(self.figures), "precision": self.precision}
+        if self.origin is not None:
+            found["origin"] = self.origin
+        return {**found, "samples": [sample.to_json() for sample in self.samples]}
+
+    def require(self, component: str, limit: float) -> None:
+        """Check that every output is finite and no further off than `limit`.
+
+        Raises:
+            VerificationError: with every output that is further off; it carries the figures.
+        """
+        if self.within(limit):
+            return
+        rows = [
+            f"  {name} at {sample.case}, seed {sample.seed}: {_described(figures)}"
+            for sample in self.samples
+            for name, figures in sample.outputs.items()
+            if not figures.within(limit)
+        ]
+        if self.origin is not None:
+            rows.append(f"  the first value that is not finite comes from {self.origin}")
+        raise VerificationError(
+            "\n".join(
+                [f"{component}: its {self.precision} graph is further from torch than {limit:.1e}:", *rows]
+            ),
+            {"verification": {**self.to_json(), "limit": limit, "passed": False}},
+        )
+
+
+class Original:
+    """The outputs of a component's torch network for seeded random inputs, in float64."""
+
+    def __init__(
+        self, architecture: Architecture, read: Callable[[str], Array], *, samples: int = 2, seed: int = 0
+    ) -> None:
+        """Run the network once for each sample.
+
+        Args:
+            architecture: Class and config.
+            read: Returns a parameter's values.
+            samples: Number of inputs, of different sizes.
+            seed: Of the first one; the others have the numbers after it.
+
+        Raises:
+            PassError: when the library refuses the config, or a weight does not fit it.
+        """
+        interface = interface_of(architecture.component, architecture.config)
+        network = Reference(architecture, read)
+        self._samples: list[tuple[Case, int, dict[str, Array], dict[str, Array]]] = []
+        for index in range(samples):
+            case = CASES[index % len(CASES)]
+            feeds = random_inputs(interface.inputs, case, architecture.config, seed + index)
+            outputs = dict(zip(interface.outputs, network(feeds), strict=True))
+            self._samples.append((case, seed + index, feeds, outputs))
+
+    def hold(self, evaluation: Evaluation, precision: str, progress: Progress | None = None) -> Verification:
+        """Run a graph on the same inputs and compare all outputs.
+
+        Args:
+            evaluation: The graph; an output that it lacks counts as infinitely far off.
+            precision: What the result says of the graph.
+            progress: Told the samples that are done.
+        """
+        found, origin = [], _Origin()
+        for index, (case, seed, feeds, expected) in enumerate(self._samples):
+            outputs = evaluation.run(feeds, origin.observe)
+            nothing = np.empty(0)
+            figures = {name: compare(outputs.get(name, nothing), array) for name, array in expected.items()}
+            found.append(Sample(case, seed, figures))
+            if progress is not None:
+                progress(index + 1, len(self._samples))
+        result = Verification(precision, tuple(found), origin.place)
+        finite = all(figures.is_finite for figures in result.figures)
+        return Verification(precision, result.samples) if finite else result
+
+    def watch(self, evaluation: Evaluation, observe: Callable[..., None]) -> None:
+        """Run a graph on the same inputs, for what there is to see on the way."""
+        for _, _, feeds, _ in self._samples:
+            evaluation.run(feeds, observe)
+
+
+def parameter_reader(weights: Weights, tensors: TensorAccess) -> Callable[[str], Array]:
+    """Return how to read a parameter of a table by name; a name that it lacks is a `PassError`."""
+
+    def read(name: str) -> Array:
+        if name not in weights:
+            raise PassError(f"the weights have no parameter {name!r}, which the network needs")
+        return tensors.read(weights[name])
+
+    return read
+
+
+def precision_of(model: ir.Model) -> str:
+    """Return `fp16` or `bf16` if any operator of a graph gives half precision, else `fp32`."""
+    dtypes = {value.dtype for node in model.graph for value in node.outputs}
+    return next((name for half, name in HALVES.items() if half in dtypes), "fp32")
+
+
+class _Origin:
+    """Notes the first operator that makes something not finite out of finite operands."""
+
+    def __init__(self) -> None:
+        self.place: str | None = None
+
+    def observe(self, node: ir.Node, operands: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        if self.place is not None or all(map(_is_finite, outputs)):
+            return
+        if all(operand is None or _is_finite(operand) for operand in operands):
+            block = node.metadata_props.get(BLOCK_KEY)
+            self.place = f"{node.op_type} in {block}" if block else f"{node.op_type} {node.name!r}"
+
+
+def _is_finite(array: Array) -> bool:
+    return not is_float(ir.DataType.from_numpy(array.dtype)) or bool(np.isfinite(array).all())
+
+
+def _described(figures: Figures) -> str:
+    bad = [f"{count} {kind}" for kind, count in (("NaN", figures.nan), ("Inf", figures.inf)) if count]
+    if bad:
+        return " and ".join(bad)
+    return f"relative error {figures.relative_error:.1e}, worst element off by {figures.worst:.1e}"

@@ -1,0 +1,132 @@
+"""How alike two pictures are, and pictures of an output folder beside those of its original."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from olivelike.measure.verify.torch_pipeline import torch_pipeline
+from olivelike.runtime import Request, open_pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from PIL.Image import Image
+
+    from olivelike.measure.verify.originals import Originals
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Array = np.ndarray[Any, Any]
+
+_WINDOW, _SIGMA = 11, 1.5
+_K1, _K2 = 0.01, 0.03
+_GUIDANCE = 7.5
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Two pictures of one prompt and seed."""
+
+    prompt: str
+    seed: int
+    optimised: Image
+    original: Image
+    psnr: float
+    """Peak signal-to-noise ratio in dB; infinite for equal pictures."""
+    ssim: float
+    """Structural similarity, 1 for equal pictures."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON values; the PSNR of equal pictures is `None`."""
+        psnr = self.psnr if math.isfinite(self.psnr) else None
+        return {"prompt": self.prompt, "seed": self.seed, "psnr": psnr, "ssim": self.ssim}
+
+
+def compare_pictures(
+    folder: Path,
+    originals: Originals,
+    prompts: Sequence[str],
+    *,
+    seed: int = 0,
+    steps: int = 20,
+    size: tuple[int, int] | None = None,
+    settings: SessionSettings | None = None,
+) -> list[Likeness]:
+    """Make the same pictures with an output folder and with diffusers on torch in float32, and compare them.
+
+    Args:
+        folder: The output folder.
+        originals: What it was made of, its text encoders, UNet and VAE decoder opened.
+        prompts: One picture for each.
+        seed: Of the first picture; the others have the numbers after it.
+        steps: Of the folder's scheduler.
+        size: Width and height in pixels; by default what the UNet was trained on.
+        settings: Provider and device; by default those of the folder's target.
+
+    Raises:
+        SourceError: if the folder or the source is no whole pipeline.
+        SessionError: if the folder can't run on this machine.
+    """
+    pipeline = open_pipeline(folder, settings, safety=False)
+    pairs = []
+    for index, prompt in enumerate(prompts):
+        request = Request((prompt,), seed=seed + index, steps=steps, size=size, prompt_weights=False)
+        result = pipeline.generate(request)
+        pairs.append((result.request, result.pictures[0].image))
+    del pipeline  # Both at once may be more than there is memory for.
+    reference = torch_pipeline(originals)
+    found = []
+    for request, optimised in pairs:
+        assert request.size is not None
+        assert request.seed is not None
+        original = reference(
+            request.prompts[0],
+            width=request.size[0],
+            height=request.size[1],
+            num_inference_steps=steps,
+            guidance_scale=_GUIDANCE,
+            generator=torch.Generator("cpu").manual_seed(request.seed),
+        ).images[0]
+        likeness = psnr(optimised, original), ssim(optimised, original)
+        found.append(Likeness(request.prompts[0], request.seed, optimised, original, *likeness))
+    return found
+
+
+def psnr(a: Image, b: Image) -> float:
+    """Return the peak signal-to-noise ratio of two RGB pictures of one size, in dB."""
+    mean = float(np.mean((_values(a) - _values(b)) ** 2))
+    return math.inf if mean == 0 else -10 * math.log10(mean)
+
+
+def ssim(a: Image, b: Image) -> float:
+    """Return the mean structural similarity of two RGB pictures of one size.
+
+    As in Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural
+    similarity" (2004): Gaussian window of 11 x 11, sigma 1.5, K1 = 0.01, K2 = 0.03; the mean over the channels.
+    """
+    x, y = (torch.from_numpy(_values(image)).permute(2, 0, 1).unsqueeze(1) for image in (a, b))
+    axis = torch.arange(_WINDOW, dtype=torch.float64) - _WINDOW // 2
+    line = torch.exp(-(axis**2) / (2 * _SIGMA**2))
+    window = torch.outer(line, line)
+    window = (window / window.sum())[None, None]
+
+    def blurred(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv2d(values, window)
+
+    mean_x, mean_y = blurred(x), blurred(y)
+    variance_x, variance_y = blurred(x * x) - mean_x**2, blurred(y * y) - mean_y**2
+    covariance = blurred(x * y) - mean_x * mean_y
+    c1, c2 = _K1**2, _K2**2
+    above = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+    below = (mean_x**2 + mean_y**2 + c1) * (variance_x + variance_y + c2)
+    return float((above / below).mean())
+
+
+def _values(image: Image) -> Array:
+    """Return a picture as float64 from 0 to 1, (height, width, 3)."""
+    return np.asarray(image.convert("RGB"), np.float64) / 255

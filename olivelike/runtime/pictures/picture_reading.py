@@ -1,0 +1,148 @@
+"""Picture files, read: what they are, and what made them."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from olivelike._untrusted import open_file
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.a1111 import parse_a1111
+from olivelike.runtime.pictures.encoding import (
+    EXIF_IFD,
+    IMAGE_DESCRIPTION,
+    PARAMETERS,
+    RECORD,
+    UNICODE,
+    USER_COMMENT,
+)
+from olivelike.runtime.pictures.picture_record import record_from_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from PIL import Image
+
+    from olivelike.runtime.pictures.picture_record import PictureRecord
+
+MOST_BYTES = 256 << 20
+"""Of a picture file."""
+MOST_PIXELS = 1 << 26
+"""8192x8192; a file of a few KB can claim any number."""
+_ASCII = b"ASCII\0\0\0"
+UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
+"""What Pillow raises for damaged files."""
+_OWN_BEGINNING = '{"format": "olivelike/'
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture file and what it says of itself."""
+
+    path: Path
+    format: str
+    """`PNG`, `JPEG` or `WEBP`."""
+    width: int
+    height: int
+    record: PictureRecord | None
+    """What made it; `None` if the file does not say."""
+    own: bool
+    """Whether the record is olivelike's, and not read from A1111's text."""
+    parameters: str | None
+    """A1111's text."""
+
+
+def is_picture(path: Path) -> bool:
+    """Tell by its first bytes whether a file is a PNG, JPEG or WebP."""
+    try:
+        with open_file(path) as file:
+            start = file.read(12)
+    except OSError:
+        return False
+    return (
+        start.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"))
+        or (start[:4], start[8:]) == (b"RIFF", b"WEBP")
+    )  # fmt: skip
+
+
+def read_picture(path: Path) -> PictureFile:
+    """Read what a picture file says of itself; olivelike's own record before A1111's text.
+
+    Raises:
+        SourceError: if the file can't be read, or its record is damaged.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), open_file(path, MOST_BYTES) as file:
+            warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
+            with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
+                check_pixels(path, image)
+                own, parameters = _texts(image)
+                form, (width, height) = str(image.format), image.size
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
+    record = None
+    if own is not None:
+        record = record_from_json(own, str(path))
+    elif parameters is not None:
+        record = parse_a1111(parameters)
+    return PictureFile(path, form, width, height, record, own is not None, parameters)
+
+
+def check_pixels(path: Path, image: Image.Image) -> None:
+    """Refuse a picture of very many pixels before they are decoded.
+
+    Raises:
+        SourceError: if it is one.
+    """
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise SourceError(
+            f"{path} has {width}x{height} pixels, and at most {MOST_PIXELS:,} are read; make it smaller"
+        )
+
+
+def read_picture_record(path: Path) -> PictureRecord:
+    """Return what made a picture.
+
+    Raises:
+        SourceError: if the file can't be read, or its record is damaged.
+        UsageError: if it has no record.
+    """
+    record = read_picture(path).record
+    if record is None:
+        raise UsageError(
+            f"{path} does not say what made it; programs that resize or upload pictures drop that"
+        )
+    return record
+
+
+def _texts(image: Image.Image) -> tuple[str | None, str | None]:
+    """Return olivelike's JSON and A1111's text, as far as they are there."""
+    if image.format == "PNG":
+        image.load()  # Text may come after the pixels.
+        own, parameters = image.info.get(RECORD), image.info.get(PARAMETERS)
+        return _text(own), _text(parameters)
+    exif = image.getexif()
+    description = _text(exif.get(IMAGE_DESCRIPTION))
+    own = description if description is not None and description.startswith(_OWN_BEGINNING) else None
+    return own, _user_comment(exif.get_ifd(EXIF_IFD).get(USER_COMMENT))
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) and value else None
+
+
+def _user_comment(value: Any) -> str | None:
+    """Decode a comment; its byte order is not written down, and programs differ."""
+    if not isinstance(value, bytes):
+        return _text(value)
+    if value.startswith(UNICODE):
+        data = value.removeprefix(UNICODE)
+        even, odd = data[::2].count(0), data[1::2].count(0)
+        return _text(data.decode("utf-16-le" if odd > even else "utf-16-be", "replace").strip("\0\ufeff"))
+    return _text(value.removeprefix(_ASCII).removeprefix(bytes(8)).decode("utf-8", "replace").strip("\0"))

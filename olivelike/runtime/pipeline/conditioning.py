@@ -1,0 +1,202 @@
+"""Prompts as inputs of the UNet: hidden states of the text encoders, and what SDXL's wants beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pipeline.final_norm import read_final_norm
+from olivelike.runtime.pipeline.guidance import Terms, terms_of
+from olivelike.runtime.prompts import EncodedText, encode_prompts, read_terms, texts_of_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.prompts import PromptEmbeddings, PromptTokenizer
+    from olivelike.runtime.sessions.network import Network
+
+_AESTHETIC_SCORES: Final = (6.0, 2.5)
+"""For prompts and negative prompts, as diffusers' `StableDiffusionXLImg2ImgPipeline` has them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What the rows of a batch are led by; where guided, negative prompts first, in one batch with the prompts."""
+
+    states: torch.Tensor
+    """Of shape (batch, tokens, width)."""
+    pooled: torch.Tensor | None
+    """SDXL's `text_embeds`, of shape (batch, width)."""
+    times: torch.Tensor | None
+    """SDXL's `time_ids`, of shape (batch, 5 or 6), float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Conditioning:
+    """What leads the pictures of a batch from step to step."""
+
+    steps: tuple[Conditions, ...]
+    """For each step; the same value as long as the texts stay."""
+    guided: bool
+    """Whether the rows begin with a negative prompt for each picture."""
+    terms: Terms | None
+    """How the rows of prompts belong to pictures; `None` if each picture has one, of weight 1."""
+
+    def at(self, step: int) -> Conditions:
+        """Return what leads a step, counted from 0; schedulers with a step more than asked repeat the last."""
+        return self.steps[min(step, len(self.steps) - 1)]
+
+
+def encode(
+    prompts: Sequence[str],
+    request: Request,
+    folder: PipelineFolder,
+    encoders: Sequence[tuple[PromptTokenizer, Network]],
+) -> Conditioning:
+    """Encode the prompts of a batch, each text that a step has once.
+
+    As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
+    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the
+    negative prompt.
+
+    Args:
+        prompts: one for each picture.
+        request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL is told.
+        folder: the pipeline.
+        encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
+
+    Raises:
+        UsageError: if more layers are to be skipped than there are.
+        SourceError: if a text encoder lacks an output.
+    """
+    weights = request.prompt_weights
+    parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
+    terms = terms_of([[term.weight for term in one] for one in parted])
+    guided = request.guided or terms is not None
+    zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
+    against: tuple[str, ...] = ()
+    if guided and not (folder.is_xl and zeros):
+        text = request.negative_prompt or ""
+        against = texts_of_steps(text, request.steps) if weights else (text,) * request.steps
+    texts = list(dict.fromkeys([*(text for one in parted for term in one for text in term.texts), *against]))
+    callables = [(tokenizer, _Encoder(network, folder, request.clip_skip)) for tokenizer, network in encoders]
+    found = encode_prompts(texts, callables, prompt_weights=weights)
+    places = {text: place for place, text in enumerate(texts)}
+    made: dict[tuple[int, ...], Conditions] = {}
+
+    def conditions(step: int) -> Conditions:
+        rows = tuple(places[term.texts[step]] for one in parted for term in one)
+        negative = places[against[step]] if against else None
+        key = rows if negative is None else (negative, *rows)
+        if key not in made:
+            made[key] = _conditions(found, rows, negative, len(prompts) if guided else 0, request, folder)
+        return made[key]
+
+    return Conditioning(tuple(conditions(step) for step in range(request.steps)), guided, terms)
+
+
+def _conditions(
+    found: PromptEmbeddings,
+    rows: tuple[int, ...],
+    negative: int | None,
+    pictures: int,
+    request: Request,
+    folder: PipelineFolder,
+) -> Conditions:
+    """Return what leads one step.
+
+    Args:
+        found: the embeddings of all texts.
+        rows: which of them the prompts have at this step.
+        negative: which one the negative prompt has; `None` is zeros.
+        pictures: how many rows of it come first; 0 without guidance.
+        request: gives the size that SDXL is told.
+        folder: the pipeline.
+    """
+    import torch
+
+    def gather(embedded: torch.Tensor) -> torch.Tensor:
+        wanted = embedded[list(rows)]
+        if not pictures:
+            return wanted
+        one = torch.zeros_like(embedded[:1]) if negative is None else embedded[negative : negative + 1]
+        return torch.cat([one.expand(pictures, *one.shape[1:]), wanted])
+
+    pooled = found.pooled if folder.is_xl else None
+    return Conditions(
+        gather(found.states),
+        None if pooled is None else gather(pooled),
+        _times(pictures, len(rows), request, folder) if folder.is_xl else None,
+    )
+
+
+def _times(negatives: int, prompts: int, request: Request, folder: PipelineFolder) -> torch.Tensor:
+    """Return original size, crop's corner and target size, or in the refiner's case an aesthetic score."""
+    import torch
+
+    assert request.size is not None
+    width, height = request.size
+    if folder.index.get("requires_aesthetics_score"):
+        rows = [[height, width, 0, 0, score] for score in _AESTHETIC_SCORES]
+    else:
+        rows = [[height, width, 0, 0, height, width]] * 2
+    return torch.tensor([rows[1]] * negatives + [rows[0]] * prompts, dtype=torch.float32)
+
+
+class _Encoder:
+    """A text encoder as prompts call it: the hidden states of the layer that the UNet was trained on."""
+
+    def __init__(self, network: Network, folder: PipelineFolder, skipped: int) -> None:
+        self._network = network
+        self._folder = folder
+        # SDXL's UNet was trained on the last layer but one, without its norm.
+        back = skipped + folder.is_xl
+        self._states = self._layer(back) if back else "last_hidden_state"
+        self._norm = None if folder.is_xl or not back else read_final_norm(folder.model(network.component))
+
+    def __call__(self, ids: torch.Tensor, /) -> EncodedText:
+        network = self._network
+        outputs = {self._states: (*ids.shape, self._width(self._states))}
+        pooled = "text_embeds" if "text_embeds" in network.session.outputs else None
+        if pooled is not None:
+            outputs[pooled] = (ids.shape[0], self._width(pooled))
+        call = network.prepare({"input_ids": tuple(ids.shape)}, outputs)
+        call.inputs["input_ids"].copy_(ids)
+        call.run()
+        # The buffers are used again, by other prompts.
+        states = call.outputs[self._states].clone()
+        if self._norm is not None:
+            states = self._norm.apply(states)
+        return EncodedText(states, call.outputs[pooled].clone() if pooled is not None else None)
+
+    def _layer(self, back: int) -> str:
+        """Return the output that has the states `back` layers before the last one's."""
+        outputs = self._network.session.outputs
+        layers = sum(name.startswith("hidden_states.") for name in outputs) - 1
+        what = f"{self._folder.path / self._network.component / 'model.onnx'}"
+        if layers < 0:
+            raise SourceError(
+                f"{what}: has no outputs hidden_states.N, which clip_skip and SDXL need; "
+                "convert the checkpoint with `olivelike run`, which writes them"
+            )
+        if back >= layers:
+            raise UsageError(f"clip_skip leaves no layer: {what} has {layers}")
+        return f"hidden_states.{layers - back}"
+
+    def _width(self, output: str) -> int:
+        last = self._network.output(output).dims[-1]
+        if isinstance(last, int):
+            return last
+        config = self._folder.config(self._network.component)
+        width = config.get("projection_dim" if output == "text_embeds" else "hidden_size")
+        if not isinstance(width, int):
+            raise SourceError(
+                f"{self._folder.path / self._network.component}: neither model.onnx nor config.json says how "
+                f"wide {output} is; make the folder again with `olivelike run`"
+            )
+        return width

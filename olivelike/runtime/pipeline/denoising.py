@@ -1,0 +1,169 @@
+"""The loop around the UNet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from olivelike.errors import Interrupted, SourceError
+from olivelike.runtime.pipeline.guidance import guide
+from olivelike.runtime.pipeline.preview import Preview
+from olivelike.runtime.schedulers.make_scheduler import seed_noise, step_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from olivelike.runtime.pipeline.batch_state import Drawing
+    from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
+    from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.sessions.network import Call, Network
+
+
+class Cancel(Protocol):
+    """Something like `threading.Event` that says when to stop."""
+
+    def is_set(self) -> bool:
+        """Say whether to stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step that is done."""
+
+    batch: int
+    """From 1."""
+    batches: int
+    attempt: int
+    """1, and more where flagged pictures are drawn again."""
+    number: int
+    """From 1."""
+    total: int
+    timestep: float
+    preview: Preview
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Who is told of each step, and who may stop it."""
+
+    batch: int
+    batches: int
+    attempt: int
+    on_step: Callable[[Step], None] | None
+    cancel: Cancel | None
+
+
+def denoise(
+    start: Start, conditioning: Conditioning, drawing: Drawing, unet: Network, decoder: Network, loop: Loop
+) -> torch.Tensor:
+    """Run the UNet on each timestep.
+
+    Args:
+        start: latents and timesteps to begin with.
+        conditioning: what leads the pictures at each step.
+        drawing: the batch: scheduler, generators, guidance.
+        unet: the network.
+        decoder: `vae_decoder`, for previews.
+        loop: callbacks.
+
+    Returns:
+        Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
+
+    Raises:
+        Interrupted: if `loop.cancel` is set.
+        SessionError: if the engine fails.
+    """
+    request, scheduler, latents = drawing.request, drawing.scheduler, start.latents
+    pictures, channels = latents.shape[:2]
+    shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms
+    of_prompts = range(pictures) if terms is None else terms.pictures
+    rows = [*range(pictures), *of_prompts] if guided else [*of_prompts]
+    prepared = _prepare(unet, start, shown, rows)
+    call = _show(unet, prepared, shown)
+    sample, timestep = call.inputs["sample"], call.inputs["timestep"]
+    (output,) = call.outputs.values()
+    # Both halves of the guided batch are the same latents: one write each, no tensor in between.
+    parts = [part[:, :channels] for part in sample.split(pictures)] if terms is None else []
+    scale = request.guidance_scale if request.guided else 1.0
+    extras = _step_arguments(drawing, latents)
+    for number, moment in enumerate(start.timesteps):
+        if loop.cancel is not None and loop.cancel.is_set():
+            raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
+        if (wanted := conditioning.at(number // scheduler.order)) is not shown:
+            shown, call = wanted, _show(unet, prepared, wanted)
+        scaled = scheduler.scale_model_input(latents, moment)
+        for part in parts:
+            part.copy_(scaled)
+        if terms is not None:
+            sample[:, :channels].copy_(scaled[rows])
+        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
+        call.run()
+        # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
+        prediction = output.to(latents.dtype)
+        if guided:
+            prediction = guide(prediction, scale, request.guidance_rescale, terms)
+        elif prediction is output:
+            prediction = output.clone()
+        stepped = scheduler.step(prediction, moment, latents, **extras)
+        latents = stepped.prev_sample
+        if start.blend is not None:
+            latents = start.blend.apply(latents, number, scheduler)
+        if loop.on_step is not None:
+            guess = getattr(stepped, "pred_original_sample", None)
+            preview = Preview(latents if guess is None else guess, decoder, drawing.folder)
+            place = (loop.batch, loop.batches, loop.attempt)
+            loop.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
+    return latents
+
+
+def _prepare(unet: Network, start: Start, conditions: Conditions, rows: list[int]) -> Call:
+    """Return the UNet's call for rows of these pictures, with what an inpainting UNet takes beside the latents."""
+    _, channels, height, width = start.latents.shape
+    batch = len(rows)
+    more = 0 if start.channels is None else start.channels.shape[1]
+    leading = _leading(conditions)
+    known = {"sample", "timestep", *leading}
+    if unknown := [name for name in unet.session.inputs if name not in known]:
+        raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
+    shape = (batch, channels + more, height, width)
+    call = unet.prepare(
+        {
+            "sample": shape,
+            "timestep": (1,) * len(unet.input("timestep").dims),
+            **{name: tuple(value.shape) for name, value in leading.items()},
+        },
+        {next(iter(unet.session.outputs)): (batch, channels, height, width)},
+    )
+    if start.channels is not None:
+        call.inputs["sample"][:, channels:].copy_(start.channels[rows])
+    return call
+
+
+def _show(unet: Network, call: Call, conditions: Conditions) -> Call:
+    """Return the call with other conditions, which stay until the next ones are shown."""
+    leading = _leading(conditions)
+    for name, value in leading.items():
+        call.inputs[name].copy_(value)
+    return unet.hold(call, tuple(leading))
+
+
+def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
+    leading = {"encoder_hidden_states": conditions.states}
+    if conditions.pooled is not None and conditions.times is not None:
+        leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
+    return leading
+
+
+def _step_arguments(drawing: Drawing, latents: torch.Tensor) -> dict[str, Any]:
+    facts = step_facts(drawing.scheduler)
+    if facts.seeds:
+        seed_noise(drawing.scheduler, drawing.seeds, latents)
+    arguments: dict[str, Any] = {}
+    if facts.generator:
+        # One generator as such: not every scheduler takes a list.
+        arguments["generator"] = drawing.sources if len(drawing.sources) > 1 else drawing.sources[0]
+    if facts.eta:
+        arguments["eta"] = drawing.request.eta
+    return arguments

@@ -1,0 +1,247 @@
+"""`open_pipeline` and what it opens: prompts in, pictures out."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pipeline.batch_state import begin_drawing
+from olivelike.runtime.pipeline.conditioning import encode
+from olivelike.runtime.pipeline.denoising import Loop, denoise
+from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
+from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole
+from olivelike.runtime.pipeline.masks import masked_channels
+from olivelike.runtime.pipeline.noise import seed_of_attempt
+from olivelike.runtime.pipeline.pipeline_folder import SAFETY_CHECKER, open_folder
+from olivelike.runtime.pipeline.resolve_defaults import settle
+from olivelike.runtime.pipeline.result import Batch, Picture, Result, require_safe
+from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
+from olivelike.runtime.pipeline.vae import decode_latents, to_images
+from olivelike.runtime.prompts import open_tokenizer
+from olivelike.runtime.sessions.device_memory import memory_errors
+from olivelike.runtime.sessions.model_file import check_dimensions
+from olivelike.runtime.sessions.network import Network
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session_settings import SessionSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from olivelike.runtime.pipeline.batch_state import Drawing
+    from olivelike.runtime.pipeline.denoising import Cancel, Step
+    from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import Request
+
+    Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+
+def open_pipeline(
+    path: Path,
+    settings: SessionSettings | None = None,
+    *,
+    safety: bool = True,
+    initializers: Initializers | None = None,
+) -> Pipeline:
+    """Open the networks of a folder.
+
+    Args:
+        path: a folder as `olivelike run` writes it.
+        settings: provider, device and options of the sessions; by default those of the folder's target, and the CPU
+            for folders that name none.
+        safety: whether the safety checker looks at each picture, where the folder has one.
+        initializers: per component, arrays in place of initializers, as `swap_loras` returns them.
+
+    Raises:
+        SourceError: if a part is missing or damaged.
+        SessionError: if a network can't be opened here as asked, or was optimised for another provider.
+        UsageError: if a size is set for a dimension that no network has.
+    """
+    folder = open_folder(path)
+    target = read_folder_target(path)
+    if settings is None:
+        settings = target.settings() if target is not None else SessionSettings()
+    models = folder.models(safety=safety)
+    check_dimensions(settings.dimensions, models.values())
+    if target is not None:
+        check_folder_target(target.name, settings, models)
+    return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
+
+
+class Pipeline:
+    """A folder's networks, open and ready; one thread at a time."""
+
+    def __init__(
+        self, folder: PipelineFolder, settings: SessionSettings, *, safety: bool, initializers: Initializers
+    ) -> None:
+        self.folder = folder
+        self._settings = settings
+        self._initializers = initializers
+        # Cheap ones first, so that what is wrong with the folder is known before gigabytes are read.
+        self._check = self._open_checker() if safety else None
+        self._encoders = [
+            (open_tokenizer(folder.path / tokenizer), self._open(encoder))
+            for tokenizer, encoder in folder.text_encoders
+        ]
+        self._decoder = self._open("vae_decoder")
+        self._encoder: Network | None = None
+        self.unet = self._open("unet")
+        self._unet_channels, self._latent_channels = self._channels()
+
+    @property
+    def checks_safety(self) -> bool:
+        """Whether a safety checker looks at each picture."""
+        return self._check is not None
+
+    def settle(self, request: Request) -> Request:
+        """Check a request and fill in what it leaves open: seed, size and strength.
+
+        Raises:
+            UsageError: for a value that can't be had, an unknown scheduler among them.
+            SourceError: if the folder lacks a network that it needs.
+        """
+        inpaints = self._unet_channels != self._latent_channels
+        if inpaints and request.mask is None:
+            raise UsageError(
+                f"{self.folder.path} is for inpainting: give it an initial picture and a mask, or take another folder"
+            )
+        return settle(request, self.folder)
+
+    def generate(
+        self,
+        request: Request,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        cancel: Cancel | None = None,
+    ) -> Result:
+        """Make the pictures of a request.
+
+        Args:
+            request: what to make.
+            on_step: called after each step, in this thread.
+            cancel: looked at before each step.
+
+        Raises:
+            UsageError: for a value that can't be had.
+            SafetyError: if pictures are flagged in all of the attempts that `retry_unsafe` allows.
+            Interrupted: if `cancel` is set.
+            SessionError: if a network can't be run, for lack of memory or another reason.
+        """
+        began = time.monotonic()
+        settled = self.settle(request)
+        batches = list(self._draw(settled, on_step, cancel))
+        pictures = tuple(picture for batch in batches for picture in batch.pictures)
+        flagged = [picture.first_seed for picture in pictures if picture.flagged]
+        require_safe(len(pictures), flagged, settled.retry_unsafe)
+        return Result(settled, batches[0].scheduler, pictures, time.monotonic() - began)
+
+    def batches(
+        self,
+        request: Request,
+        *,
+        on_step: Callable[[Step], None] | None = None,
+        cancel: Cancel | None = None,
+    ) -> Iterator[Batch]:
+        """Make the pictures of a request and hand them out batch by batch, flagged ones too.
+
+        `generate` has the arguments and errors; `require_safe` refuses what it refuses.
+        """
+        return self._draw(self.settle(request), on_step, cancel)
+
+    def _draw(
+        self, request: Request, on_step: Callable[[Step], None] | None, cancel: Cancel | None
+    ) -> Iterator[Batch]:
+        """Make the pictures of a settled request."""
+        jobs = request.jobs
+        batches = [
+            jobs[first : first + request.batch_size] for first in range(0, len(jobs), request.batch_size)
+        ]
+        for number, batch in enumerate(batches, 1):
+            began = time.monotonic()
+            pictures: dict[int, Picture] = {}
+            for attempt in range(1, request.retry_unsafe + 2):
+                open_jobs = [place for place in range(len(batch)) if _undecided(pictures.get(place))]
+                if not open_jobs:
+                    break
+                loop = Loop(number, len(batches), attempt, on_step, cancel)
+                made, scheduler = self._make([batch[place] for place in open_jobs], request, loop)
+                pictures |= dict(zip(open_jobs, made, strict=True))
+            ordered = tuple(pictures[place] for place in range(len(batch)))
+            yield Batch(number, len(batches), ordered, time.monotonic() - began, scheduler)
+
+    def _make(
+        self, jobs: Sequence[tuple[str, int]], request: Request, loop: Loop
+    ) -> tuple[list[Picture], str]:
+        """Draw pictures with one batch of the UNet, and check them; return them and the scheduler's class."""
+        import torch
+
+        with torch.no_grad(), memory_errors(request.size, len(jobs)):
+            seeds = [seed_of_attempt(seed, loop.attempt) for _, seed in jobs]
+            drawing = begin_drawing(request, self.folder, seeds, self.unet.device)
+            conditioning = encode([prompt for prompt, _ in jobs], request, self.folder, self._encoders)
+            start = self._start(drawing)
+            done = denoise(start, conditioning, drawing, self.unet, self._decoder, loop)
+            pixels = decode_latents(done, self._decoder, self.folder, singly=request.decode_singly)
+        images = to_images(pixels)
+        flags = self._check.flags(images) if self._check is not None else [None] * len(images)
+        pictures = [
+            Picture(
+                black(image) if flagged else image,
+                prompt,
+                seed,
+                first_seed,
+                flagged,
+                loop.attempt,
+            )
+            for (prompt, first_seed), seed, image, flagged in zip(jobs, seeds, images, flags, strict=True)
+        ]
+        return pictures, type(drawing.scheduler).__name__
+
+    def _start(self, drawing: Drawing) -> Start:
+        if drawing.request.init_image is None:
+            return from_noise(drawing, self._latent_channels)
+        if drawing.request.mask is None:
+            return from_picture(drawing, self._picture_encoder(), self._latent_channels)
+        return from_picture_with_hole(
+            drawing, self._picture_encoder(), self._latent_channels, self._unet_channels
+        )
+
+    def _picture_encoder(self) -> Network:
+        if self._encoder is None:
+            self._encoder = self._open("vae_encoder")
+        return self._encoder
+
+    def _open_checker(self) -> SafetyCheck | None:
+        if not self.folder.is_checked:
+            return None
+        preprocessing = read_preprocessing(
+            self.folder.path / "feature_extractor" / "preprocessor_config.json"
+        )
+        return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
+
+    def _open(self, component: str) -> Network:
+        session = open_session(
+            self.folder.model(component), self._settings, self._initializers.get(component)
+        )
+        return Network(component, session)
+
+    def _channels(self) -> tuple[int, int]:
+        """Return the channels that the UNet takes, and those of latents."""
+        taken, latents = self.unet.input("sample").dims[1], self._decoder.input("latent_sample").dims[1]
+        # Some layouts name the channels; the configs have the number.
+        taken = self.folder.unet.get("in_channels", 4) if isinstance(taken, str) else taken
+        latents = self.folder.vae.get("latent_channels", 4) if isinstance(latents, str) else latents
+        if taken not in (latents, masked_channels(latents)):
+            raise SourceError(
+                f"{self.folder.path}: its UNet takes {taken} channels; pipelines are known for {latents}, and for "
+                f"{masked_channels(latents)} in the case of inpainting"
+            )
+        return taken, latents
+
+
+def _undecided(picture: Picture | None) -> bool:
+    return picture is None or picture.flagged is True

@@ -1,0 +1,176 @@
+"""A pipeline's folder: which parts it has, and what their configs say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._similar_paths import did_you_mean_path
+from olivelike._untrusted import read_json
+from olivelike.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MODEL_FILE: Final = "model.onnx"
+SAFETY_CHECKER: Final = "safety_checker"
+_INDEX_FILE: Final = "model_index.json"
+_SCALING: Final = (0.18215, 0.13025)
+_SAMPLE_SIZE: Final = (64, 128)
+_LEVELS: Final = (4, 3)
+"""What SD 1 and SDXL have, for folders of other exporters that come without configs."""
+_VAE_LEVELS: Final = 4
+_CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
+_WEIGHTS: Final = _CHECKPOINTS | {".bin"}
+_AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
+
+
+@dataclass(frozen=True)
+class PipelineFolder:
+    """A folder as `olivelike run` writes it, with its configs as they are on disk."""
+
+    path: Path
+    index: Mapping[str, Any]
+    unet: Mapping[str, Any]
+    vae: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+
+    @property
+    def is_xl(self) -> bool:
+        """Whether the UNet also takes a pooled text and the picture's sizes, as SDXL's."""
+        return "XL" in str(self.index.get("_class_name")) or self.has("text_encoder_2")
+
+    @property
+    def text_encoders(self) -> tuple[tuple[str, str], ...]:
+        """Folders of each tokenizer and its text encoder, in the order in which their outputs are joined."""
+        pairs = (("tokenizer", "text_encoder"), ("tokenizer_2", "text_encoder_2"))
+        return tuple(pair for pair in pairs if self.has(pair[1])) if self.is_xl else pairs[:1]
+
+    @property
+    def vae_factor(self) -> int:
+        """Pixels per latent, along one side."""
+        return int(2 ** (len(self.vae.get("block_out_channels", range(_VAE_LEVELS))) - 1))
+
+    @property
+    def size_unit(self) -> int:
+        """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
+        levels = len(self.unet.get("block_out_channels", range(_LEVELS[self.is_xl])))
+        return int(self.vae_factor * 2 ** (levels - 1))
+
+    @property
+    def default_size(self) -> tuple[int, int]:
+        """Width and height that the UNet was trained on."""
+        sides = self.unet.get("sample_size") or _SAMPLE_SIZE[self.is_xl]
+        height, width = (sides, sides) if isinstance(sides, int) else sides
+        return width * self.vae_factor, height * self.vae_factor
+
+    @property
+    def scaling_factor(self) -> float:
+        """What latents are divided by before the VAE decodes them."""
+        return float(self.vae.get("scaling_factor") or _SCALING[self.is_xl])
+
+    @property
+    def latents_mean_and_std(self) -> tuple[list[float], list[float]] | None:
+        """Per channel, what some SDXL VAEs add after scaling."""
+        mean, std = self.vae.get("latents_mean"), self.vae.get("latents_std")
+        return (mean, std) if mean is not None and std is not None else None
+
+    def has(self, component: str) -> bool:
+        """Say whether there is a network of that name."""
+        return (self.path / component / MODEL_FILE).is_file()
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether there is a safety checker, or should be: one that the index names can't just be taken away."""
+        entry = self.index.get(SAFETY_CHECKER)
+        named = isinstance(entry, list) and all(isinstance(part, str) for part in entry)
+        return named or self.has(SAFETY_CHECKER)
+
+    def models(self, *, safety: bool) -> dict[str, Path]:
+        """Return the model files of the networks that are there, with or without the safety checker."""
+        names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder"]
+        names += [SAFETY_CHECKER] if safety else []
+        return {name: self.model(name) for name in names if self.has(name)}
+
+    def model(self, component: str) -> Path:
+        """Return the model file of a component.
+
+        Raises:
+            SourceError: if it is not there.
+        """
+        path = self.path / component / MODEL_FILE
+        if not path.is_file():
+            raise SourceError(
+                f"{self.path}: has no {component}/{MODEL_FILE}, which this needs; add {component} to "
+                f"`components:` of its workflow, and {_AGAIN}"
+            )
+        return path
+
+    def config(self, component: str) -> Mapping[str, Any]:
+        """Return the `config.json` of a component; empty if there is none."""
+        return _read(self.path / component / "config.json", needed=False)
+
+
+def open_folder(path: Path) -> PipelineFolder:
+    """Read the index and the configs of a pipeline's folder.
+
+    Raises:
+        SourceError: if it is no such folder, a part that every picture needs is missing, or a file is damaged.
+    """
+    if (wrong := _not_a_pipeline(path)) is not None:
+        raise SourceError(wrong)
+    index = _read(path / _INDEX_FILE)
+    configs = [path / name / "config.json" for name in ("unet", "vae_decoder")]
+    unet, vae = (_read(config, needed=False) for config in configs)
+    folder = PipelineFolder(path, index, unet, vae, _read(path / "scheduler" / "scheduler_config.json"))
+    for component in ("unet", "vae_decoder", *(encoder for _, encoder in folder.text_encoders)):
+        folder.model(component)
+    if not folder.text_encoders:
+        raise SourceError(f"{path}: has neither text_encoder nor text_encoder_2; {_AGAIN}")
+    return folder
+
+
+def _not_a_pipeline(path: Path) -> str | None:
+    """Say why nothing can be made with what a path names, and what to do; `None` if it is an optimised folder."""
+    if path.is_file():
+        if path.suffix.lower() in _CHECKPOINTS:
+            return f"{path}: is a checkpoint, not an optimised folder; {_convert_first(path, path.stem)}"
+        return f"{path}: is a file; name a folder that `olivelike run` or `olivelike convert` wrote"
+    if not path.is_dir():
+        places = dict.fromkeys((path.parent, path.parent / "models"))
+        pipelines = (one.parent for place in places for one in place.glob(f"*/{_INDEX_FILE}"))
+        hint = did_you_mean_path(path, "name one that `olivelike run` wrote", pipelines)
+        return f"{path}: no such folder; {hint}"
+    if not (path / _INDEX_FILE).is_file():
+        inside = sorted(one.parent for one in path.glob(f"*/{_INDEX_FILE}"))
+        hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
+        return f"{path}: has no {_INDEX_FILE}, so it is no pipeline; {hint}"
+    unet = path / "unet"
+    if not (unet / MODEL_FILE).is_file() and any(
+        one.suffix in _WEIGHTS for one in (unet.iterdir() if unet.is_dir() else ())
+    ):
+        advice = _convert_first(path, path.resolve().name)
+        return f"{path}: is a checkpoint of diffusers, not an optimised folder; {advice}"
+    return None
+
+
+def _convert_first(path: Path, name: str) -> str:
+    import shlex
+
+    source, made = shlex.quote(str(path)), shlex.quote(f"models/{name}")
+    return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
+
+
+def _read(path: Path, *, needed: bool = True) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except FileNotFoundError:
+        if not needed:
+            return {}
+        raise SourceError(f"{path}: no such file, and the pipeline needs it; {_AGAIN}") from None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; {_AGAIN}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: is no JSON object; {_AGAIN}")
+    return content

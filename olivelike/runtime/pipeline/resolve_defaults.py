@@ -1,0 +1,179 @@
+"""Whether a pipeline can make what is asked for, and what a request leaves open."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.batch_state import begin_drawing
+from olivelike.runtime.pipeline.request import SEEDS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import Request
+
+_STRENGTH: Final = 0.8
+_ASPECT_TOLERANCE: Final = 0.02
+_MOST_IMAGES: Final = 100_000
+"""Of a prompt; each has its place in memory before the first one is drawn."""
+_MOST_STEPS: Final = 10_000
+"""Ten times as many as networks are trained on; a picture's record, from anyone, may ask for more."""
+_ORIENTATION: Final = 0x0112
+_ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
+"""Of EXIF's orientation."""
+
+
+def settle(request: Request, folder: PipelineFolder) -> Request:
+    """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
+
+    Raises:
+        UsageError: for the first value that can't be had, an unknown scheduler among them.
+        SourceError: if the folder lacks the network that encodes the initial picture.
+    """
+    _check_counts(request)
+    _check_ranges(request)
+    _check_mask(request)
+    size = _size(request, folder)
+    seed = request.seeds[0] if request.seeds else request.seed
+    seed = secrets.randbelow(SEEDS) if seed is None else seed
+    strength = request.strength
+    if strength is None and request.init_image is not None:
+        strength = _STRENGTH if request.mask is None else 1.0
+    if strength is not None and request.init_image is not None and int(request.steps * strength) < 1:
+        raise UsageError(
+            f"strength {strength:g} of {request.steps} steps leaves no step; "
+            f"take at least strength {1 / request.steps:.2g}, or more steps"
+        )
+    settled = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
+    if settled.init_image is not None:
+        folder.model("vae_encoder")
+    _check_layers(request, folder)
+    begin_drawing(settled, folder, (), "cpu")
+    return settled
+
+
+def _check_counts(request: Request) -> None:
+    if not request.prompts:
+        raise UsageError('no prompt is given; an empty one, "", is allowed')
+    for name, value, least, most in (
+        ("num_images", request.num_images, 1, _MOST_IMAGES),
+        ("batch_size", request.batch_size, 1, None),
+        ("steps", request.steps, 1, _MOST_STEPS),
+        ("clip_skip", request.clip_skip, 0, None),
+        ("retry_unsafe", request.retry_unsafe, 0, None),
+    ):
+        if value < least:
+            raise UsageError(f"{name} is {value}; it must be at least {least}")
+        if most is not None and value > most:
+            raise UsageError(f"{name} is {value}; it must be at most {most:,}")
+    if request.seeds is not None and len(request.seeds) != len(request.prompts):
+        raise UsageError(
+            f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none"
+        )
+
+
+def _check_layers(request: Request, folder: PipelineFolder) -> None:
+    """Check `clip_skip` against the configs; where they do not tell, the networks do once they are open."""
+    for _, encoder in folder.text_encoders if request.clip_skip else ():
+        layers = folder.config(encoder).get("num_hidden_layers")
+        most = layers - 1 - folder.is_xl if isinstance(layers, int) else request.clip_skip
+        if request.clip_skip > most:
+            raise UsageError(
+                f"clip_skip leaves no layer: {folder.model(encoder)} has {layers}; take at most {max(most, 0)}"
+            )
+
+
+def _check_ranges(request: Request) -> None:
+    for seed in (request.seed, *(request.seeds or ())):
+        if seed is not None and not 0 <= seed < SEEDS:
+            raise UsageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
+    if not math.isfinite(request.guidance_scale):
+        raise UsageError(f"guidance_scale {request.guidance_scale} is no finite number")
+    strength = request.strength
+    if strength is not None and not 0 < strength <= 1:
+        raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
+    if strength is not None and request.init_image is None:
+        raise UsageError("strength is given without an initial picture to apply it to; give one, or drop it")
+    for name, value in (("guidance_rescale", request.guidance_rescale), ("eta", request.eta)):
+        if not 0 <= value <= 1:
+            raise UsageError(f"{name} {value:g} is not between 0 and 1")
+
+
+def _check_mask(request: Request) -> None:
+    image, mask = request.init_image, request.mask
+    if mask is None:
+        return
+    if image is None:
+        raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
+    (width, height), (across, down) = _turned(image), _turned(mask)
+    if abs(width / height * down / across - 1) > _ASPECT_TOLERANCE:
+        raise UsageError(
+            f"the mask's size {across}x{down} has another shape than the initial picture's {width}x{height}; "
+            "crop one of them"
+        )
+
+
+def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
+    unit = folder.size_unit
+    image = request.init_image
+    if request.size is not None:
+        width, height = request.size
+        if width < unit or height < unit or width % unit or height % unit:
+            near = _nearest(request.size, unit)
+            if request.fit and width > 0 and height > 0:
+                return near
+            raise UsageError(
+                f"size {width}x{height}: this pipeline makes sides that are multiples of {unit} pixels; "
+                f"the nearest is {near[0]}x{near[1]}"
+            )
+        return request.size
+    if image is None:
+        return folder.default_size
+    turned = _turned(image)
+    if request.fit:
+        return _nearest(turned, unit)
+    width, height = (side - side % unit for side in turned)
+    if not width or not height:
+        raise UsageError(
+            f"the initial picture's size {turned[0]}x{turned[1]} is below "
+            f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
+        )
+    return width, height
+
+
+def _nearest(size: tuple[int, int], unit: int) -> tuple[int, int]:
+    width, height = (max(unit, round(side / unit) * unit) for side in size)
+    return width, height
+
+
+def _turned(image: Image) -> tuple[int, int]:
+    """Return width and height of a picture as it is seen, without turning it."""
+    across = image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+    return (image.height, image.width) if across else image.size
+
+
+def _cropped(request: Request, size: tuple[int, int]) -> Request:
+    """Return the request with its pictures in the shape of the size: the middle of each, if it is to fit."""
+    if not request.fit or request.init_image is None:
+        return request
+    mask = request.mask
+    return replace(
+        request,
+        init_image=_crop(request.init_image, size),
+        mask=None if mask is None else _crop(mask, size),
+    )
+
+
+def _crop(image: Image, size: tuple[int, int]) -> Image:
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    share = min(upright.width / size[0], upright.height / size[1])
+    width, height = (max(1, round(side * share)) for side in size)
+    left, top = (upright.width - width) // 2, (upright.height - height) // 2
+    return upright.crop((left, top, left + width, top + height))

@@ -1,0 +1,111 @@
+"""Between pictures and latents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.runtime.pictures import to_pictures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from PIL.Image import Image
+
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.sessions.network import Network
+
+
+def encode_picture(
+    pixels: torch.Tensor,
+    encoder: Network,
+    channels: int,
+    folder: PipelineFolder,
+    sources: Sequence[torch.Generator],
+) -> torch.Tensor:
+    """Encode a picture, and draw a sample of its latents for each generator.
+
+    Args:
+        pixels: of shape (1, 3, height, width), in [-1, 1].
+        encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
+        channels: of latents.
+        folder: gives the scale of latents.
+        sources: a generator for each picture of the batch.
+
+    Returns:
+        Latents of shape (pictures, channels, height, width), float32, on the CPU.
+    """
+    import torch
+    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+
+    sampled = "latent_parameters" in encoder.session.outputs
+    # A distribution has a mean and a variance for each channel.
+    output, planes = ("latent_parameters", 2 * channels) if sampled else ("latent_sample", channels)
+    height, width = (side // folder.vae_factor for side in pixels.shape[-2:])
+    call = encoder.prepare({"sample": tuple(pixels.shape)}, {output: (1, planes, height, width)})
+    call.inputs["sample"].copy_(pixels)
+    call.run()
+    found = call.outputs[output].float().cpu().expand(len(sources), -1, -1, -1)
+    latents = DiagonalGaussianDistribution(found).sample(list(sources)) if sampled else found.clone()
+    if (statistics := folder.latents_mean_and_std) is None:
+        return torch.mul(latents, folder.scaling_factor)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
+    return (latents - mean) * folder.scaling_factor / std
+
+
+def decode_latents(
+    latents: torch.Tensor, decoder: Network, folder: PipelineFolder, *, singly: bool = False
+) -> torch.Tensor:
+    """Decode latents of shape (pictures, channels, height, width).
+
+    Args:
+        latents: scaled as the UNet has them.
+        decoder: `vae_decoder`.
+        folder: gives the scale of latents.
+        singly: one picture at a time, in buffers for one.
+
+    Returns:
+        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32, on the CPU.
+    """
+    import torch
+
+    if (statistics := folder.latents_mean_and_std) is None:
+        unscaled = latents / folder.scaling_factor
+    else:
+        mean, std = (torch.tensor(values, device=latents.device).view(1, -1, 1, 1) for values in statistics)
+        unscaled = latents * std / folder.scaling_factor + mean
+    pictures, _, height, width = latents.shape
+    at_once = 1 if singly else pictures
+    size = (height * folder.vae_factor, width * folder.vae_factor)
+    call = decoder.prepare({"latent_sample": (at_once, *latents.shape[1:])}, {"sample": (at_once, 3, *size)})
+    decoded = torch.empty((pictures, 3, *size))
+    for some, pixels in zip(unscaled.split(at_once), decoded.split(at_once), strict=True):
+        call.inputs["latent_sample"].copy_(some)
+        call.run()
+        pixels.copy_(call.outputs["sample"])
+    return decoded
+
+
+def to_images(pixels: torch.Tensor) -> list[Image]:
+    """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
+
+    Raises:
+        SessionError: if there are values that are no numbers.
+    """
+    return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy())
+
+
+def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
+    """Return a picture as pixels of shape (1, 3, height, width) in [-1, 1], resized as diffusers resizes."""
+    from diffusers.image_processor import VaeImageProcessor
+
+    processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor)
+    pixels: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
+    return pixels
+
+
+def upright(image: Image) -> Image:
+    """Return a picture in RGB, turned as its EXIF says: what diffusers' `load_image` does."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image).convert("RGB")

@@ -1,0 +1,106 @@
+"""Prompts as what the UNet attends to, of equal length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from olivelike.errors import UsageError
+from olivelike.runtime.prompts.chunks import Chunks, chunk_prompt
+from olivelike.runtime.prompts.emphasis import weighted
+from olivelike.runtime.prompts.syntax import parse_prompt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """What a text encoder makes of rows of ids."""
+
+    hidden: torch.Tensor
+    """Hidden states, of shape (rows, length, width)."""
+    pooled: torch.Tensor | None = None
+    """Pooled output, of shape (rows, width), of an encoder with projection."""
+
+
+class TextEncoder(Protocol):
+    """A text encoder, ready to run."""
+
+    def __call__(self, ids: torch.Tensor, /) -> EncodedText:
+        """Encode ids, int32 of shape (rows, length); all rows differ."""
+
+
+@dataclass(frozen=True)
+class PromptEmbeddings:
+    """Embeddings of prompts, and of negative prompts alike."""
+
+    states: torch.Tensor
+    """Of shape (prompts, chunks · length, width); widths of several encoders are concatenated."""
+    pooled: torch.Tensor | None
+    """Pooled output of the last encoder for the first chunk, of shape (prompts, width); `None` if it has none."""
+    tokens: tuple[int, ...]
+    """Tokens of each prompt, by the first tokenizer."""
+    chunks: int
+    """Chunks that each embedding consists of."""
+
+
+def encode_prompts(
+    prompts: Sequence[str],
+    encoders: Sequence[tuple[PromptTokenizer, TextEncoder]],
+    *,
+    prompt_weights: bool = True,
+) -> PromptEmbeddings:
+    """Encode prompts to the same length.
+
+    Every distinct row of ids is encoded once, in one call per encoder.
+
+    Args:
+        prompts: at least one.
+        encoders: one with its tokenizer, or two for SDXL.
+        prompt_weights: whether brackets are weights, as in A1111, or text.
+
+    Raises:
+        UsageError: if there is no prompt, or weights can't be applied.
+    """
+    import torch
+
+    if not prompts:
+        raise UsageError("there is no prompt; give at least one, which may be empty")
+    parsed = {text: parse_prompt(text, prompt_weights=prompt_weights) for text in prompts}
+    chunked = [
+        {text: chunk_prompt(tokenizer, parts) for text, parts in parsed.items()} for tokenizer, _ in encoders
+    ]
+    # Tokenizers may differ by a textual inversion, so that the longest of all decides.
+    count = max(len(chunks.ids) for by_text in chunked for chunks in by_text.values())
+    encoded = [
+        _encode({text: chunks.padded(count, tokenizer) for text, chunks in by_text.items()}, encoder)
+        for by_text, (tokenizer, encoder) in zip(chunked, encoders, strict=True)
+    ]
+    hidden = {text: torch.cat([by_text[text].hidden for by_text in encoded], dim=-1) for text in parsed}
+    pooled = [row for row in (encoded[-1][text].pooled for text in prompts) if row is not None]
+    return PromptEmbeddings(
+        torch.cat([hidden[text] for text in prompts]),
+        torch.cat(pooled) if pooled else None,
+        tuple(chunked[0][text].tokens for text in prompts),
+        count,
+    )
+
+
+def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, EncodedText]:
+    """Return each text's embedding, (1, chunks · length, width), and its pooled output, (1, width)."""
+    import torch
+
+    rows = list(dict.fromkeys(row for prompt in chunks.values() for row in prompt.ids))
+    number = {row: index for index, row in enumerate(rows)}
+    output = encoder(torch.tensor(rows, dtype=torch.int32))
+    found = {}
+    for text, prompt in chunks.items():
+        places = [number[row] for row in prompt.ids]
+        pooled = None if output.pooled is None else output.pooled[places[:1]]
+        found[text] = EncodedText(weighted(output.hidden[places], prompt.weights), pooled)
+    return found

@@ -1,0 +1,1 @@
+"""Diffusers' schedulers: their names, their configs, and those that can't draw here."""

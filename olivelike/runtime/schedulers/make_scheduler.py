@@ -1,0 +1,218 @@
+"""Diffusers' schedulers for a pipeline's folder: made from its config, under the name that the user knows."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol
+
+from olivelike.errors import MissingError, SourceError
+from olivelike.runtime.schedulers.diffusers_import import light_diffusers
+from olivelike.runtime.schedulers.other_schedulers import EDM, why_not_own
+from olivelike.runtime.schedulers.scheduler_config import check_scheduler_config
+from olivelike.runtime.schedulers.scheduler_names import (
+    CLASSES,
+    SIGMAS,
+    SchedulerChoice,
+    find_scheduler,
+    packages_for,
+    sampler_of,
+    scheduler_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+__all__ = [
+    "Scheduler",
+    "SchedulerChoice",
+    "StepFacts",
+    "find_scheduler",
+    "make_scheduler",
+    "sampler_name",
+    "scheduler_names",
+    "seed_noise",
+    "step_facts",
+]
+
+_MODEL_FACTS = frozenset(
+    {
+        "beta_end", "beta_schedule", "beta_start", "clip_sample", "clip_sample_range", "dynamic_thresholding_ratio",
+        "num_train_timesteps", "original_inference_steps", "prediction_type", "rescale_betas_zero_snr",
+        "sample_max_value", "set_alpha_to_one", "sigma_max", "sigma_min", "steps_offset", "thresholding",
+        "timestep_scaling", "timestep_type", "trained_betas",
+    }
+)  # fmt: skip
+"""Settings that say how the network was trained: every scheduler of it has them."""
+
+_HABITS = frozenset({"timestep_spacing", "final_sigmas_type", "interpolation_type", *SIGMAS})
+"""Settings that another class takes over where they are not just the first one's defaults."""
+
+_SINGLE_STEP = "DPMSolverSinglestepScheduler"
+
+
+class Scheduler(Protocol):
+    """What a denoising loop uses of a scheduler of diffusers."""
+
+    timesteps: torch.Tensor
+    """One for each call of the network, once `set_timesteps` was called."""
+    config: Mapping[str, Any]
+    order: int
+    """Calls of the network that make up a step."""
+
+    @property
+    def init_noise_sigma(self) -> float | torch.Tensor:
+        """Factor of the initial noise; final once `set_timesteps` was called."""
+
+    def set_timesteps(self, num_inference_steps: int, device: str | None = None) -> None:
+        """Choose the timesteps."""
+
+    def scale_model_input(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        """Return what the network takes for these latents."""
+
+    def step(
+        self, model_output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, **more: Any
+    ) -> Any:
+        """Return the next latents, as `prev_sample`."""
+
+    def add_noise(self, original: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
+        """Return latents with the noise of each timestep."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What a scheduler's `step` takes, and how it draws noise."""
+
+    generator: bool
+    """Whether it takes `generator`; one per picture in a list will do."""
+    eta: bool
+    """Whether it takes `eta`."""
+    order: int
+    """Calls of the network for each step but the last."""
+    seeds: bool
+    """Whether its noise comes from seeds, which `seed_noise` sets, and not from a generator."""
+
+
+def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
+    """Return a new scheduler for a pipeline.
+
+    How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
+    the rest, as diffusers' `from_config` does between schedulers of a published pipeline.
+
+    Args:
+        name: what the user asked for; `None` is the folder's own scheduler.
+        config: the folder's `scheduler_config.json`.
+
+    Raises:
+        UsageError: if there is no scheduler of that name.
+        MissingError: if a package that it needs is not installed.
+        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind.
+    """
+    # All that can be refused is refused before diffusers is imported.
+    choice = find_scheduler(name) if name is not None else None
+    own = config.get("_class_name")
+    made_for = own if isinstance(own, str) else None
+    if choice is None and made_for is not None and made_for not in {*CLASSES, *EDM}:
+        raise SourceError(
+            f"scheduler/scheduler_config.json names {made_for}, which {why_not_own(made_for)}; name another scheduler, "
+            "such as Euler"
+        )
+    check_scheduler_config(config)
+    for package in choice.needs if choice else packages_for(made_for, config):
+        if find_spec(package) is None:
+            raise MissingError(
+                f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"
+            )
+    cls = _scheduler_class(choice.class_name if choice else made_for)
+    parameters = inspect.signature(cls.__init__).parameters
+    settings = {key: value for key, value in config.items() if key in parameters}
+    if cls.__name__ != made_for:
+        habits = _defaults(made_for)
+        settings = {
+            key: value
+            for key, value in settings.items()
+            if key in _MODEL_FACTS or (key in _HABITS and (key not in habits or habits[key] != value))
+        }
+        # The default is for networks of pixels: it would cut latents off at 1.
+        settings.setdefault("clip_sample", False)
+    settings |= dict(choice.options) if choice else {}
+    if cls.__name__ == _SINGLE_STEP and settings.get("final_sigmas_type", "zero") == "zero":
+        # The class sets it for itself, with a warning at each run.
+        settings["lower_order_final"] = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            made: Scheduler = cls(**{k: v for k, v in settings.items() if k in parameters})
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise SourceError(
+            f"scheduler_config.json makes no {cls.__name__}: {error}; repair the file, or make the folder again"
+        ) from error
+    return made
+
+
+def step_facts(scheduler: Scheduler) -> StepFacts:
+    """Return what a loop has to know of a scheduler beyond its interface."""
+    taken = inspect.signature(scheduler.step).parameters
+    return StepFacts(
+        "generator" in taken, "eta" in taken, scheduler.order, hasattr(scheduler, "noise_sampler")
+    )
+
+
+def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor) -> None:
+    """Let a scheduler with `StepFacts.seeds` draw the noise of each picture on the CPU, whatever it computes on.
+
+    Args:
+        scheduler: its timesteps are set, and no step is done.
+        seeds: one for each picture of the batch.
+        latents: of shape (pictures, channels, height, width).
+    """
+    if not hasattr(scheduler, "noise_sampler"):
+        return
+    with light_diffusers():
+        from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
+
+    sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
+    tree = BrownianTreeNoiseSampler(
+        latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
+    )
+
+    def draw(*times: torch.Tensor) -> torch.Tensor:
+        with warnings.catch_warnings():
+            # torchsde tells at every run that it rounds the last time to its interval.
+            warnings.filterwarnings("ignore", message=r"Should have t[ab]", module="torchsde")
+            return tree(*times).to(latents.device)
+
+    scheduler.noise_sampler = draw
+
+
+def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
+    """Return A1111's names of sampler and schedule type, for the text of a picture."""
+    return sampler_of(type(scheduler).__name__, scheduler.config)
+
+
+def _scheduler_class(name: str | None) -> Any:
+    with light_diffusers():
+        import diffusers
+
+        cls = getattr(diffusers, name, None) if name is not None else None
+    if cls is None or not hasattr(cls, "from_config") or not hasattr(cls, "step"):
+        raise SourceError(
+            f"scheduler_config.json names the class {name!r}, which is no scheduler of diffusers "
+            f"{diffusers.__version__}; name another scheduler, or make the folder again"
+        )
+    return cls
+
+
+def _defaults(class_name: str | None) -> dict[str, Any]:
+    """Return the settings that the folder's class has by itself."""
+    with light_diffusers():
+        import diffusers
+
+        cls = getattr(diffusers, class_name, None) if class_name is not None else None
+    if cls is None:
+        return {}
+    return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}

@@ -1,0 +1,216 @@
+"""Names of samplers: diffusers' classes, and A1111's names with the settings that they mean.
+
+A1111's names and schedule types are those of its `modules/sd_samplers_kdiffusion.py` and `modules/sd_schedulers.py`;
+what they are in diffusers is the table in its guide "Schedulers"
+(https://huggingface.co/docs/diffusers/api/schedulers/overview). `DPM++ SDE` is the class ported from k-diffusion.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from olivelike.errors import UsageError
+from olivelike.runtime.schedulers.other_schedulers import refused_names, why_not_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SUFFIX = "Scheduler"
+
+SIGMAS = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
+"""Settings for the spacing of noise levels; at most one is on."""
+
+_WITH_SIGMAS = frozenset(
+    {
+        "DEISMultistepScheduler", "DPMSolverMultistepScheduler", "DPMSolverSDEScheduler",
+        "DPMSolverSinglestepScheduler", "EulerDiscreteScheduler", "HeunDiscreteScheduler",
+        "KDPM2AncestralDiscreteScheduler", "KDPM2DiscreteScheduler", "LMSDiscreteScheduler", "SASolverScheduler",
+        "UniPCMultistepScheduler",
+    }
+)  # fmt: skip
+CLASSES = (
+    *sorted(_WITH_SIGMAS), "DDIMParallelScheduler", "DDIMScheduler", "DDPMParallelScheduler", "DDPMScheduler",
+    "EulerAncestralDiscreteScheduler", "LCMScheduler", "PNDMScheduler", "TCDScheduler",
+)  # fmt: skip
+"""Classes that sample networks which predict noise or v at discrete timesteps."""
+
+_NEEDS = {"LMSDiscreteScheduler": "scipy", "DPMSolverSDEScheduler": "torchsde"}
+
+Options = tuple[tuple[str, str | int | bool], ...]
+
+
+def _multistep(algorithm: str, order: int, solver: str) -> tuple[str, Options]:
+    return "DPMSolverMultistepScheduler", (
+        ("algorithm_type", algorithm),
+        ("solver_order", order),
+        ("solver_type", solver),
+    )
+
+
+SAMPLERS: Mapping[str, tuple[str, Options]] = {
+    "DPM++ 2M": _multistep("dpmsolver++", 2, "midpoint"),
+    "DPM++ SDE": ("DPMSolverSDEScheduler", ()),
+    "DPM++ 2M SDE": _multistep("sde-dpmsolver++", 2, "midpoint"),
+    "DPM++ 2M SDE Heun": _multistep("sde-dpmsolver++", 2, "heun"),
+    "DPM++ 3M SDE": _multistep("sde-dpmsolver++", 3, "midpoint"),
+    "Euler a": ("EulerAncestralDiscreteScheduler", ()),
+    "Euler": ("EulerDiscreteScheduler", ()),
+    "LMS": ("LMSDiscreteScheduler", ()),
+    "Heun": ("HeunDiscreteScheduler", ()),
+    "DPM2": ("KDPM2DiscreteScheduler", ()),
+    "DPM2 a": ("KDPM2AncestralDiscreteScheduler", ()),
+    "DDIM": ("DDIMScheduler", ()),
+    "PLMS": ("PNDMScheduler", (("skip_prk_steps", True),)),
+    "UniPC": ("UniPCMultistepScheduler", ()),
+    "LCM": ("LCMScheduler", ()),
+}
+"""A1111's name → class, and the settings that tell it from others of the class."""
+
+
+def _sigmas(on: str | None) -> Options:
+    return tuple((name, name == on) for name in SIGMAS)
+
+
+SCHEDULES: Mapping[str, Options] = {
+    "Karras": _sigmas("use_karras_sigmas"),
+    "Exponential": _sigmas("use_exponential_sigmas"),
+    "Beta": _sigmas("use_beta_sigmas"),
+    "SGM Uniform": (*_sigmas(None), ("timestep_spacing", "trailing")),
+}
+"""A1111's schedule type → settings; for the classes that have them."""
+
+DEFAULT_SCHEDULES: Mapping[str, str] = {
+    **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
+    **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
+}
+"""What A1111, since 1.9, takes for the schedule type `Automatic`; where nothing is said here, the plain one."""
+
+PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
+"""A1111's schedule types that space noise levels as a class of diffusers does by itself."""
+
+_OTHER_SCHEDULES = ("Polyexponential", "Align Your Steps", "KL Optimal")
+"""A1111's schedule types that no class of diffusers has."""
+
+
+@dataclass(frozen=True)
+class SchedulerChoice:
+    """A scheduler that was asked for by name."""
+
+    class_name: str
+    """Of diffusers."""
+    options: Options = ()
+    """Settings that the name fixes; the rest comes from the folder."""
+    needs: tuple[str, ...] = ()
+    """Packages beyond olivelike's own that it needs."""
+
+
+def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
+    """Return what a name stands for; case, spaces, `_` and `-` do not matter.
+
+    Args:
+        name: a class of diffusers with or without `Scheduler`, or a sampler of A1111, which may end in a schedule type:
+            `DPM++ 2M Karras`. A sampler alone has the plain schedule, whatever A1111's default is.
+        schedule: A1111's schedule type, where it is written apart.
+
+    Raises:
+        UsageError: if there is no such name; the message has the nearest ones, or why it can't be had.
+    """
+    asked = name if schedule is None else f"{name} {schedule}"
+    found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
+    if found is None:
+        if why := why_not_by_name(_plain(asked), _REFUSED):
+            raise UsageError(
+                f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras"
+            )
+        for other in _OTHER_SCHEDULES:
+            if _plain(asked).endswith(_plain(other)):
+                raise UsageError(
+                    f"scheduler {asked!r}: diffusers has no schedule {other}; take one of {', '.join(SCHEDULES)}, or "
+                    "Uniform"
+                )
+        raise UsageError(f"there is no scheduler {asked!r}; {_nearest(asked)}")
+    return found
+
+
+def written_schedule(sampler: str, schedule: str | None) -> str | None:
+    """Return the schedule type that a text of A1111 means; `None` for the plain one.
+
+    Args:
+        sampler: as the text has it.
+        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111.
+    """
+    if schedule is None or _plain(schedule) == "automatic":
+        return DEFAULT_SCHEDULES.get(sampler)
+    return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
+
+
+def scheduler_names() -> tuple[str, ...]:
+    """Return every name that `find_scheduler` takes, A1111's first."""
+    return tuple(_spellings())
+
+
+def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:
+    """Return A1111's sampler and schedule type for a scheduler; `None` for its plain schedule.
+
+    Args:
+        class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`.
+        settings: the scheduler's config.
+    """
+    names = [
+        sampler
+        for sampler, (cls, options) in SAMPLERS.items()
+        if cls == class_name and all(settings.get(key) == value for key, value in options)
+    ]
+    sampler = names[0] if names else class_name.removesuffix(_SUFFIX)
+    if class_name in _WITH_SIGMAS:
+        for schedule, options in SCHEDULES.items():
+            if all(bool(settings.get(k)) == v if k in SIGMAS else settings.get(k) == v for k, v in options):
+                return sampler, schedule
+    return sampler, None
+
+
+def packages_for(class_name: str | None, settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the packages beyond olivelike's own that a class needs with these settings."""
+    needs = [_NEEDS[class_name]] if class_name in _NEEDS else []
+    return tuple(dict.fromkeys([*needs, *(["scipy"] if settings.get("use_beta_sigmas") else [])]))
+
+
+def _choice(class_name: str, options: Options) -> SchedulerChoice:
+    return SchedulerChoice(class_name, options, packages_for(class_name, dict(options)))
+
+
+def _spellings() -> dict[str, SchedulerChoice]:
+    """Every name, as people write it."""
+    found: dict[str, SchedulerChoice] = {}
+    for sampler, (class_name, options) in SAMPLERS.items():
+        if class_name not in _WITH_SIGMAS:
+            found[sampler] = _choice(class_name, options)
+            continue
+        found[sampler] = _choice(class_name, options + _sigmas(None))
+        for schedule, more in SCHEDULES.items():
+            found[f"{sampler} {schedule}"] = _choice(class_name, options + more)
+    for class_name in CLASSES:
+        found.setdefault(class_name.removesuffix(_SUFFIX), _choice(class_name, ()))
+        found[class_name] = _choice(class_name, ())
+    found["DEIS"] = found["DEISMultistep"]
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold().replace("dpmpp", "dpm++")
+
+
+def _nearest(name: str) -> str:
+    spellings = {_plain(spelling): spelling for spelling in _spellings()}
+    near = difflib.get_close_matches(_plain(name), spellings, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {', '.join(repr(spellings[one]) for one in near)}?"
+    return f"samplers: {', '.join(SAMPLERS)}; or a class of diffusers, such as {CLASSES[0]}"
+
+
+_PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
+_CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
+_REFUSED = {_plain(start): why for start, why in refused_names().items()}

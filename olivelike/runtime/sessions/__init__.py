@@ -1,0 +1,1 @@
+"""Networks in an inference engine: ONNX Runtime and OpenVINO, devices and options."""

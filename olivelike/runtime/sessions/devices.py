@@ -1,0 +1,96 @@
+"""Devices of a provider, by number and name."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SessionError
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from olivelike.runtime.sessions.providers import Provider
+
+NVIDIA: Final = frozenset({CUDA, TENSORRT})
+_NAME_BYTES: Final = 256
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device."""
+
+    number: int
+    name: str
+
+
+def list_devices(provider: Provider) -> tuple[Device, ...]:
+    """Return the devices of a provider of ONNX Runtime; none where they can't be listed."""
+    if provider.name == CPU:
+        return (Device(0, "CPU"),)
+    return tuple(_nvidia_devices() if provider.name in NVIDIA else _described_devices(provider.name))
+
+
+def find_device(
+    asked: int | str | None, provider: Provider, devices: Sequence[Device] | None = None
+) -> int | None:
+    """Return the number of a device.
+
+    Args:
+        asked: A number, a part of a name in any case, or `None` for what the provider's options say.
+        provider: Whose device it is.
+        devices: What there is to choose from; by default what `list_devices` finds.
+
+    Raises:
+        SessionError: if there is no such device, or several have the name; the message lists what there is.
+    """
+    if asked is None:
+        return None
+    known = list_devices(provider) if devices is None else tuple(devices)
+    listed = ", ".join(f"{device.number} ({device.name})" for device in known)
+    if isinstance(asked, int):
+        if known and all(device.number != asked for device in known):
+            raise SessionError(f"{provider.short_name} has no device {asked}; devices: {listed}")
+        return asked
+    if not known:
+        raise SessionError(
+            f"{provider.short_name}: devices can't be listed by name here; give the number of the device in place "
+            f"of {asked!r}"
+        )
+    found = [device for device in known if asked.lower() in device.name.lower()]
+    exact = [device for device in found if device.name.lower() == asked.lower()]
+    if len(exact or found) == 1:
+        return (exact or found)[0].number
+    many = "several devices" if found else "no device"
+    raise SessionError(f"{provider.short_name} has {many} of the name {asked!r}; devices: {listed}")
+
+
+def _nvidia_devices() -> Iterator[Device]:
+    """Yield what the driver lists, numbered as CUDA numbers them: `CUDA_VISIBLE_DEVICES` counts."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return
+    count, handle = ctypes.c_int(), ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return
+    for number in range(count.value):
+        name = ctypes.create_string_buffer(_NAME_BYTES)
+        if not driver.cuDeviceGet(ctypes.byref(handle), number):
+            driver.cuDeviceGetName(name, _NAME_BYTES, handle)
+        yield Device(number, name.value.decode(errors="replace"))
+
+
+def _described_devices(provider: str) -> Iterator[Device]:
+    """Yield what ONNX Runtime itself lists for a provider; DirectML's number is that of the graphics adapter."""
+    import onnxruntime
+
+    mine = [device.device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+    for position, hardware in enumerate(mine):
+        metadata: Mapping[str, str] = hardware.metadata
+        adapter = metadata.get("DxgiAdapterNumber", "") if provider == DIRECTML else ""
+        number = int(adapter) if adapter.isdecimal() else position
+        yield Device(number, metadata.get("Description") or f"{hardware.vendor} {hardware.type.name}")

@@ -1,0 +1,287 @@
+"""Networks in OpenVINO (`pip install 'olivelike[openvino]'`), which reads ONNX files and fuses by itself."""
+
+from __future__ import annotations
+
+import re
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import Interrupted, SessionError, UsageError
+from olivelike.runtime.sessions.devices import Device, find_device
+from olivelike.runtime.sessions.interruption import ENGINE_CALLS
+from olivelike.runtime.sessions.load_failure import load_failure
+from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
+from olivelike.runtime.sessions.ort_options import library_path
+from olivelike.runtime.sessions.providers import require_provider
+from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session_failures import run_failure
+from olivelike.runtime.sessions.tensor_check import check_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    import numpy as np
+    import onnx
+    import torch
+
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Array = np.ndarray[Any, Any]
+
+_BFLOAT16: Final = 16
+"""As ONNX numbers its types."""
+_COMPOSED: Final = re.compile(r"(AUTO|MULTI|HETERO|BATCH)(:|$)")
+"""Devices made of others, which are not listed."""
+
+
+class OpenVinoSession:
+    """A network in OpenVINO; `open_openvino_session` makes it."""
+
+    def __init__(
+        self,
+        network: str,
+        compiled: Any,
+        device: str,
+        inputs: Mapping[str, ValueSpec],
+        outputs: Mapping[str, ValueSpec],
+    ) -> None:
+        self._network = network
+        self._compiled = compiled
+        self._device = device
+        self._inputs = inputs
+        self._outputs = outputs
+        self._failed = Event()
+
+    @property
+    def inputs(self) -> Mapping[str, ValueSpec]:
+        """The inputs, in the graph's order."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Mapping[str, ValueSpec]:
+        """The outputs, in the graph's order."""
+        return self._outputs
+
+    @property
+    def provider(self) -> str:
+        """`OpenVINO` with the device."""
+        return f"OpenVINO {self._device}"
+
+    @property
+    def tensor_device(self) -> str:
+        """`cpu`: OpenVINO moves what its device needs."""
+        return "cpu"
+
+    @property
+    def moves_inputs(self) -> bool:
+        """False: OpenVINO moves them by itself, constant or not."""
+        return False
+
+    def bind(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        constant: Collection[str] = (),
+    ) -> OpenVinoBoundCall:
+        """Bind contiguous tensors, whose memory OpenVINO shares, as `Session.bind` says."""
+        specs = (self._inputs, self._outputs)
+        check_tensors(self._network, specs, inputs, outputs, constant, self.tensor_device)
+        request = self._compiled.create_infer_request()
+        for name, tensor in {**inputs, **outputs}.items():
+            request.set_tensor(name, _shared(tensor))
+        return OpenVinoBoundCall(
+            self._network, self.provider, request, dict(inputs), dict(outputs), self._failed
+        )
+
+
+class OpenVinoBoundCall:
+    """A call with shared buffers."""
+
+    def __init__(
+        self,
+        network: str,
+        provider: str,
+        request: Any,
+        inputs: dict[str, torch.Tensor],
+        outputs: dict[str, torch.Tensor],
+        failed: Event,
+    ) -> None:
+        self._network = network
+        self._provider = provider
+        self._request = request
+        self._inputs = inputs
+        self._outputs = outputs
+        self._unchecked = True
+        self._failed = failed
+
+    def run(self) -> None:
+        """Read the bound inputs, compute, and fill the bound outputs.
+
+        Raises:
+            SessionError: if OpenVINO fails, out of memory included. After that no call of the session may run: they
+                share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
+            Interrupted: if it was told to end early.
+        """
+        if self._failed.is_set():
+            raise SessionError(f"{self._network}: OpenVINO failed in an earlier run; open the network again")
+        try:
+            self._request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
+            with ENGINE_CALLS.in_progress(self._request.cancel):
+                self._request.wait()
+        except (RuntimeError, MemoryError) as error:
+            self._failed.set()
+            if ENGINE_CALLS.ended:
+                raise Interrupted(f"{self._network}: interrupted while it ran") from None
+            raise run_failure(self._network, error, self._inputs, self._provider) from error
+        if self._unchecked:
+            self._check_shapes()
+            self._unchecked = False
+
+    def _check_shapes(self) -> None:
+        """OpenVINO takes another buffer where the bound one has a wrong shape, without a word."""
+        for name, tensor in self._outputs.items():
+            shape = tuple(self._request.get_tensor(name).get_shape())
+            if shape != tuple(tensor.shape):
+                raise SessionError(
+                    f"{self._network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
+                )
+
+
+def open_openvino_session(
+    path: Path, settings: SessionSettings, initializers: Mapping[str, Array]
+) -> OpenVinoSession:
+    """Open a network in OpenVINO; `open_session` says how.
+
+    Raises:
+        SessionError: if the package or the device is not there, or the network can't be opened.
+        UsageError: for settings that are ONNX Runtime's alone.
+    """
+    require_provider(settings.provider)
+    _refuse_foreign(settings)
+    import importlib
+
+    openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
+    core = openvino.Core()
+    device = _device(core, settings)
+    proto = read_model_file(path)
+    inputs = value_specs(proto.graph.input, proto.graph.initializer)
+    outputs = value_specs(proto.graph.output)
+    if initializers:
+        known = {tensor.name: tensor for tensor in proto.graph.initializer}
+        check_initializers(path, known, initializers)
+    try:
+        for library in settings.custom_operators:
+            core.add_extension(library_path(library))
+        model = core.read_model(path)
+        _exchange(openvino, model, initializers)
+        inputs, outputs = _fix_dimensions(model, settings.dimensions, inputs, outputs)
+        compiled = core.compile_model(model, device, {**_defaults(proto, device), **_properties(settings)})
+    except (RuntimeError, MemoryError) as error:
+        raise load_failure(path, error, settings) from error
+    return OpenVinoSession(path.parent.name or path.name, compiled, device, inputs, outputs)
+
+
+def _refuse_foreign(settings: SessionSettings) -> None:
+    foreign = {
+        "another provider": len(settings.providers) > 1,
+        "session configuration": settings.session_config,
+        "run configuration": settings.run_config,
+        "graph optimisation": settings.optimization != "all",
+        "inter-operator threads": settings.inter_threads,
+        "CUDA graph": settings.cuda_graph,
+        "profile": settings.profile,
+        "weights file": settings.weights,
+    }
+    if wrong := [name for name, value in foreign.items() if value]:
+        raise UsageError(
+            f"{', '.join(wrong)}: ONNX Runtime knows this, the provider openvino does not; leave it out, or set "
+            "one of OpenVINO's own properties"
+        )
+
+
+def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
+    """Return properties that settings may replace: a graph in bfloat16 says itself what stays in float32.
+
+    By default OpenVINO's CPU computes the sines of a timestep in bfloat16, too, which takes 627 for 628.
+    """
+    brain = any(tensor.data_type == _BFLOAT16 for tensor in proto.graph.initializer)
+    return {"INFERENCE_PRECISION_HINT": "f32"} if brain and device == "CPU" else {}
+
+
+def _properties(settings: SessionSettings) -> dict[str, str]:
+    threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
+    return {**threads, **settings.options}
+
+
+def _device(core: Any, settings: SessionSettings) -> str:
+    """Return OpenVINO's name of the device that is asked for; the CPU by default."""
+    asked = settings.device
+    if asked is None:
+        return "CPU"
+    if isinstance(asked, str) and (asked in core.available_devices or _COMPOSED.match(asked)):
+        return asked
+    names: list[str] = core.available_devices
+    devices = [
+        Device(number, f"{name}: {core.get_property(name, 'FULL_DEVICE_NAME')}")
+        for number, name in enumerate(names)
+    ]
+    number = find_device(asked, settings.provider, devices)
+    return names[number or 0]
+
+
+def _exchange(openvino: Any, model: Any, initializers: Mapping[str, Array]) -> None:
+    """Put other constants in the places of initializers, whose names their tensors keep."""
+    if not initializers:
+        return
+    constants = {
+        name: node
+        for node in model.get_ops()
+        if node.get_type_name() == "Constant"
+        for name in node.output(0).get_names()
+    }
+    for name, array in initializers.items():
+        if name not in constants:
+            raise SessionError(
+                f"OpenVINO has folded initializer {name!r} away; run this model with --provider cpu"
+            )
+        constant = _constant(openvino, array)
+        for reader in constants[name].output(0).get_target_inputs():
+            reader.replace_source_output(constant.output(0))
+
+
+def _constant(openvino: Any, array: Array) -> Any:
+    """Return a constant that shares an array's memory; bfloat16, which OpenVINO's Python does not know, is copied."""
+    if array.dtype.name != "bfloat16":
+        return openvino.op.Constant(array, shared_memory=True)
+    tensor = openvino.Tensor(array.view("uint16"), openvino.Shape(array.shape), openvino.Type.bf16)
+    return openvino.op.Constant(tensor, shared_memory=False)
+
+
+def _fix_dimensions(
+    model: Any,
+    sizes: Mapping[str, int],
+    inputs: dict[str, ValueSpec],
+    outputs: dict[str, ValueSpec],
+) -> tuple[dict[str, ValueSpec], dict[str, ValueSpec]]:
+    if not any(dim in sizes for spec in inputs.values() for dim in spec.dims):
+        return inputs, outputs
+    inputs, outputs = _with_sizes(inputs, sizes), _with_sizes(outputs, sizes)
+    model.reshape(
+        {name: [dim if isinstance(dim, int) else -1 for dim in spec.dims] for name, spec in inputs.items()}
+    )
+    return inputs, outputs
+
+
+def _with_sizes(specs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> dict[str, ValueSpec]:
+    return {
+        name: ValueSpec(name, spec.dtype, tuple(sizes.get(str(dim), dim) for dim in spec.dims))
+        for name, spec in specs.items()
+    }
+
+
+def _shared(tensor: torch.Tensor) -> Any:
+    import importlib
+
+    openvino: Any = importlib.import_module("openvino")
+    return openvino.Tensor(tensor.numpy(), shared_memory=True)

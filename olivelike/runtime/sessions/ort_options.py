@@ -1,0 +1,203 @@
+"""Session options of ONNX Runtime, made from settings."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
+from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from olivelike.runtime.sessions.ort_initializers import Exchange
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+_EXTENSIONS: Final = "onnxruntime_extensions"
+_WITH_DEVICE_ID: Final = frozenset(
+    {CUDA, TENSORRT, DIRECTML, "MIGraphXExecutionProvider", "CANNExecutionProvider"}
+)
+_CUDA_GRAPH: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
+_FATAL: Final = 4
+"""An error is raised; ONNX Runtime would log it too."""
+
+
+def provider_list(
+    settings: SessionSettings, device_id: int | None, stream: int | None
+) -> list[tuple[str, dict[str, str]]]:
+    """Return providers with their options as `InferenceSession` takes them, the CPU last.
+
+    Args:
+        settings: Names and options; what is set there wins, but for the device.
+        device_id: Number of the device for the providers that have several, where tensors are, too; `None` leaves it
+            to the options.
+        stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own.
+
+    Raises:
+        UsageError: for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
+            `device_id` that says another device.
+        SessionError: for a CUDA graph whose tensors torch can't keep on the GPU.
+    """
+    listed = []
+    for choice in settings.providers:
+        name = choice.provider.name
+        if name == CPU and choice.options:
+            raise UsageError(
+                f"the CPU provider has no options, but {', '.join(choice.options)} is set; "
+                "use session configuration entries"
+            )
+        options: dict[str, str] = {}
+        if device_id is not None and name in _WITH_DEVICE_ID:
+            options["device_id"] = str(device_id)
+            if (stated := choice.options.get("device_id", str(device_id))) != str(device_id):
+                raise UsageError(
+                    f"{choice.provider.short_name}: device_id={stated} is among its options, but the device is "
+                    f"{device_id}, where tensors are; name one"
+                )
+        if stream is not None and name in _CUDA_GRAPH:
+            options["user_compute_stream"] = str(stream)
+        if settings.cuda_graph and name in _CUDA_GRAPH:
+            options[_CUDA_GRAPH[name]] = "1"
+        listed.append((name, {**options, **choice.options}))
+    if settings.cuda_graph and settings.provider.name not in _CUDA_GRAPH:
+        raise UsageError(
+            f"CUDA graphs need the provider cuda or tensorrt, not {settings.provider.short_name}"
+        )
+    if settings.cuda_graph and stream is None:
+        raise SessionError(
+            "CUDA graphs need tensors on the GPU, and this torch has no CUDA; install a torch that has"
+        )
+    if all(name != CPU for name, _ in listed):
+        listed.append((CPU, {}))
+    return listed
+
+
+@contextmanager
+def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) -> Iterator[Any]:
+    """Yield `SessionOptions`; what they point to lives until the session is open.
+
+    Args:
+        path: The model; its folder's name is in the names of profiles.
+        settings: What to set.
+        exchanged: What takes the places of initializers.
+
+    Raises:
+        SessionError: for a library of operators or a weights file that can't be used.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _FATAL
+    options.intra_op_num_threads = settings.intra_threads
+    options.inter_op_num_threads = settings.inter_threads
+    if settings.inter_threads > 1:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = {
+        "none": level.ORT_DISABLE_ALL,
+        "basic": level.ORT_ENABLE_BASIC,
+        "extended": level.ORT_ENABLE_EXTENDED,
+        "layout": level.ORT_ENABLE_LAYOUT,
+        "all": level.ORT_ENABLE_ALL,
+    }[settings.optimization]
+    # DirectML has no memory patterns; on the CPU they take memory beside the arena's, and no less time.
+    options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML)
+    if settings.provider.name == DIRECTML:  # Nor has it parallel execution.
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    shared = _share_arena() if settings.provider.name == CPU else {}
+    for key, value in {**shared, **exchanged.session_config, **settings.session_config}.items():
+        options.add_session_config_entry(key, value)
+    for name, size in settings.dimensions.items():
+        options.add_free_dimension_override_by_name(name, size)
+    if settings.profile is not None:
+        settings.profile.parent.mkdir(parents=True, exist_ok=True)
+        options.enable_profiling = True
+        options.profile_file_prefix = f"{settings.profile}_{path.parent.name}"
+    for library in settings.custom_operators:
+        _register(options, library)
+    if exchanged.external:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in exchanged.external.values()]
+        options.add_external_initializers(list(exchanged.external), values)
+    if settings.weights is not None:
+        content = _map(settings.weights)
+        location = _data_location(path, settings.weights, len(content))
+        options.add_external_initializers_from_files_in_memory([location], [content], [len(content)])
+    yield options
+
+
+@cache
+def _share_arena() -> dict[str, str]:
+    """Make an arena for all sessions on the CPU, which run in turns; return the entries that name it to a session.
+
+    Where the program has registered one already and ONNX Runtime keeps that, sessions have arenas of their own.
+    """
+    import onnxruntime
+
+    defaults = ("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
+    arena = onnxruntime.OrtArenaCfg({"max_mem": 0, **dict.fromkeys(defaults, -1)})
+    kind, memory = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    try:
+        onnxruntime.create_and_register_allocator(onnxruntime.OrtMemoryInfo("Cpu", kind, 0, memory), arena)
+    except onnxruntime_errors():
+        return {}
+    return {"session.use_env_allocators": "1"}
+
+
+def library_path(library: str) -> str:
+    """Return the file of a library of operators.
+
+    Raises:
+        SessionError: if it is not there.
+    """
+    if library == _EXTENSIONS:
+        if find_spec(_EXTENSIONS) is None:
+            raise SessionError(f"{library}: is not installed; run: pip install onnxruntime-extensions")
+        import importlib
+
+        path: str = importlib.import_module(_EXTENSIONS).get_library_path()
+        return path
+    if not Path(library).is_file():
+        raise SessionError(
+            f"{library}: there is no such library of operators; name a file, or {_EXTENSIONS} for that package"
+        )
+    return library
+
+
+def _register(options: Any, library: str) -> None:
+    path = library_path(library)
+    try:
+        options.register_custom_ops_library(path)
+    except onnxruntime_errors() as error:
+        raise SessionError(f"{library}: can't be used as a library of operators: {reason(error)}") from error
+
+
+def _map(path: Path) -> Any:
+    """Return a file's content as memory that is read when it is touched."""
+    import mmap
+
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:  # An empty file can't be mapped.
+        raise SessionError(f"{path}: can't be read as weights: {error}") from error
+
+
+def _data_location(path: Path, weights: Path, size: int) -> str:
+    """Return the name by which the model calls its only data file."""
+    from olivelike.graphs.inspect import inspect_model
+
+    files = inspect_model(path, targets=()).data_files
+    if len(files) != 1:
+        named = ", ".join(file.location for file in files) or "none"
+        raise SessionError(f"{path}: takes one weights file, but names {len(files)} of its own ({named})")
+    if size < files[0].expected_bytes:
+        raise SessionError(
+            f"{weights}: has {size:,} bytes, but {path} needs {files[0].expected_bytes:,}: it is cut short, or "
+            "belongs to another model"
+        )
+    return files[0].location

@@ -1,0 +1,128 @@
+"""Execution providers: their names, the packages that bring them, and which of them are installed here."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.model.targets import ALIASES, TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CPU: Final = "CPUExecutionProvider"
+CUDA: Final = "CUDAExecutionProvider"
+TENSORRT: Final = "TensorrtExecutionProvider"
+DIRECTML: Final = "DmlExecutionProvider"
+OPENVINO: Final = "OpenVINO"
+"""The `openvino` package itself, which is no provider of ONNX Runtime."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider of ONNX Runtime, or the `openvino` package."""
+
+    name: str
+    """As ONNX Runtime spells it; `OpenVINO` for the package."""
+    package: str
+    """What to install to have it."""
+
+    @property
+    def target(self) -> str | None:
+        """The target of the same provider; `None` if there is none."""
+        return next((target.name for target in TARGETS.values() if target.provider == self.name), None)
+
+    @property
+    def short_name(self) -> str:
+        """The name by which people call it: the target's, if there is one."""
+        return self.target or self.name
+
+
+_PROVIDERS: Final[Mapping[str, Provider]] = {
+    provider.name: provider
+    for provider in (
+        Provider(CPU, "onnxruntime"),
+        Provider(OPENVINO, "olivelike[openvino]"),
+        Provider(CUDA, "onnxruntime-gpu"),
+        Provider(TENSORRT, "onnxruntime-gpu, and TensorRT"),
+        Provider("NvTensorRTRTXExecutionProvider", "onnxruntime-ep-nv-tensorrt-rtx"),
+        Provider(DIRECTML, "onnxruntime-directml, on Windows"),
+        Provider("MIGraphXExecutionProvider", "onnxruntime-migraphx"),
+        Provider("WebGpuExecutionProvider", "onnxruntime-ep-webgpu"),
+        Provider("OpenVINOExecutionProvider", "onnxruntime-openvino"),
+        Provider("CoreMLExecutionProvider", "onnxruntime, on macOS"),
+        Provider("QNNExecutionProvider", "onnxruntime-qnn"),
+        Provider("CANNExecutionProvider", "onnxruntime-cann"),
+        *(
+            Provider(f"{name}ExecutionProvider", "a build of ONNX Runtime with it")
+            for name in (
+                "ACL",
+                "Azure",
+                "Dnnl",
+                "Js",
+                "Nnapi",
+                "Rknpu",
+                "VSINPU",
+                "VitisAI",
+                "WebNN",
+                "Xnnpack",
+            )
+        ),
+    )
+}
+
+_SHORT: Final[Mapping[str, str]] = {
+    **{target.name: target.provider for target in TARGETS.values()},
+    **{alias: TARGETS[name].provider for alias, name in ALIASES.items()},
+    "dml": DIRECTML,
+}
+
+
+def find_provider(name: str) -> Provider:
+    """Return a provider by the name of its target, or as ONNX Runtime spells it; case does not matter.
+
+    Raises:
+        UsageError: for an unknown name; the message has the nearest known ones.
+    """
+    known = {key.lower(): value for key, value in _SHORT.items()}
+    known |= {key.lower(): key for key in _PROVIDERS if key != OPENVINO}
+    found = known.get(name.lower())
+    if found is not None:
+        return _PROVIDERS[found]
+    nearest = difflib.get_close_matches(name.lower(), known, n=2)
+    spelled = {key.lower(): key for key in (*_PROVIDERS, *_SHORT)}
+    hint = (
+        f"did you mean {' or '.join(spelled[key] for key in nearest)}?"
+        if nearest
+        else f"known providers: {', '.join(_SHORT)}, and those of ONNX Runtime by their own names"
+    )
+    raise UsageError(f"unknown provider {name!r}; {hint}")
+
+
+def available_providers() -> tuple[str, ...]:
+    """Return the providers that are installed here, as ONNX Runtime spells them; `OpenVINO` for the package.
+
+    Installed does not mean usable: `olivelike doctor` tries each.
+    """
+    import onnxruntime
+
+    return (*onnxruntime.get_available_providers(), *([OPENVINO] if find_spec("openvino") else []))
+
+
+def require_provider(provider: Provider) -> None:
+    """Check that a provider is installed.
+
+    Raises:
+        SessionError: if it is not; the message says which package has it.
+    """
+    if provider.name == CPU or provider.name in (here := available_providers()):
+        return
+    raise SessionError(
+        f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "
+        f"(pip install '{provider.package.split(',')[0]}'). Installed here: {', '.join(here)}"
+        if not provider.package.startswith("a build")
+        else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {', '.join(here)}"
+    )

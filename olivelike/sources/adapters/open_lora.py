@@ -1,0 +1,217 @@
+"""Opening a LoRA: from a file or folder to a checked `LoraFile`, by its header alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from olivelike._untrusted import open_file
+from olivelike.errors import SourceError
+from olivelike.sources import Header, read_header
+from olivelike.sources.adapters.foreign import refuse_other_files, refuse_other_networks, refuse_unknown
+from olivelike.sources.adapters.lora_family import cross_attention_dim_of, family_of, is_second_encoder
+from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
+from olivelike.sources.adapters.lora_keys import NATIVE_PREFIX, Key, parse_key
+from olivelike.sources.adapters.lora_places import find_files
+from olivelike.sources.adapters.lora_settings import (
+    CONFIG_NAME,
+    Settings,
+    settings_from_file,
+    settings_from_header,
+)
+from olivelike.sources.adapters.lora_shapes import difference_of
+from olivelike.sources.adapters.stored_scalar import read_scalar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from olivelike.sources import RawTensor
+    from olivelike.sources.adapters.lora_places import Place
+
+_FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+
+
+def open_lora(
+    path: Path,
+    *,
+    adapter: str | None = None,
+    read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None = None,
+) -> LoraFile:
+    """Read a LoRA's header and check all that it tells; of its tensors only the alphas are read.
+
+    Args:
+        path: a `.safetensors` file, or a folder as diffusers or PEFT writes it.
+        adapter: which adapter, of a file or folder with several.
+        read_pickle: reads the table of a pickled file; `None` refuses such files.
+
+    Raises:
+        SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged.
+    """
+    place = find_files(path, adapter)
+    header = _read(place.weights, read_pickle)
+    grouped = _group(place.weights, header, place.adapter)
+    by_component = settings_from_header(place.weights, header.metadata)
+    native = _native_settings(place, grouped, by_component)
+    alphas = _read_alphas(place.weights, header, grouped)
+    modules: list[LoraModule] = []
+    for name in sorted(grouped):
+        keys = grouped[name]
+        settings = native if _is_bare(keys[0]) else by_component.get(str(keys[0].component), Settings())
+        modules.append(_module(place.weights, header, keys, settings or Settings(), alphas.get(name)))
+    modules = _with_second_encoder(modules, native.base_class if native else None)
+    return LoraFile(
+        path=place.weights,
+        config_path=place.config if native is not None and "" not in by_component else None,
+        format="+".join(sorted({_format(module) for module in modules})),
+        kinds=frozenset(kind for module in modules for kind in _kinds(module)),
+        modules={module.name: module for module in modules},
+        tensors={stored: header.tensors[stored] for module in modules for stored in module.roles.values()},
+        components=frozenset(module.component for module in modules),
+        family=family_of(modules),
+        cross_attention_dim=cross_attention_dim_of(modules),
+        ranks=frozenset(module.rank for module in modules if module.rank is not None),
+        metadata=header.metadata,
+    )
+
+
+def _native_settings(
+    place: Place, grouped: Mapping[str, list[Key]], by_component: Mapping[str, Settings]
+) -> Settings | None:
+    """Return the settings of a network that was saved on its own: of its header, else of the config beside it."""
+    bare = [keys[0] for keys in grouped.values() if _is_bare(keys[0])]
+    if "" in by_component or not bare:
+        return by_component.get("")
+    if place.config is not None:
+        return settings_from_file(place.config)
+    if any(key.spelling == "peft_native" for key in bare):
+        raise SourceError(
+            f"{place.weights}: its names are PEFT's own, and {CONFIG_NAME} with their alpha is not beside it; "
+            "put that file into the same folder",
+        )
+    return None
+
+
+def _is_bare(named: Key | LoraModule) -> bool:
+    """Tell whether a name in PEFT's spelling says nothing about the network that it is in."""
+    name = named.module if isinstance(named, Key) else named.name
+    return named.spelling.startswith("peft") and name.removeprefix(NATIVE_PREFIX) == named.path
+
+
+def _read(path: Path, read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None) -> Header:
+    if path.suffix == ".safetensors":
+        return read_header(path)
+    if read_pickle is None:
+        raise SourceError(
+            f"{path}: this file is pickled, and can run code as it loads; use a .safetensors file, "
+            "or pass --allow-pickle if you trust this one",
+        )
+    return Header(read_pickle(path), {}, path.stat().st_size)
+
+
+def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Key]]:
+    """Return the keys of each module, after all that can be said about names alone."""
+    parsed = {name: parse_key(name) for name in header.tensors}
+    keys = [key for key in parsed.values() if key is not None]
+    if not keys:
+        refuse_other_files(path, header.tensors)
+    refuse_other_networks(path, header.tensors)
+    refuse_unknown(path, [name for name, key in parsed.items() if key is None])
+    strange = sorted(key.stored for key in keys if key.component is None)
+    if strange:
+        raise SourceError(
+            f"{path}: {len(strange)} keys belong to no known network, {strange[0]} the first; "
+            "a LoRA for Stable Diffusion changes its UNet and text encoders",
+        )
+    grouped: dict[str, list[Key]] = defaultdict(list)
+    for key in _of_adapter(path, keys, adapter):
+        grouped[key.module].append(key)
+    for name, members in grouped.items():
+        members.sort(key=lambda key: (not key.spelling, key.role, key.stored))
+        roles = [key.role for key in members]
+        twice = next((role for role in roles if roles.count(role) > 1), None)
+        if twice is not None:
+            both = ", ".join(key.stored for key in members if key.role == twice)
+            raise SourceError(f"{path}: module {name} is stored twice ({both}); get the file again")
+    return grouped
+
+
+def _of_adapter(path: Path, keys: list[Key], adapter: str | None) -> list[Key]:
+    """Return the keys of one adapter; keys that name none, such as alphas, belong to all."""
+    names = sorted({key.adapter for key in keys if key.adapter is not None})
+    if adapter is None and len(names) <= 1:
+        return keys
+    if adapter is None:
+        raise SourceError(
+            f"{path}: it holds several adapters: {', '.join(names)}; choose one, such as `adapter: {names[0]}`",
+        )
+    if adapter not in names:
+        there = f"it has {', '.join(names)}" if names else "its keys name none; leave `adapter:` out"
+        raise SourceError(f"{path}: there is no adapter {adapter!r}; {there}")
+    modules = {key.module for key in keys if key.adapter == adapter}
+    return [key for key in keys if key.adapter == adapter or (key.adapter is None and key.module in modules)]
+
+
+def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[Key]]) -> dict[str, float]:
+    stored = {name: key.stored for name, keys in grouped.items() for key in keys if key.role == "alpha"}
+    if not stored:
+        return {}
+    try:
+        with open_file(path) as file:
+            return {name: read_scalar(file, path, key, header.tensors[key]) for name, key in stored.items()}
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; get the file again") from error
+
+
+def _module(
+    path: Path, header: Header, keys: list[Key], settings: Settings, stored_alpha: float | None
+) -> LoraModule:
+    first = keys[0]
+    roles = {key.role: key.stored for key in keys}
+    for stored in (name for role, name in roles.items() if role != "alpha"):
+        if header.tensors[stored].dtype not in _FLOATING:
+            raise SourceError(
+                f"{path}: {stored} is stored as {header.tensors[stored].dtype}, so the file is quantised; "
+                "use its version in float16, bfloat16 or float32",
+            )
+    shapes = {role: header.tensors[stored].shape for role, stored in roles.items()}
+    form = difference_of(path, first.module, shapes)
+    stated = settings.rank_of(first.path)
+    if form.rank is not None and stated is not None and form.rank != stated:
+        raise SourceError(
+            f"{path}: the config says rank {stated} for {first.module}, and its factors have rank {form.rank}; "
+            "config and weights belong to different files",
+        )
+    return LoraModule(
+        name=first.module,
+        component=str(first.component),
+        spelling=first.spelling or "diffusers_mid",
+        path=first.path,
+        roles=roles,
+        kind=form.kind,
+        rank=form.rank if form.rank is not None else stated,
+        alpha=stored_alpha if stored_alpha is not None else settings.alpha_of(first.path),
+        rslora=settings.rslora,
+        rows=form.rows,
+        columns=form.columns,
+        kernel=form.kernel,
+    )
+
+
+def _with_second_encoder(modules: list[LoraModule], base_class: str | None) -> list[LoraModule]:
+    """Give names that say nothing about the network to the second text encoder, if they are its own."""
+    bare = [module for module in modules if module.component == "text_encoder" and _is_bare(module)]
+    if not is_second_encoder(bare, base_class):
+        return modules
+    return [replace(m, component="text_encoder_2") if m in bare else m for m in modules]
+
+
+def _format(module: LoraModule) -> str:
+    return "diffusers" if module.spelling.startswith("diffusers") else module.spelling
+
+
+def _kinds(module: LoraModule) -> set[str]:
+    kernel = module.kernel is not None and module.kernel != (1, 1)
+    kind = "locon" if module.kind == "lora" and kernel else module.kind
+    return {kind, "dora"} if module.decomposed else {kind}

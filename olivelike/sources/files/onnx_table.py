@@ -1,0 +1,231 @@
+"""An ONNX file as a table of its weights and a graph without them; no weight is read.
+
+Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from olivelike._untrusted import open_file
+from olivelike.errors import SourceError
+from olivelike.sources.files.onnx_tensor import (
+    POINTER_BYTES,
+    OnnxTensor,
+    TensorPlaces,
+    read_tensor_proto,
+    read_text,
+    refuse_pointer,
+)
+from olivelike.sources.files.onnx_wire import (
+    BYTES,
+    DEEPEST_GRAPH,
+    MOST_BYTES,
+    Field,
+    WireError,
+    WireReader,
+    encode_bytes,
+)
+from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+WEIGHT_ELEMENTS: Final = 2
+"""Float initializers of so many elements are weights; scalars stay in the graph."""
+CONSTANT_BYTES: Final = 1 << 15
+"""Values of `Constant` nodes of so many bytes are weights; masks, which fusion looks at, are smaller."""
+_KEPT_BYTES: Final = 1 << 24
+"""A graph is a few MB; a larger tensor that can't be held out would make it none."""
+
+_MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
+_GRAPH_NODE, _GRAPH_INITIALIZER = 1, 5
+_FUNCTION_NODE = 7
+_NODE_INPUT, _NODE_OUTPUT, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 4, 5, 7
+_ATTRIBUTE_TENSOR, _ATTRIBUTE_GRAPH, _ATTRIBUTE_TENSORS, _ATTRIBUTE_GRAPHS = 5, 6, 10, 11
+
+_EXTERNAL_ENTRY = b"location"
+"""Key of what says in which data file a tensor's values lie; a node without it has none there."""
+_TAKES_CONSTANTS = (b"InstanceNormalization", b"Resize", b"Upsample")
+"""Operators whose float operands are constants, by which exporters spell group norms and upsampling."""
+_NODE_BYTES = 1024
+"""A longer node has a tensor, or a graph of its own."""
+
+
+@dataclass(frozen=True)
+class OnnxTable:
+    """What an ONNX file holds, split in weights and graph."""
+
+    tensors: Mapping[str, tuple[RawTensor, Path]]
+    """Weight → tensor and the file that holds it, which is the model file or a data file beside it.
+
+    A weight is a float initializer of `WEIGHT_ELEMENTS` or more, or the value of a `Constant` node of
+    `CONSTANT_BYTES` or more, by its name in the graph.
+    """
+    graph: bytes
+    """The serialised model; weights have name, type and shape and no values, so it is no valid model by itself."""
+
+
+def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> OnnxTable:
+    """Split the ONNX file at `path` in a table of weights and a graph, by seeking over what is not needed.
+
+    Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it.
+
+    Args:
+        path: the model file.
+        locate: returns the path of a data file by its location relative to the model file's folder; by default it
+            must lie there.
+
+    Raises:
+        SourceError: if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't
+            be held out.
+    """
+    try:
+        with open_file(path) as file:
+            reader = WireReader(file)
+            _check_start(path, reader)
+            return _Splitter(path, reader, TensorPlaces(path, locate)).split()
+    except WireError as error:
+        raise SourceError(f"{path}: not a valid ONNX file: {error}; {DOWNLOAD_AGAIN}") from error
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; {DOWNLOAD_AGAIN}") from error
+
+
+def _check_start(path: Path, reader: WireReader) -> None:
+    if reader.size == 0:
+        raise SourceError(f"{path}: the file is empty, its download did not finish; {DOWNLOAD_AGAIN}")
+    refuse_pointer(path, reader.read(0, min(reader.size, POINTER_BYTES)), reader.size)
+
+
+class _Splitter:
+    """Copies one model, without its weights."""
+
+    def __init__(self, path: Path, reader: WireReader, places: TensorPlaces) -> None:
+        self._path = path
+        self._reader = reader
+        self._places = places
+        self._tensors: dict[str, tuple[RawTensor, Path]] = {}
+        self._depth = 0
+        self._copied = 0
+
+    def split(self) -> OnnxTable:
+        out = bytearray()
+        graphs = 0
+        for field in self._reader.fields(0, self._reader.size):
+            if field.number == _MODEL_GRAPH and field.wire == BYTES:
+                graphs += 1
+                out += encode_bytes(field.number, self._graph(field, outermost=True))
+            elif field.number == _MODEL_FUNCTIONS and field.wire == BYTES:
+                out += encode_bytes(field.number, self._function(field))
+            else:
+                out += self._copy(field)
+        if graphs != 1:
+            raise WireError("it has no graph")
+        return OnnxTable(self._tensors, bytes(out))
+
+    def _graph(self, graph: Field, *, outermost: bool) -> bytearray:
+        self._depth += 1
+        if self._depth > DEEPEST_GRAPH:
+            raise WireError(f"its graphs are nested deeper than {DEEPEST_GRAPH} levels")
+        out = bytearray()
+        constants: set[str] = set()
+        for field in self._reader.fields(graph.start, graph.end):
+            if field.number == _GRAPH_INITIALIZER:
+                tensor = read_tensor_proto(self._reader, field)
+                weight = (
+                    outermost and math.prod(tensor.shape) >= WEIGHT_ELEMENTS and tensor.name not in constants
+                )
+                out += encode_bytes(field.number, self._tensor(tensor, tensor.name if weight else ""))
+            elif field.number == _GRAPH_NODE:
+                node = self._node(field, outermost=outermost)
+                out += node
+                if any(op_type in node for op_type in _TAKES_CONSTANTS):
+                    constants |= self._constants(field)
+            else:
+                out += self._copy(field)
+        self._depth -= 1
+        return out
+
+    def _constants(self, node: Field) -> set[str]:
+        """Return the inputs of a node that takes constants."""
+        fields = list(self._reader.fields(node.start, node.end))
+        takes = any(
+            field.number == _NODE_OP_TYPE and self._text(field).encode() in _TAKES_CONSTANTS
+            for field in fields
+        )
+        return {self._text(field) for field in fields if takes and field.number == _NODE_INPUT}
+
+    def _function(self, function: Field) -> bytearray:
+        out = bytearray()
+        for field in self._reader.fields(function.start, function.end):
+            out += self._node(field, outermost=False) if field.number == _FUNCTION_NODE else self._copy(field)
+        return out
+
+    def _node(self, node: Field, *, outermost: bool) -> bytes:
+        if node.end - node.start < _NODE_BYTES:
+            whole = self._copy(node)
+            if _EXTERNAL_ENTRY not in whole:
+                return whole
+        fields = list(self._reader.fields(node.start, node.end))
+        texts = {
+            number: [self._text(field) for field in fields if field.number == number]
+            for number in (_NODE_OP_TYPE, _NODE_OUTPUT, _NODE_DOMAIN)
+        }
+        is_constant = texts[_NODE_OP_TYPE] == ["Constant"] and texts[_NODE_DOMAIN] in ([], [""])
+        name = texts[_NODE_OUTPUT][0] if is_constant and outermost and texts[_NODE_OUTPUT] else ""
+        out = bytearray()
+        for field in fields:
+            out += (
+                encode_bytes(field.number, self._attribute(field, name))
+                if field.number == _NODE_ATTRIBUTE
+                else self._copy(field)
+            )
+        return encode_bytes(node.number, out)
+
+    def _attribute(self, attribute: Field, constant: str) -> bytearray:
+        """Copy an attribute; `constant` is the name of the value that its tensor defines, if it does."""
+        out = bytearray()
+        for field in self._reader.fields(attribute.start, attribute.end):
+            if field.number in {_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS}:
+                out += encode_bytes(field.number, self._graph(field, outermost=False))
+            elif field.number in {_ATTRIBUTE_TENSOR, _ATTRIBUTE_TENSORS}:
+                tensor = read_tensor_proto(self._reader, field)
+                weight = field.number == _ATTRIBUTE_TENSOR and tensor.nbytes >= CONSTANT_BYTES
+                out += encode_bytes(field.number, self._tensor(tensor, constant if weight else ""))
+            else:
+                out += self._copy(field)
+        return out
+
+    def _tensor(self, tensor: OnnxTensor, name: str) -> bytes:
+        """Return a tensor without its values if it is held out under `name`, else with them."""
+        if name and tensor.dtype:
+            place = self._places.find(tensor)
+            if place is not None:
+                if name in self._tensors:
+                    raise WireError(f"the name {name} occurs twice")
+                file, offset = place
+                self._tensors[name] = RawTensor(tensor.dtype, tensor.shape, offset), file
+                return tensor.bare
+        if max(tensor.nbytes, tensor.field.end - tensor.field.start) > _KEPT_BYTES:
+            raise SourceError(
+                f"{self._path}: tensor {tensor.name or name} has {tensor.nbytes} bytes {tensor.form}, which can't "
+                "be held out of the graph; export the model in float32 or float16, with onnx.save and external data",
+            )
+        if tensor.external:
+            return self._places.embedded(tensor)
+        return self._read(tensor.field.start, tensor.field.end)
+
+    def _text(self, field: Field) -> str:
+        return read_text(self._reader, field)
+
+    def _copy(self, field: Field) -> bytes:
+        return self._read(field.head, field.end)
+
+    def _read(self, start: int, end: int) -> bytes:
+        self._copied += end - start
+        if self._copied > MOST_BYTES:
+            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
+        return self._reader.read(start, end)

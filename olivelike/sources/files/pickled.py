@@ -1,0 +1,114 @@
+"""Pickled weights as a table: where each tensor's bytes lie inside a `.bin` or `.ckpt` file, a zip archive.
+
+`read_pickle_table` asks a child process, so the caller stays free of torch. The child loads with
+`weights_only=True`, which builds tensors and nothing else, under a mode in which no storage is read.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError
+from olivelike.sources.files.pickle_archive import SAVE_AGAIN, check_span, read_entries
+from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from olivelike.sources.files.pickle_archive import Entry
+
+
+def read_pickle_table(path: Path) -> dict[str, RawTensor]:
+    """Return dtype, shape and place of each tensor in a `.bin` file, from a child process.
+
+    Raises:
+        SourceError: if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
+    """
+    # -P: a module in the current folder, such as json.py, is not taken for the library's.
+    command = [sys.executable, "-P", "-m", "olivelike.sources.files.pickled", str(path)]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    if child.returncode == SourceError.exit_code:
+        raise SourceError(child.stdout)
+    if child.returncode:
+        told = child.stderr.strip().splitlines()[-1:] if child.returncode > 0 else []
+        reason = "".join(told) or f"torch's reader ended with status {child.returncode}"
+        raise SourceError(f"{path}: can't be loaded as plain tensors: {reason}; {DOWNLOAD_AGAIN}")
+    rows: dict[str, list[Any]] = json.loads(child.stdout)
+    return {name: RawTensor(dtype, tuple(shape), offset) for name, (dtype, shape, offset) in rows.items()}
+
+
+def describe_pickle(path: Path) -> dict[str, list[Any]]:
+    """Return `[dtype, shape, offset]` of each tensor in a `.bin` file; imports torch.
+
+    Raises:
+        SourceError: as `read_pickle_table`.
+    """
+    import pickle
+
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    entries = read_entries(path)
+    try:
+        with FakeTensorMode(), torch.serialization.safe_globals([(_TrainingLeftover, _LIGHTNING_CALLBACK)]):
+            content = torch.load(path, weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SourceError(f"{path}: can't be loaded as plain tensors: {reason}; {DOWNLOAD_AGAIN}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: expected a dict of tensors, found {type(content).__name__}")
+    return {name: _describe(path, entries, name, value) for name, value in _unwrap(content).items()}
+
+
+class _TrainingLeftover:
+    """Stands for a class of the training program, which official `.ckpt` files name and never make."""
+
+
+_LIGHTNING_CALLBACK = "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint"
+_WRAPPERS = ("state_dict", "string_to_param")
+"""Keys under which training programs nest what they trained: whole checkpoints, and A1111's embeddings."""
+
+
+def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
+    """Return the tensors of a nested checkpoint, without the training state around and among them."""
+    import torch
+
+    wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), dict)), None)
+    if wrapper is None:
+        return content
+    tensors = {name: value for name, value in content[wrapper].items() if isinstance(value, torch.Tensor)}
+    if wrapper == "string_to_param":
+        # The token lies beside its vectors, under a name that programs replace by the file's name.
+        return {f"{wrapper}.{name}": value for name, value in tensors.items()}
+    return tensors
+
+
+def _describe(path: Path, entries: Sequence[Entry], name: str, value: Any) -> list[Any]:
+    import torch
+
+    names = {
+        torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64",
+        torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+        torch.uint8: "U8", torch.bool: "BOOL",
+    }  # fmt: skip
+    if not isinstance(value, torch.Tensor) or value.dtype not in names:
+        raise SourceError(f"{path}: {name} is no tensor of a supported dtype; {SAVE_AGAIN}")
+    # Set by torch.load under a fake mode since torch 2.8; absent in the format from before torch 1.6.
+    start = getattr(value.untyped_storage(), "_checkpoint_offset", None)
+    if start is None or not value.is_contiguous():
+        raise SourceError(f"{path}: the bytes of {name} do not lie in one piece; {SAVE_AGAIN}")
+    offset = start + value.storage_offset() * value.element_size()
+    check_span(path, name, entries, offset, value.numel() * value.element_size())
+    return [names[value.dtype], list(value.shape), offset]
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(json.dumps(describe_pickle(Path(sys.argv[1]))))
+    except SourceError as error:
+        sys.stdout.write(str(error))
+        sys.exit(SourceError.exit_code)

@@ -1,0 +1,1 @@
+"""Pipelines and files on the Hugging Face hub."""

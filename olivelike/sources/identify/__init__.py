@@ -1,0 +1,1 @@
+"""Telling what a weight file is, from its header alone."""

@@ -1,0 +1,300 @@
+"""Telling what a weight file is from its header: kind, family, prediction, names, precision."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from olivelike.sources.identify.families import FAMILIES
+from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
+from olivelike.sources.identify.other_networks import find_other_network, other_by_channels
+from olivelike.sources.identify.prediction import read_prediction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.identify.families import FamilyName
+    from olivelike.sources.identify.identity import Converter
+
+Shapes = dict[str, tuple[int, ...]]
+
+_LORA_MARKS = (
+    ".lora_down.", ".lora_up.", ".lora_A.", ".lora_B.", "_lora.down.", "_lora.up.", ".lora.down.", ".lora.up.",
+    "lora_linear_layer.", ".hada_w1_", ".lokr_w1", ".lokr_w2", ".oft_blocks", ".oft_diag", ".dora_scale",
+    ".lora_magnitude_vector",
+)  # fmt: skip
+_EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
+_EMBEDDING_PREFIX = "string_to_param."
+_CONTROLNET_MARKS = ("control_model.", "controlnet_cond_embedding.", "input_hint_block.", "lllite_")
+
+_UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
+_VAE_PREFIXES = ("first_stage_model.", "vae.", "")
+_TEXT_PARTS: tuple[tuple[str, Converter, str], ...] = (
+    ("text_encoder", "clip", "cond_stage_model.transformer."),
+    ("text_encoder", "open_clip", "cond_stage_model.model."),
+    ("text_encoder", "clip", "conditioner.embedders.0.transformer."),
+    ("text_encoder_2", "open_clip", "conditioner.embedders.0.model."),
+    ("text_encoder_2", "open_clip", "conditioner.embedders.1.model."),
+)
+_TEXT_FAMILIES: dict[str, FamilyName] = {
+    "cond_stage_model.transformer.": "sd1",
+    "cond_stage_model.model.": "sd2",
+    "conditioner.embedders.1.model.": "sdxl",
+    "conditioner.embedders.0.model.": "sdxl_refiner",
+}
+
+_WIDTH_FAMILIES: dict[int, FamilyName] = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
+"""Family by width of the text that the UNet's cross-attention takes."""
+
+
+def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> Identity:
+    """Tell what a weight file is.
+
+    Args:
+        tensors: its tensors, as `read_header` or `read_pickle_table` returns them.
+        metadata: of the safetensors header.
+    """
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    precision = _precision(tensors)
+    other = find_other_network(shapes)
+    kind = _adapter_kind(shapes)
+    if kind is not None:
+        return _adapter(kind, shapes, metadata or {}, precision, other)
+    if other is not None:
+        network, name = other
+        return _unsupported("checkpoint", network, f"{name} occurs in {network} only", precision)
+    for prefix in _UNET_PREFIXES:
+        if f"{prefix}input_blocks.0.0.weight" in shapes:
+            return _original(shapes, metadata or {}, precision, prefix)
+    return _lone_network(shapes, precision)
+
+
+def _adapter_kind(shapes: Shapes) -> Kind | None:
+    """Return the kind of a file that is no network of its own."""
+    if any(name in _EMBEDDING_NAMES or name.startswith(_EMBEDDING_PREFIX) for name in shapes):
+        return "embedding"
+    if any(mark in name for mark in _LORA_MARKS for name in shapes):
+        return "lora"
+    # diffusers stores an embedding's vectors under the token alone.
+    if len(shapes) == 1 and all(len(shape) in (1, 2) and "." not in name for name, shape in shapes.items()):
+        return "embedding"
+    if any(name.startswith(_CONTROLNET_MARKS) for name in shapes):
+        return "controlnet"
+    return None
+
+
+def _adapter(
+    kind: Kind,
+    shapes: Shapes,
+    metadata: Mapping[str, str],
+    precision: Precision,
+    other: tuple[str, str] | None,
+) -> Identity:
+    if other is not None:
+        return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only", precision)
+    if kind == "controlnet":
+        return _unsupported(kind, "", "its names are those of a ControlNet", precision)
+    family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
+    prediction = read_prediction(shapes, metadata) if kind == "lora" else None
+    return Identity(
+        kind,
+        family,
+        FAMILIES[family].title if family else "",
+        supported=True,
+        naming=None,
+        inpainting=False,
+        prediction=prediction.value if prediction else None,
+        expected_prediction=prediction.value if prediction else None,
+        zero_snr=prediction.zero_snr if prediction else False,
+        parts=(),
+        precision=precision,
+        reasons=(f"{kind}: {min(shapes)} and its like", *([f"family: {reason}"] if reason else [])),
+    )
+
+
+def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
+    if {"clip_l", "clip_g"} & shapes.keys():
+        return "sdxl", "vectors for two text encoders"
+    width = next((shape[-1] for shape in shapes.values() if shape), 0)
+    return _WIDTH_FAMILIES.get(width), f"vectors of width {width}"
+
+
+def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
+    if any(name.startswith(("lora_te2_", "text_encoder_2.")) for name in shapes):
+        return "sdxl", "it changes a second text encoder"
+    for name, shape in shapes.items():
+        crosses = "attn2" in name and ("to_k" in name or "to_v" in name)
+        if crosses and ("down" in name.rpartition("to_")[2] or "lora_A" in name) and len(shape) > 1:
+            return _WIDTH_FAMILIES.get(shape[1]), f"{name} takes text of width {shape[1]}"
+    return None, ""
+
+
+def _original(
+    shapes: Shapes, metadata: Mapping[str, str], precision: Precision, unet_prefix: str
+) -> Identity:
+    """Identify a file with a UNet in the names of the LDM code, alone or with the other networks."""
+    unet = {name[len(unet_prefix) :]: shape for name, shape in shapes.items() if name.startswith(unet_prefix)}
+    conv_in = unet["input_blocks.0.0.weight"]
+    channels = conv_in[1] if len(conv_in) == 4 else 0
+    other = other_by_channels(channels)
+    if other is None and "label_emb.weight" in unet:
+        other = "a UNet with classes of its own (label_emb.weight)"
+    if other is not None:
+        return _unsupported("checkpoint", other, f"the UNet's first convolution is {conv_in}", precision)
+    parts = [Part("unet", "unet", unet_prefix)]
+    parts += [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
+    vae = _vae_part(shapes)
+    if vae is not None and vae.prefix:
+        parts.append(vae)
+    family, reason = _unet_family(unet, {part.prefix for part in parts})
+    if family is None:
+        return _unsupported("checkpoint", reason, reason, precision)
+    template = FAMILIES[family]
+    prediction = read_prediction(shapes, metadata)
+    inpainting = channels == 9
+    expected = prediction.value or ("epsilon" if inpainting else template.prediction)
+    kind: Kind = "checkpoint" if len(parts) > 1 else "unet"
+    reasons = [
+        f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
+        f"family: {reason}",
+        f"input channels: {channels}" + (", the masked picture among them" if inpainting else ""),
+        prediction.reason or f"prediction: not in the file, {expected} is usual for {template.title}",
+    ]
+    return Identity(
+        kind,
+        family,
+        template.title,
+        supported=True,
+        naming="original",
+        inpainting=inpainting,
+        prediction=prediction.value,
+        expected_prediction=expected,
+        zero_snr=prediction.zero_snr,
+        parts=tuple(part for part in parts if part.folder in template.configs),
+        precision=precision,
+        reasons=tuple(reasons),
+    )
+
+
+def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, str]:
+    """Return a UNet's family and why; by width of the text, else by structure, as in networks of other sizes."""
+    width = next(
+        (
+            shape[-1]
+            for name, shape in unet.items()
+            if name.endswith(".attn2.to_k.weight") and len(shape) == 2
+        ),
+        None,
+    )
+    if width is None:
+        return None, "a UNet without cross-attention"
+    labelled = "label_emb.0.0.weight" in unet
+    family = _WIDTH_FAMILIES.get(width)
+    known = f"the UNet takes text of width {width}"
+    if family is not None and labelled == family.startswith("sdxl"):
+        return family, known
+    if labelled and any(name.startswith("input_blocks.1.1.") for name in unet):
+        return None, "Stable Diffusion 2 unCLIP (a UNet that takes picture embeddings)"
+    from_text = next((found for prefix, found in _TEXT_FAMILIES.items() if prefix in prefixes), None)
+    if from_text is not None and labelled == from_text.startswith("sdxl"):
+        return from_text, "names of its text encoder"
+    if labelled:
+        levels = 1 + sum(name.endswith(".0.op.weight") for name in unet)
+        return ("sdxl" if levels == 3 else "sdxl_refiner"), f"{known}, sizes of the picture, {levels} levels"
+    linear = any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in unet.items())
+    return (
+        "sd2" if linear else "sd1"
+    ), f"{known} through {'linear' if linear else 'convolution'} projections"
+
+
+def _lone_network(shapes: Shapes, precision: Precision) -> Identity:
+    """Identify a file with one network, or with none that is known."""
+    vae = _vae_part(shapes)
+    texts = [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
+    if vae is not None and not texts:
+        if (channels := _latent_channels(shapes, vae.prefix)) != 4:
+            return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
+        return _lone("vae", "original", "names of its decoder", precision, (vae,))
+    names = shapes.keys()
+    if "decoder.conv_in.weight" in names and any(name.startswith("decoder.up_blocks.") for name in names):
+        if (channels := _latent_channels(shapes, "")) != 4:
+            return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
+        return _lone("vae", "diffusers", "names of its decoder", precision)
+    if "conv_in.weight" in names and any(name.startswith("down_blocks.") for name in names):
+        return _lone("unet", "diffusers", "names of its blocks", precision)
+    if texts or any("encoder.layers.0.self_attn." in name for name in names):
+        naming: Naming = "original" if texts else "diffusers"
+        return _lone("text_encoder", naming, "names of its layers", precision, tuple(texts))
+    few = ", ".join(sorted(names)[:3])
+    return _unsupported("unknown", "", f"no name is of a known network: {few}", precision)
+
+
+def _lone(
+    kind: Kind, naming: Naming, why: str, precision: Precision, parts: tuple[Part, ...] = ()
+) -> Identity:
+    return Identity(
+        kind,
+        None,
+        "",
+        supported=True,
+        naming=naming,
+        inpainting=False,
+        prediction=None,
+        expected_prediction=None,
+        zero_snr=False,
+        parts=parts,
+        precision=precision,
+        reasons=(f"{kind}: {why}",),
+    )
+
+
+def _unsupported(kind: Kind, network: str, reason: str, precision: Precision) -> Identity:
+    return Identity(
+        kind,
+        None,
+        network,
+        supported=False,
+        naming=None,
+        inpainting=False,
+        prediction=None,
+        expected_prediction=None,
+        zero_snr=False,
+        parts=(),
+        precision=precision,
+        reasons=(reason,) if reason else (),
+    )
+
+
+def _has_text(shapes: Mapping[str, Any], converter: str, prefix: str) -> bool:
+    if converter == "open_clip":
+        return f"{prefix}token_embedding.weight" in shapes
+    # Some early files lack the level `text_model`.
+    levels = ("text_model.", "")
+    return any(f"{prefix}{level}embeddings.token_embedding.weight" in shapes for level in levels)
+
+
+def _latent_channels(shapes: Shapes, prefix: str) -> int:
+    shape = shapes[f"{prefix}decoder.conv_in.weight"]
+    return shape[1] if len(shape) > 1 else 0
+
+
+def _vae_part(shapes: Mapping[str, Any]) -> Part | None:
+    for prefix in _VAE_PREFIXES:
+        if (
+            f"{prefix}decoder.conv_in.weight" in shapes
+            and f"{prefix}decoder.mid.block_1.conv1.weight" in shapes
+        ):
+            return Part("vae", "vae", prefix)
+    return None
+
+
+def _precision(tensors: Mapping[str, RawTensor]) -> Precision:
+    counts: Counter[str] = Counter()
+    for tensor in tensors.values():
+        counts[tensor.dtype] += math.prod(tensor.shape)
+    floating = {name: count for name, count in counts.items() if name.startswith(("F", "BF"))}
+    dominant = max(sorted(floating or counts), key=lambda name: counts[name], default="")
+    return Precision(dominant, dict(sorted(counts.items())))

@@ -1,0 +1,112 @@
+"""What a weight file is, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from olivelike.sources.identify.families import FamilyName, Prediction
+
+Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
+Naming = Literal["original", "diffusers"]
+Converter = Literal["unet", "vae", "clip", "open_clip"]
+
+PLACES: dict[Kind, str] = {
+    "checkpoint": "name it as `source:`",
+    "vae": "name it as `vae:` beside a `source:`",
+    "lora": "name it under `loras:`",
+    "embedding": "name it under `embeddings:`",
+}
+"""Where in a workflow a file of a kind belongs."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A component's tensors within a file of original (LDM) names."""
+
+    folder: str
+    """As in a pipeline folder: `unet`, `vae`, `text_encoder`, `text_encoder_2`."""
+    converter: Converter
+    """Which of diffusers' converters knows its names."""
+    prefix: str
+    """What the names of its tensors begin with."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a file stores its values."""
+
+    dominant: str
+    """Dtype of most values, as safetensors names it."""
+    elements: Mapping[str, int]
+    """Number of values by dtype, of all tensors."""
+
+    @property
+    def mixed(self) -> bool:
+        """Tell whether more than one floating dtype occurs."""
+        return sum(name.startswith(("F", "BF")) for name in self.elements) > 1
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a weight file is, judged by names, shapes and metadata of its tensors, never by the file's name."""
+
+    kind: Kind
+    family: FamilyName | None
+    network: str
+    """In words: `Stable Diffusion XL`, `FLUX`, …"""
+    supported: bool
+    """False for a network that is known by name and can't be opened."""
+    naming: Naming | None
+    inpainting: bool
+    prediction: Prediction | None
+    """What the file says that its UNet predicts; `None` if it does not say."""
+    expected_prediction: Prediction | None
+    """`prediction`, else what the family's networks predict; `None` without a UNet."""
+    zero_snr: bool
+    """The file says that it was trained with zero terminal signal-to-noise ratio."""
+    parts: tuple[Part, ...]
+    """The components, for original names."""
+    precision: Precision
+    reasons: tuple[str, ...]
+    """What each finding rests on, for a person."""
+
+    def part(self, folder: str) -> Part | None:
+        """Return the part that goes into a folder of the pipeline; `None` if the file lacks it."""
+        return next((part for part in self.parts if part.folder == folder), None)
+
+    @property
+    def description(self) -> str:
+        """The file in a few words: `a LoRA for Stable Diffusion XL`."""
+        kinds: dict[Kind, str] = {
+            "checkpoint": "a checkpoint",
+            "unet": "a UNet alone",
+            "vae": "a VAE",
+            "text_encoder": "a text encoder",
+            "lora": "a LoRA",
+            "embedding": "an embedding (textual inversion)",
+            "controlnet": "a ControlNet",
+            "unknown": "of no kind that is known",
+        }
+        words = kinds[self.kind] + (" for inpainting" if self.inpainting else "")
+        return f"{words} of {self.network}" if self.network else words
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the findings as JSON values."""
+        return {
+            "kind": self.kind,
+            "family": self.family,
+            "network": self.network,
+            "supported": self.supported,
+            "naming": self.naming,
+            "inpainting": self.inpainting,
+            "prediction": self.prediction,
+            "expected_prediction": self.expected_prediction,
+            "zero_snr": self.zero_snr,
+            "parts": [part.folder for part in self.parts],
+            "precision": {"dominant": self.precision.dominant, "elements": dict(self.precision.elements)},
+            "reasons": list(self.reasons),
+        }

@@ -1,0 +1,113 @@
+"""Running a pass in this process, under the rules that the engine applies in its workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.engine.execute.tasks import check_result, checked_facts
+from olivelike.engine.plan.node import changes_network
+from olivelike.errors import UsageError
+from olivelike.model import Model
+from olivelike.model.targets import Target, find_target
+from olivelike.pass_api import Context, Pass
+from olivelike.testing.models import LocalModel, LocalTensors, no_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from olivelike.model import Architecture, Weights
+    from olivelike.pass_api import EmbeddingInput, LoraInput
+
+_NETWORK = ("architecture", "weights")
+
+
+def run_pass(
+    tested: Pass | type[Pass],
+    model: Model,
+    *,
+    target: str | Target | None = None,
+    loras: Sequence[LoraInput] = (),
+    embeddings: Sequence[EmbeddingInput] = (),
+    **options: Any,
+) -> LocalModel:
+    """Run a pass on a model, and hold it to what it declared.
+
+    As in a run, options travel as JSON, the pass sees the target only if it reads `target`, and its scratch
+    folder is gone afterwards.
+
+    Args:
+        tested: The pass: an instance, or the class with its options as keywords.
+        model: What it works on. Weights are read through a `LocalModel`'s tensors.
+        target: A target, or the name of one; needed if the pass reads `target`.
+        loras: LoRAs, for a pass that reads `loras`.
+        embeddings: Textual inversions, for a pass that reads `embeddings`.
+        options: Options of the pass, if `tested` is a class.
+
+    Returns:
+        The result; its `facts` are what the pass left for the run record, and it can be the next pass's model.
+
+    Raises:
+        PassError: when the pass fails, changes a facet that it did not declare, or returns an invalid graph.
+        UsageError: when the pass reads a target and there is none, or options come with an instance.
+    """
+    instance = _instance(tested, options)
+    name = type(instance).name()
+    tensors = model.tensors if isinstance(model, LocalModel) else LocalTensors()
+    loaded = Model(model.component, model.architecture, model.weights)
+    original = model.original if isinstance(model, LocalModel) else loaded
+    facts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="olivelike-scratch-") as scratch:
+        context = Context(
+            Path(scratch),
+            logging.getLogger(f"olivelike.testing.{name}"),
+            tensors,
+            no_progress,
+            _target(instance, target),
+            facts,
+            tuple(loras) if "loras" in instance.reads else (),
+            tuple(embeddings) if "embeddings" in instance.reads else (),
+            original if "original" in instance.reads else None,
+        )
+        result = instance.run(model, context)
+    check_result(name, instance, model, result)
+    return LocalModel(
+        result.component,
+        result.architecture,
+        result.weights,
+        result.graph,
+        tensors,
+        checked_facts(name, facts),
+        _original(instance, original, model, result),
+    )
+
+
+def _original(instance: Pass, original: Model, before: Model, after: Model) -> Model:
+    """Return the network that a result is right by; what a workflow adds to a checkpoint becomes part of it."""
+    as_loaded = all(_same(getattr(original, name), getattr(before, name)) for name in _NETWORK)
+    if changes_network(instance) or not as_loaded:
+        return original
+    return Model(after.component, after.architecture, after.weights)
+
+
+def _same(first: Architecture | Weights | None, second: Architecture | Weights | None) -> bool:
+    return (first and first.digest) == (second and second.digest)
+
+
+def _instance(tested: Pass | type[Pass], options: dict[str, Any]) -> Pass:
+    if isinstance(tested, type):
+        tested = tested(**options)
+    elif options:
+        raise UsageError(f"give the options to {type(tested).__name__} itself: {', '.join(options)}")
+    return type(tested)(**json.loads(json.dumps(tested.model_dump(mode="json"))))
+
+
+def _target(instance: Pass, target: str | Target | None) -> Target | None:
+    if "target" not in instance.reads:
+        return None
+    if target is None:
+        raise UsageError(f'pass {instance.name()} reads the target; give one, such as target="cuda"')
+    return find_target(target) if isinstance(target, str) else target

@@ -1,0 +1,189 @@
+"""What code a result is made by: a module, the local modules that it imports, and versions of the other ones.
+
+Nothing is imported to compute it. Names are stable when a project moves: `olivelike.passes.float16` for
+installed modules, `.sharpen` for modules of a plugin, `tint` for helpers beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.digest import digest_bytes, digest_json
+from olivelike.workflow.code.import_targets import Targets
+from olivelike.workflow.code.imports import read_imports
+from olivelike.workflow.code.local_modules import ENGINE, LocalModules
+from olivelike.workflow.code.tool_versions import IDLE, distributions_of
+from olivelike.workflow.code.unfollowable import find_unfollowable
+from olivelike.workflow.passes.plugin_files import module_names, private_package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from olivelike.workflow.code.local_modules import LocalModule
+    from olivelike.workflow.code.unfollowable import Kind, Unfollowable
+    from olivelike.workflow.passes.entry import PassEntry
+
+ABSENT = "absent"
+"""Stands for the digest of an imported module that is not there, such as an optional one."""
+
+_REMEDIES: Mapping[Kind, str] = {
+    "code": "code is loaded that only a run knows; name the module in an import statement",
+    "program": "what another program or library answers is not known before a run, so its result can't be kept",
+    "network": "what the network answers is not known before a run, so its result can't be kept",
+    "files": "it may read files that its key does not hold; name those that decide the result in `files`, or "
+    "write `files = ()` into the class if none does",
+    "environment": "it reads the environment, which its key does not hold; name the variables that decide the "
+    "result in `environment`, or write `environment = ()` into the class if none does",
+}
+
+
+@dataclass(frozen=True)
+class CodeDigest:
+    """What code a pass consists of."""
+
+    digest: str | None
+    """SHA-256 over `modules`; `None` if part of the code can't be known, so results must not be cached."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each local module, by stable name."""
+    uncacheable: str | None = None
+    """Why there is no digest."""
+    tools: tuple[str, ...] = ()
+    """Distributions of the modules that are not local, sorted."""
+
+
+def code_digest(entry: PassEntry, unreached: Sequence[str] = (), lent: Sequence[str] = ()) -> CodeDigest:
+    """Digest the code of a pass as it is on disk now.
+
+    Args:
+        entry: The pass.
+        unreached: Modules that the step does not use although the code imports them; for built-in passes alone.
+        lent: Modules of olivelike whose objects the pass is handed.
+    """
+    said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}
+    modules = [entry.cls.__module__, *lent]
+    return _digest(modules, entry.plugin, said, unreached if entry.plugin is None else ())
+
+
+def module_code_digest(*modules: str) -> CodeDigest:
+    """Digest the code of installed modules that are no pass, such as `olivelike.engine.output.materialize`."""
+    return _digest(modules, None, set(), ())
+
+
+def plugin_modules(location: Path) -> Mapping[str, str]:
+    """Return the digest of each module that a plugin file or folder consists of, as far as imports tell."""
+    package = private_package(location)
+    walk = _Walk(package, str(location))
+    names = [location.stem] if location.is_file() else module_names(location)
+    walk.follow([package, *(f"{package}.{name}" for name in names)])
+    return {name: digest for name, digest in walk.modules.items() if name.partition(".")[0] != ENGINE}
+
+
+def _digest(
+    modules: Sequence[str], plugin: str | None, said: set[str], unreached: Sequence[str]
+) -> CodeDigest:
+    walk = _Walk(modules[0], plugin, unreached)
+    walk.follow(modules)
+    found = dict(sorted(walk.modules.items()))
+    tools = tuple(sorted(walk.tools))
+    problems = [
+        *walk.problems,
+        *(_explained(file, item) for file, item in walk.found if item.kind not in said),
+    ]
+    if problems:
+        return CodeDigest(None, found, problems[0], tools)
+    return CodeDigest(digest_json(["code/1", found]), found, None, tools)
+
+
+def _explained(file: Path, item: Unfollowable) -> str:
+    return f"{file}:{item.line}: {item.what}: {_REMEDIES[item.kind]}"
+
+
+class _Walk:
+    """Follows imports breadth first; `modules` grows by one digest per module."""
+
+    def __init__(self, module: str, plugin: str | None, unreached: Sequence[str] = ()) -> None:
+        location = Path(plugin) if plugin is not None else None
+        if location is not None and location.is_absolute():
+            self._private = private_package(location)
+            self._local = LocalModules(self._private, location if location.is_dir() else location.parent)
+        else:
+            self._private = ""
+            self._local = LocalModules(module.partition(".")[0], None)
+        self._targets = Targets(self._local)
+        self._unreached = frozenset(unreached)
+        self.modules: dict[str, str] = {}
+        self.tools: set[str] = set()
+        self.problems: list[str] = []
+        """Why some of the code can't be known."""
+        self.found: list[tuple[Path, Unfollowable]] = []
+        """What else is in it that may decide a result."""
+
+    def follow(self, starts: Sequence[str]) -> None:
+        """Visit `starts` and all that they reach."""
+        queue = deque(starts)
+        done = set(self._unreached)
+        while queue:
+            name = queue.popleft()
+            if name in done:
+                continue
+            done.add(name)
+            module = self._local.find(name)
+            if module is not None:
+                queue.extend(self._visit(module))
+            elif name in starts:
+                self.problems.append(f"the source of module {name} can't be found")
+            else:
+                self.modules[self._stable(name)] = ABSENT
+
+    def _visit(self, module: LocalModule) -> Iterator[str]:
+        """Take the module's digest and return the absolute names of local modules that it imports."""
+        if module.file is None:  # A namespace package has no code.
+            return
+        try:
+            data = module.file.read_bytes()
+        except OSError as error:
+            self.problems.append(f"{module.file} can't be read: {error.strerror}")
+            return
+        if module.file.suffix == ".pyc":
+            self.problems.append(f"module {module.name} has no source, only {module.file}")
+        is_source = module.file.suffix == ".py"
+        if is_source:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self.modules[self._stable(module.name)] = digest_bytes(data)
+        if is_source:
+            yield from self._imports(module, module.file, data)
+
+    def _imports(self, module: LocalModule, file: Path, data: bytes) -> Iterator[str]:
+        try:
+            read = read_imports(data, ours=module.is_engine)
+            if not module.is_engine:
+                self.found += [(file, item) for item in find_unfollowable(data)]
+        except (SyntaxError, ValueError, RecursionError) as error:
+            self.problems.append(f"{file} is not valid Python: {error}")
+            return
+        if read.computed_line is not None:
+            self.problems.append(f"{file}:{read.computed_line}: {_REMEDIES['code']}")
+        for item in read.imports:
+            for target in self._targets.of(module, item, data):
+                if self._local.is_local(target):
+                    yield target
+                else:
+                    self._note_tool(target.partition(".")[0], idle_counts=not module.is_engine)
+
+    def _note_tool(self, top: str, *, idle_counts: bool) -> None:
+        # Options are in the key as what pydantic made of them.
+        if top in {"pydantic", "pydantic_core"} or (top in IDLE and not idle_counts):
+            return
+        if top in sys.stdlib_module_names:
+            return
+        self.tools.update(distributions_of(top))
+
+    def _stable(self, name: str) -> str:
+        """Return the name under which a module enters the digest."""
+        if not self._private or name.partition(".")[0] != self._private:
+            return name
+        return name.removeprefix(self._private) or "."

@@ -1,0 +1,140 @@
+"""The user's record of plugins that workflow files may run: kept per user, outside of every project.
+
+A workflow that came from elsewhere names code under `plugins:`. That code runs only once the user said yes: to the
+code as it is, or to whatever lies in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from olivelike.digest import digest_json
+from olivelike.errors import PluginError
+from olivelike.workflow.code.code_digest import plugin_modules
+
+Answer = Literal["yes", "always", "no"]
+"""`yes`: the code as it is now; `always`: whatever lies in the plugin's folder."""
+
+_WRITABLE_BY_OTHERS = 0o022
+
+
+@dataclass(frozen=True)
+class ListedPlugin:
+    """A plugin file or folder that a workflow file names."""
+
+    path: Path
+    listed_at: str
+    """`file:line:column` in the workflow file."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that its modules lie in."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+
+Ask = Callable[[Sequence[ListedPlugin]], Answer]
+"""Asks the user whether plugins may run."""
+
+
+class AllowedPlugins:
+    """The record, read when it is asked."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """Use `file`, by default `allowed-plugins.json` in the user's folder for states of programs."""
+        self._file = file or _default_file()
+
+    def allows(self, plugin: ListedPlugin) -> bool:
+        """Tell whether a plugin may run: its folder is allowed, or its code is and has not changed since.
+
+        Raises:
+            PluginError: if the record can be written by other users.
+        """
+        record = self._read()
+        folders = [Path(folder) for folder in record["folders"]]
+        if any(plugin.path.is_relative_to(folder) for folder in folders):
+            return True
+        allowed = record["code"].get(str(plugin.path))
+        return allowed is not None and allowed == _code(plugin)
+
+    def allow(self, plugins: Sequence[ListedPlugin]) -> None:
+        """Allow the code of plugins as it is now.
+
+        Raises:
+            PluginError: if the record can't be written.
+        """
+        record = self._read()
+        record["code"] |= {str(plugin.path): _code(plugin) for plugin in plugins}
+        self._write(record)
+
+    def allow_folders(self, folders: Sequence[Path]) -> None:
+        """Allow whatever lies in folders, now and later.
+
+        Raises:
+            PluginError: if the record can't be written.
+        """
+        record = self._read()
+        record["folders"] = sorted({*record["folders"], *map(str, folders)})
+        self._write(record)
+
+    def _read(self) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"folders": [], "code": {}}
+        try:
+            with self._file.open(encoding="utf-8") as file:
+                status = os.fstat(file.fileno())
+                if os.name == "posix" and (
+                    status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS
+                ):
+                    raise PluginError(
+                        f"{self._file} says which plugins may run, and other users can write to it; remove it, or "
+                        "give --allow-plugins for this command alone"
+                    )
+                record = json.load(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return nothing
+        except OSError as error:
+            raise PluginError(
+                f"{self._file} can't be read: {error.strerror}; remove it, or give --allow-plugins for this "
+                "command alone"
+            ) from error
+        except (ValueError, RecursionError):
+            return nothing  # What is damaged allows nothing; the next yes writes it anew.
+        return record if _is_record(record) else nothing
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Made for its owner alone.
+            handle, temporary = tempfile.mkstemp(dir=self._file.parent, prefix=".allowed-plugins-")
+            with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor)
+                json.dump(record, file, indent=1, sort_keys=True)
+            Path(temporary).replace(self._file)
+        except OSError as error:
+            raise PluginError(
+                f"{self._file} can't be written, so a yes can't be remembered: {error.strerror}; "
+                "give --allow-plugins for this command alone"
+            ) from error
+
+
+def _is_record(record: object) -> bool:
+    return (
+        isinstance(record, dict)
+        and isinstance(record.get("folders"), list)
+        and all(isinstance(folder, str) for folder in record["folders"])
+        and isinstance(record.get("code"), dict)
+    )
+
+
+def _code(plugin: ListedPlugin) -> str:
+    return digest_json(["plugin/1", dict(sorted(plugin_modules(plugin.path).items()))])
+
+
+def _default_file() -> Path:
+    from platformdirs import user_state_path
+
+    return user_state_path("olivelike", appauthor=False) / "allowed-plugins.json"

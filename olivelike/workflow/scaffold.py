@@ -1,0 +1,133 @@
+"""A new project folder: a workflow, a plugin with its test, a store."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import UsageError
+from olivelike.model.targets import find_target
+from olivelike.workflow import json_schema, shipped_names
+from olivelike.workflow.passes import Registry, new_pass
+from olivelike.workflow.passes.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLUGIN = "name_graph"
+"""The pass that a new project begins with."""
+
+_README = """\
+# {name}
+
+Optimises a Stable Diffusion pipeline for ONNX Runtime with olivelike, as `workflows/{name}.yaml` says.
+
+```
+olivelike plan workflows/{name}.yaml    # what would run, and why
+olivelike run workflows/{name}.yaml     # writes models/{name}
+python -m pytest plugins                # tests of this project's own passes
+```
+
+| folder | holds |
+| --- | --- |
+| `workflows/` | what to do, and the schema that tells editors what may be written |
+| `plugins/` | passes of this project; `olivelike passes new NAME` adds one |
+| `models/` | results |
+| `cache/` | what was computed already; may be removed at any time |
+
+After adding a pass: `olivelike schema --plugin plugins --output workflows/workflow.schema.json`
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What was made."""
+
+    workflow: Path
+    plugins: Path
+    files: tuple[Path, ...]
+
+
+def create_project(folder: Path, source: str, target: str) -> Project:
+    """Make a project in `folder`, which is made if needed.
+
+    Args:
+        folder: Absolute path; its name becomes the workflow's.
+        source: Hub id, or folder relative to `folder`.
+        target: Name of a target that a Stable Diffusion 1.5 workflow is shipped for.
+
+    Raises:
+        UsageError: if a file exists that would be written, or for an unknown target; nothing is written then.
+    """
+    name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_") or "project"
+    workflow = folder / "workflows" / f"{name}.yaml"
+    schema = folder / "workflows" / "workflow.schema.json"
+    plugins = folder / "plugins"
+    texts = {
+        workflow: _workflow_text(name, source, target),
+        folder / "README.md": _README.format(name=name),
+        folder / ".gitignore": "/models/\n__pycache__/\n",
+        folder / "cache" / ".gitignore": "*\n!.gitignore\n",
+    }
+    passes = (plugins / f"{PLUGIN}.py", plugins / f"test_{PLUGIN}.py")
+    files = (*texts, *passes, schema)
+    for file in files:
+        if file.exists() or file.is_symlink():
+            raise UsageError(f"{file} exists already; choose another folder, nothing was written")
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        new_pass(PLUGIN, plugins)
+        registry = Registry.load([str(plugins)])
+        schema.write_text(json.dumps(json_schema(registry), indent=2) + "\n", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder} can't be written: {error.strerror}") from error
+    return Project(workflow, plugins, files)
+
+
+def _workflow_text(name: str, source: str, target: str) -> str:
+    """Return the shipped workflow of a target with another source, and the plugin at the end of one chain."""
+    shipped = _shipped(target)
+    chains = {component: list(chain) for component, chain in shipped["components"].items()}
+    chains["text_encoder"].append(PLUGIN)
+    width = max(map(len, chains)) + 2
+    lines = [f"  {component + ':':<{width}}{_flow(chain)}" for component, chain in chains.items()]
+    return "\n".join(
+        [
+            "# yaml-language-server: $schema=workflow.schema.json",
+            f"name: {name}",
+            f"source: {_flow(source)}",
+            f"target: {_flow(shipped['target'])}",
+            "plugins: [../plugins]",
+            "components:",
+            *lines,
+            f"output: models/{name}",
+            "",
+        ]
+    )
+
+
+def _shipped(target: str) -> dict[str, Any]:
+    from importlib.resources import files
+
+    import yaml
+
+    prefix = "sd15_"
+    name = find_target(target).name
+    known = [shipped.removeprefix(prefix) for shipped in shipped_names() if shipped.startswith(prefix)]
+    if name not in known:
+        raise UsageError(f"no workflow is shipped for {target!r}; {did_you_mean(name, known, 'targets')}")
+    text = files("olivelike.workflows").joinpath(f"{prefix}{name}.yaml").read_text(encoding="utf-8")
+    shipped: dict[str, Any] = yaml.safe_load(text)
+    return shipped
+
+
+def _flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    import yaml
+
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
+    return text.removesuffix("...\n").strip()

@@ -1,0 +1,145 @@
+"""What code and which libraries each kind of node is keyed by; pinned, so that no import widens it unseen.
+
+`python tests/engine/keys/test_makers.py` writes the list anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from olivelike.engine.keys import makers
+from olivelike.engine.plan.node import Node
+from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.passes import Registry
+
+GOLDEN = Path(__file__).with_name("makers.json")
+ROOT = Path(__file__).parents[3]
+
+OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}]}
+KINDS = {
+    "load": makers.LOAD,
+    "load_onnx": makers.LOAD_ONNX,
+    "assets": makers.ASSETS,
+    "tokenizer": makers.TOKENIZER,
+    "materialize": makers.MATERIALIZE,
+}
+WORKER_FUNCTIONS = {
+    "load": "_load",
+    "load_onnx": "_load",
+    "assets": "_normalise_assets",
+    "tokenizer": "_read_tokenizer",
+    "materialize": "_materialize",
+}
+MACHINERY = {"olivelike.store", "olivelike.engine.output.output_files"}
+"""What a worker imports around the work: no result depends on it."""
+
+
+def codes():
+    for name, modules in KINDS.items():
+        code = makers.code_of(modules)
+        yield name, code, makers.versions_of(modules, code)
+    for entry in Registry.built_in().entries():
+        for options in OPTIONS.get(entry.name, [{}]):
+            instance = entry.cls(**options)
+            code = makers.pass_code(entry, instance)
+            name = f"{entry.name}: auto" if options.get("auto") else entry.name
+            yield name, code, tool_versions(instance.tools, code.tools)
+
+
+def listed():
+    return {
+        name: {
+            "libraries": sorted(versions),
+            "modules": [module.removeprefix("olivelike.") for module in code.modules],
+        }
+        for name, code, versions in codes()
+    }
+
+
+def test_the_code_and_libraries_behind_each_kind_of_node_are_pinned():
+    expected = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert listed() == expected, "if the change is meant: python tests/engine/keys/test_makers.py"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_worker_runs_for_a_node_is_in_its_key(kind):
+    """A worker's function imports what does the work; the key holds the modules that define those names."""
+    tree = ast.parse((ROOT / "olivelike/engine/execute/tasks.py").read_text(encoding="utf-8"))
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    imported = {
+        node.module
+        for node in ast.walk(functions[WORKER_FUNCTIONS[kind]])
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    keyed = {
+        module
+        for name, modules in KINDS.items()
+        if WORKER_FUNCTIONS[name] == WORKER_FUNCTIONS[kind]
+        for module in makers.code_of(modules).modules
+    }
+    assert imported - MACHINERY <= keyed
+
+
+def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(monkeypatch):
+    """That costs as much as all keys of a run with nothing to do."""
+
+    def asked():
+        raise AssertionError
+
+    monkeypatch.setattr(sys.modules["olivelike.workflow.code.tool_versions"], "_installed", asked)
+    assert listed()
+
+
+def test_an_onnx_source_is_keyed_by_what_reads_onnx():
+    def source(graph):
+        return SimpleNamespace(checkpoint=lambda component: SimpleNamespace(graph=graph))
+
+    node = Node("unet.load", "unet", "load", None)
+    assert makers.modules_of(node, source(None)) == makers.LOAD
+    assert makers.modules_of(node, source(Path("model.onnx"))) == makers.LOAD_ONNX
+    found = makers.code_of(makers.LOAD_ONNX)
+    assert {"olivelike.graphs.adopt.onnx_modern", "olivelike.graphs.editing.editor"} <= set(found.modules)
+    assert {"onnx", "onnx-ir", "onnxscript"} <= set(found.tools)
+
+
+def test_no_result_is_keyed_by_what_fetches_or_reports():
+    for name, code, versions in codes():
+        modules = set(code.modules)
+        assert not {module for module in modules if ".hub" in module or "single_file" in module}, name
+        assert not {"huggingface_hub", "pydantic"} & set(versions), name
+        assert "absent" not in code.modules.values(), name
+
+
+def test_only_the_search_for_exceptions_brings_verification_into_float16():
+    found = {name: entry["modules"] for name, entry in listed().items()}
+    parts = {module.partition(".")[0] for module in found["float16"]}
+    assert not parts & {"verify", "contrib", "export"}
+    assert "verify.half_search" in found["float16: auto"]
+    assert not [module for module in found["materialize"] if module.startswith("targets")]
+
+
+def test_a_step_without_the_search_does_not_reach_what_it_says_it_does_not():
+    code = (
+        "import sys, onnx\n"
+        "from olivelike.model import Graph, Model\n"
+        "from olivelike.workflow.passes import Registry\n"
+        "from olivelike.testing import run_pass\n"
+        'graph = onnx.parser.parse_model(\'<ir_version: 10, opset_import: ["": 23]> '
+        "g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
+        "cls = Registry.built_in().get('float16').cls\n"
+        "run_pass(cls(), Model('unet', graph=Graph(graph.SerializeToString())), target='cuda')\n"
+        "print([name for name in cls.unreached if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(listed(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,51 @@
+"""What differs between two keys, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from olivelike.engine.plan import differences, nearest
+
+BEFORE: dict[str, Any] = {
+    "pass": "float16",
+    "code": "1",
+    "modules": {"float16": "1", "helper": "1"},
+    "options": {"keep_io": False},
+    "facets": {"graph": "1"},
+    "target": {"name": "cuda", "opset": 23},
+    "tools": {"onnx": "1.19.0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"options": {"keep_io": True}}, "option keep_io changed from false to true"),
+        ({"options": {"keep_io": False, "new": 1}}, "option new is new (1)"),
+        ({"options": {}}, "option keep_io is gone (was false)"),
+        ({"options": {"keep_io": None}}, "option keep_io changed from false to null"),
+        ({"options": {"keep_io": ["a", "é"]}}, 'option keep_io changed from false to ["a", "é"]'),
+        ({"facets": {"graph": "2"}}, "the graph changed"),
+        ({"tools": {"onnx": "1.20.0"}}, "version of onnx changed from 1.19.0 to 1.20.0"),
+        ({"target": {"name": "cuda", "opset": 21}}, "target fact opset changed from 23 to 21"),
+        ({"code": "2", "modules": {"float16": "1", "helper": "2"}}, "code changed: helper"),
+        ({"named": {"environment variable X": "1"}}, "environment variable X changed"),
+        ({"pass": "half"}, "pass float16 became half"),
+    ],
+)
+def test_each_part_that_changed_is_named(change: dict[str, Any], sentence: str) -> None:
+    assert differences({**BEFORE, **change}, BEFORE) == [sentence]
+
+
+def test_equal_keys_differ_in_nothing() -> None:
+    assert differences(BEFORE, BEFORE) == []
+
+
+def test_the_nearest_earlier_run_is_the_one_with_the_fewest_changes() -> None:
+    far = {**BEFORE, "options": {"keep_io": True}, "code": "9"}
+    near = {**BEFORE, "options": {"keep_io": True}}
+    runs = [{"nodes": [{"id": "unet.float16", "inputs": inputs}]} for inputs in (far, near)]
+    assert nearest("unet.float16", BEFORE, runs) == near
+    assert nearest("unet.convert", BEFORE, runs) is None

@@ -1,0 +1,61 @@
+"""Architectures that can't be exported, and interfaces of the ones that can."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from olivelike.errors import PassError, UsageError
+from olivelike.graphs.export import export_component
+from olivelike.graphs.export.torch_network import build_network
+from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.model import Architecture
+from olivelike.testing.models import load_model
+from tests.fixtures.little_pipeline import little_checkpoint
+
+
+def test_a_network_is_built_without_memory_for_its_parameters(tiny):
+    network = build_network(tiny("vae_encoder").architecture)
+    assert {parameter.device for parameter in network.parameters()} == {torch.device("meta")}
+    assert not network.training
+
+
+def test_an_unknown_class_is_named():
+    with pytest.raises(
+        PassError, match=r"unet: neither diffusers nor transformers has a class 'UNetOfTomorrow'"
+    ):
+        build_network(Architecture("unet", "diffusers", "UNetOfTomorrow", {}))
+
+
+def test_a_config_that_the_class_refuses_is_an_error_of_the_component():
+    config = {"down_block_types": ["DownBlock2D"], "up_block_types": ["UpBlock2D"] * 2}
+    with pytest.raises(PassError, match="unet: UNet2DConditionModel refuses its config"):
+        build_network(Architecture("unet", "diffusers", "UNet2DConditionModel", config))
+
+
+def test_a_component_that_convert_does_not_know_is_a_usage_error():
+    with pytest.raises(UsageError, match="'image_encoder'"):
+        interface_of("image_encoder", {})
+
+
+def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(caplog):
+    """A first convolution of even width makes levels that do not fit each other."""
+    config = {**load_model(little_checkpoint(), "unet").architecture.config, "conv_in_kernel": 4}
+    with pytest.raises(PassError) as caught:
+        export_component(
+            Architecture("unet", "diffusers", "UNet2DConditionModel", config), logging.getLogger("x")
+        )
+    message = str(caught.value)
+    assert message.startswith("unet: torch.onnx.export can't trace UNet2DConditionModel: ")
+    assert message.endswith("or leave the component out (the log has all that torch said)")
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("component", ["unet", "vae_decoder", "text_encoder", "safety_checker"])
+def test_a_config_without_what_decides_the_interface_is_no_key_error(component):
+    with pytest.raises(PassError, match=f"{component}: its config has no '.*', which decides the inputs"):
+        interface_of(component, {})

@@ -1,0 +1,82 @@
+"""Exported components against torch in float64, at sizes and batches other than the traced ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.testing import compare_with_torch, run_pass
+from olivelike.testing.parity import (
+    CASES,
+    Case,
+    materialize_model,
+    open_on_cpu,
+    random_inputs,
+    relative_error,
+    run_torch,
+    torch_network,
+)
+from olivelike.workflow.passes import Registry
+
+COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
+FLOAT16 = Registry.built_in().get("float16").cls
+
+
+def test_the_cases_are_not_what_the_exporter_saw(tiny):
+    for component in COMPONENTS:
+        config = tiny(component).architecture.config
+        inputs = interface_of(component, config).inputs
+        for case in CASES:
+            fed = random_inputs(inputs, case, config, seed=0)
+            assert all(
+                fed[value.name].shape[0] != value.example[0] for value in inputs if value.name != "timestep"
+            )
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_float32_agrees_with_torch_to_1e_5(component, tiny):
+    compare_with_torch(tiny(component)).require(1e-5)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_float16_agrees_with_torch_to_5e_3(component, tiny):
+    compare_with_torch(run_pass(FLOAT16, tiny(component), target="cpu")).require(5e-3)
+
+
+def test_each_picture_of_a_batch_may_have_its_own_timestep(tiny, tmp_path):
+    model = tiny("unet")
+    materialize_model(model, tmp_path)
+    random = np.random.default_rng(0)
+    sample = random.standard_normal((2, 4, 8, 8), dtype=np.float32)
+    text = random.standard_normal((2, 7, 32), dtype=np.float32)
+    timestep = np.array([3, 977], np.float32)
+    feeds = {"sample": sample, "timestep": timestep, "encoder_hidden_states": text}
+    (actual,) = open_on_cpu(tmp_path).run(None, feeds)
+    (expected,) = run_torch(torch_network(model), feeds)
+    assert relative_error(actual, expected) <= 1e-5
+
+
+def test_the_safety_checker_flags_and_blackens_the_pictures_that_torch_flags(tiny):
+    """With the thresholds of the tiny checkpoint no picture is flagged: put them between the pictures' scores."""
+    model = tiny("safety_checker")
+    case = Case(16, 8, 24)
+    inputs = interface_of("safety_checker", model.architecture.config).inputs
+    feeds = random_inputs(inputs, case, model.architecture.config, seed=0)
+    network = torch_network(model).network
+    with torch.no_grad():
+        pictures = network.visual_projection(
+            network.vision_model(torch.from_numpy(feeds["clip_input"]).double())[1]
+        )
+    scores = torch.nn.functional.normalize(pictures) @ torch.nn.functional.normalize(network.concept_embeds).T
+    thresholds = torch.quantile(scores, 0.97, dim=0).float().numpy()
+    changed = model.weights.replace({"concept_embeds_weights": model.tensors.write(thresholds)})
+    model = model.replace(weights=changed)
+
+    flagged = run_torch(torch_network(model), feeds)[1]
+
+    assert 0 < flagged.sum() < len(flagged)
+    comparison = compare_with_torch(model, reference=model, cases=[case])
+    assert comparison.errors[case]["has_nsfw_concepts"] == 0
+    assert comparison.worst <= 1e-6

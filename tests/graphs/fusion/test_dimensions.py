@@ -1,0 +1,54 @@
+"""Sizes that are spelled differently."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from olivelike.graphs.editing.dimensions import normal_form, same_dim
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("(2*h + 2)*(2*w + 2)", "4*(h + 1)*(w + 1)"),
+        ("2*((((h - 1)//2)) + 1)", "2*((h - 1)//2) + 2"),
+        ("h*w", "w*h"),
+        (7, 7),
+        ("3 + 4", 7),
+    ],
+)
+def test_one_size_in_two_spellings_is_one(left, right):
+    assert same_dim(left, right)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("h", "w"), ("(h - 1)//2", "h//2"), (1, 2), (None, None), ("h", None), ("2*(h//2)", "h")],
+)
+def test_different_and_unknown_sizes_are_not_one(left, right):
+    assert not same_dim(left, right)
+
+
+def test_what_is_no_formula_is_compared_as_it_stands():
+    assert normal_form("a b") == "a b"
+    assert same_dim("Max(1, h)", "Max(1, h)")
+
+
+formulas = st.recursive(
+    st.sampled_from(["h", "w", "1", "2", "3"]),
+    lambda inner: (
+        st.builds("({} {} {})".format, inner, st.sampled_from(["+", "-", "*"]), inner)
+        | st.builds("({} // {})".format, inner, st.sampled_from(["2", "8"]))
+    ),
+    max_leaves=8,
+)
+
+
+@given(formulas, formulas)
+def test_sizes_that_count_as_one_have_equal_values(left, right):
+    if same_dim(left, right):
+        for height, width in ((5, 9), (8, 3), (64, 72)):
+            names = {"h": height, "w": width}
+            assert eval(left, names.copy()) == eval(right, names.copy())

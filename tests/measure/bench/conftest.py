@@ -1,0 +1,89 @@
+"""One run of the command on the small pipeline, and one contest of small networks, each shared by several tests."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_samples import ONE_THREAD, SIZES, SQUARE, STEPS, write_network, write_small_pipeline
+
+from olivelike.cli.app import run_command_line
+from olivelike.measure.bench.bench_job import NetworkJob, Turn
+from olivelike.measure.bench.contest import contest
+from olivelike.store import Store
+
+
+@dataclass
+class CommandRun:
+    """What a run of the command left."""
+
+    status: int
+    out: str
+    err: str
+    csv: Path
+    page: str
+    """The report of the run that is said to have written the folder."""
+    report: dict[str, Any]
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {row["engine"]: row for row in self.report["rows"]}
+
+
+@pytest.fixture(scope="session")
+def small_pipeline(tmp_path_factory):
+    """A folder whose pictures take next to no time; not to be changed."""
+    return write_small_pipeline(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def command_run(small_pipeline, tmp_path_factory):
+    """`olivelike bench` with two engines and one that is absent, against a baseline that was much faster."""
+    folder = tmp_path_factory.mktemp("bench")
+    store = Store.open(folder / "cache", create=True)
+    store.put_run({"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []})
+    baseline, saved, csv = folder / "baseline.json", folder / "report.json", folder / "rows.csv"
+    row = {
+        "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "height": 64, "width": 64,
+        "steps": STEPS, "batch_size": 1, "disable_safety_checker": False, "cuda_graph": False,
+        "median_latency": 1e-5,
+    }  # fmt: skip
+    baseline.write_text(json.dumps({"kind": "bench/1", "rows": [row], "skipped": []}))
+    arguments = ["bench", str(small_pipeline)]
+    for engine in ("onnxruntime", "torch", "tensorrt"):
+        arguments += ["--engine", engine]
+    arguments += ["--steps", str(STEPS), "--batch-count", "2", "--num-prompts", "2", "--threads", "1"]
+    arguments += ["--csv", str(csv), "--json-file", str(saved), "--against", str(baseline)]
+    arguments += ["--size", "64x64", "--report", "--cache-dir", str(folder / "cache")]
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = run_command_line(arguments)
+    page = (store.run_folder("known") / "report.html").read_text(encoding="utf-8")
+    return CommandRun(status, out.getvalue(), err.getvalue(), csv, page, json.loads(saved.read_bytes()))
+
+
+@pytest.fixture(scope="session")
+def square(tmp_path_factory):
+    """A network that takes as much memory as it is asked to."""
+    path = tmp_path_factory.mktemp("square") / "model.onnx"
+    write_network(path, SQUARE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_contest(square):
+    """Three contenders: one is well, one is killed as it opens, one wants 4 TB."""
+    jobs = {name: NetworkJob(square, ONE_THREAD, {"n": size}) for name, size in SIZES.items()}
+
+    def kill(event):
+        if event.name == "opening" and event.engine == "killed":
+            os.kill(event.pid, signal.SIGKILL)
+
+    return contest(jobs, [Turn()], [Turn()] * 4, 300.0, kill)

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from olivelike.measure.profile.profile_inputs import Sizes, input_shape, random_inputs, sizes_of, takes_text
+
+SIZES = Sizes(batch_size=2, height=512, width=384)
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "dims", "shape"),
+    [
+        (
+            "unet",
+            "sample",
+            ["unet_sample_batch", 4, "unet_sample_height", "unet_sample_width"],
+            (4, 4, 64, 48),
+        ),
+        ("unet", "timestep", ["unet_time_batch"], (1,)),
+        ("unet", "encoder_hidden_states", ["unet_hidden_batch", "unet_hidden_sequence", 768], (4, 77, 768)),
+        ("unet", "time_ids", ["unet_time_ids_batch", 6], (4, 6)),
+        (
+            "vae_decoder",
+            "latent_sample",
+            ["decoder_batch", 4, "decoder_height", "decoder_width"],
+            (2, 4, 64, 48),
+        ),
+        ("vae_encoder", "sample", ["encoder_batch", 3, "encoder_height", "encoder_width"], (2, 3, 512, 384)),
+        ("safety_checker", "clip_input", ["clip_batch", 3, 224, 224], (2, 3, 224, 224)),
+        ("safety_checker", "images", ["image_batch", "image_height", "image_width", 3], (2, 512, 384, 3)),
+        ("text_encoder", "input_ids", ["text_batch", "text_sequence"], (2, 77)),
+        ("unet", "sample", ["unk__1", 4, "unk__2", None], (4, 4, 64, 48)),
+        ("text_encoder", "input_ids", [None, None], (2, 77)),
+        ("vae_decoder", "scale", [], ()),
+    ],
+)
+def test_dynamic_dimensions_become_what_their_names_or_places_say(component, name, dims, shape):
+    assert input_shape(component, name, dims, SIZES) == shape
+
+
+def test_values_are_of_the_dtypes_that_the_network_takes():
+    inputs = [
+        SimpleNamespace(name="sample", type="tensor(float16)", shape=[1, 4, 8, 8]),
+        SimpleNamespace(name="timestep", type="tensor(float)", shape=["t"]),
+        SimpleNamespace(name="input_ids", type="tensor(int32)", shape=[1, 77]),
+        SimpleNamespace(name="flag", type="tensor(bool)", shape=[5]),
+    ]
+    found = random_inputs("unet", inputs, SIZES, {"vocab_size": 50})
+    assert [array.dtype for array in found.values()] == [np.float16, np.float32, np.int32, np.bool_]
+    assert found["input_ids"].max() < 50
+    assert found["sample"].std() > 0.5
+    assert not takes_text(inputs)
+    assert takes_text([SimpleNamespace(type="tensor(string)")])
+
+
+def test_the_size_is_what_the_unet_was_trained_on(tmp_path):
+    for name, config in {
+        "unet": '{"sample_size": 32}',
+        "vae_decoder": '{"block_out_channels": [8, 16, 16]}',
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(config)
+    assert sizes_of(tmp_path, 1, None, 64) == Sizes(1, 128, 64, 4)
+    assert sizes_of(tmp_path / "absent", 1, None, None) == Sizes(1, 512, 512, 8)

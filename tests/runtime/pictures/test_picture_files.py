@@ -1,0 +1,247 @@
+"""Where pictures are written: names, patterns, sheets, and what is never lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from picture_samples import PLAIN, RECORD, save
+from PIL import Image
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.pictures import (
+    PictureWriter,
+    SheetPicture,
+    is_picture,
+    parse_output,
+    picture_sheet,
+    read_picture,
+    read_picture_record,
+    to_pictures,
+)
+from olivelike.runtime.pictures.a1111 import a1111_text
+from olivelike.runtime.pictures.new_file import write_new_file
+from olivelike.runtime.pictures.picture_names import slug
+
+
+def test_nothing_is_overwritten_unasked(tmp_path, image):
+    taken = tmp_path / "cat.png"
+    taken.write_bytes(b"mine")
+    writer = PictureWriter(taken)
+    assert [writer.save(image, PLAIN).name for _ in range(2)] == ["cat-2.png", "cat-3.png"]
+    assert taken.read_bytes() == b"mine"
+    asked = PictureWriter(taken, overwrite=True)
+    assert [asked.save(image, PLAIN).name for _ in range(2)] == ["cat.png", "cat-2.png"]
+    assert is_picture(taken)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_pictures_in_a_folder_are_counted_on(tmp_path, image):
+    folder = tmp_path / "out{1}"
+    assert [PictureWriter(f"{tmp_path}/new/").save(image, PLAIN).name for _ in range(2)] == [
+        "00001-7.png", "00002-7.png",
+    ]  # fmt: skip
+    folder.mkdir()
+    (folder / "00041-3.png").touch()
+    (folder / "00099-3.jpg").touch()
+    writer = PictureWriter(folder)
+    assert [writer.save(image, replace(PLAIN, seed=seed)).name for seed in (1, 2)] == [
+        "00042-1.png",
+        "00043-2.png",
+    ]
+
+
+def test_names_follow_the_pattern(tmp_path, image):
+    pattern = tmp_path / "{folder}" / "{prompt}_{seed:04}_{scheduler}_{width}x{height}_{{x}}.jpg"
+    path = PictureWriter(pattern, folder="My Model").save(
+        image, replace(PLAIN, prompt="../../A cat: 東京!\n")
+    )
+    assert path == tmp_path / "my-model" / "a-cat-東京_0007_euler-a_8x8_{x}.jpg"
+    path = PictureWriter(tmp_path / "{date}" / "{time}_{index}").save(image, PLAIN)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d_1\.png", path.relative_to(tmp_path).as_posix())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("../../etc/passwd", "etc-passwd"),
+        ("C:\\con", "c-con"),
+        ("...", "untitled"),
+        ("a" * 200, "a" * 60),
+        ("東" * 200, "東" * 40),
+        ("a\0b\u202egnp", "a-b-gnp"),
+    ],
+)
+def test_texts_become_safe_names(text, expected):
+    assert slug(text) == expected
+
+
+def test_device_names_of_windows_are_avoided(tmp_path, image):
+    assert save(tmp_path, image, replace(PLAIN, prompt="NUL"), "{prompt}.png").name == "nul_.png"
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("{promt}.png", "did you mean {prompt}"),
+        ("{0}.png", "fields: index"),
+        ("{seed.real}.png", "there is no field"),
+        ("{seed!r}.png", "there is no field"),
+        ("{index:999999}.png", "only numbers take a width"),
+        ("{prompt:>9}.png", "only numbers take a width"),
+        ("{seed.png", "for a brace that is text"),
+        ("cat.gif", "not .gif"),
+        ("", "no name"),
+    ],
+)
+def test_a_wrong_pattern_is_refused(output, message):
+    with pytest.raises(UsageError, match=message):
+        parse_output(output)
+
+
+def test_what_can_t_be_written_is_said(tmp_path, image):
+    (tmp_path / "file").touch()
+    for output in (
+        tmp_path / "file" / "a.png",
+        tmp_path / "file" / "b" / "a.png",
+        tmp_path / f"{'x' * 300}.png",
+    ):
+        with pytest.raises(UsageError, match=r"(can't be written|is a file)"):
+            PictureWriter(output).save(image, PLAIN)
+    with pytest.raises(UsageError, match=r"write a \.png"):
+        save(tmp_path, image, replace(PLAIN, prompt="long " * 20_000), "a.jpg")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_whether_a_place_can_be_written_is_tried_without_a_trace(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "a.png", tmp_path / "file" / "b" / "a.png"):
+        with pytest.raises(UsageError, match="file is a file; name another folder"):
+            PictureWriter(place).require_writable(PLAIN)
+    for place in (tmp_path, tmp_path / "new" / "{prompt}" / "a.png"):
+        PictureWriter(place).require_writable(PLAIN)
+    if Path("/proc/self").is_dir():
+        with pytest.raises(UsageError, match="/proc can't be written to: "):
+            PictureWriter("/proc/new/a.png").require_writable(PLAIN)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_disk_without_links_keeps_names_apart_too(tmp_path, monkeypatch):
+    def refuse(self, target):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    write_new_file(tmp_path / "a", b"1")
+    with pytest.raises(FileExistsError):
+        write_new_file(tmp_path / "a", b"2")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"1")]
+
+
+def test_nothing_half_written_is_left_when_writing_fails(tmp_path, monkeypatch):
+    def fail(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "hardlink_to", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_new_file(tmp_path / "a", b"1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no umask")
+def test_pictures_have_the_permissions_of_other_files(tmp_path, image):
+    (tmp_path / "other").touch()
+    assert save(tmp_path, image).stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_processes_never_share_a_name(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom PIL import Image\n"
+        "from olivelike.runtime.pictures import PictureRecord, PictureWriter\n"
+        "for output in ('{index}.png', 'cat.png'):\n"
+        "    writer = PictureWriter(Path(sys.argv[1]) / output)\n"
+        "    for n in range(25): writer.save(Image.new('RGB', (4, 4)), PictureRecord('x', seed=int(sys.argv[2])))\n"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(seed)]) for seed in (1, 2, 3)]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    seeds = [read_picture_record(path).seed for path in tmp_path.iterdir()]
+    assert [seeds.count(seed) for seed in (1, 2, 3)] == [50, 50, 50]
+
+
+def test_a_sheet_shows_all_pictures_and_the_text_of_the_first(tmp_path):
+    images = [Image.new("RGB", (4, 6), (40 * number, 0, 0)) for number in range(1, 6)]
+    shown = [SheetPicture(image, "a cat", f"seed {number}") for number, image in enumerate(images)]
+    writer = PictureWriter(tmp_path / "{index}.png")
+    writer.save(images[0], PLAIN)
+    paths = [writer.save_sheet(shown, PLAIN) for _ in range(2)]
+    assert [path.name for path in paths] == ["sheet.png", "sheet-2.png"]
+    assert writer.save(images[0], PLAIN).name == "2.png"
+    found = read_picture(paths[0])
+    assert (found.own, found.record.prompt, found.parameters) == (False, "a cat", a1111_text(PLAIN))
+    with Image.open(paths[0]) as sheet:
+        assert [colour[0] for _, colour in places(sheet, images)] == [40, 80, 120, 160, 200]
+        assert len({place[1] for place, _ in places(sheet, images)}) == 2
+    with pytest.raises(UsageError, match="nothing to show"):
+        picture_sheet([])
+
+
+def places(sheet, images):
+    """Return the first pixel that has the colour of each picture, and the colour."""
+    data = np.asarray(sheet)
+    found = []
+    for image in images:
+        colour = image.getpixel((0, 0))
+        down, across = np.argwhere((data == colour).all(axis=2))[0]
+        found.append(((int(across), int(down)), colour))
+    return found
+
+
+def test_pictures_of_one_prompt_stand_below_it_in_rows_of_their_own():
+    images = [Image.new("RGB", (200, 200), (200, number, 0)) for number in range(6)]
+    shown = [SheetPicture(image, f"prompt {n // 3}", f"seed {n % 3}") for n, image in enumerate(images)]
+    sheet = picture_sheet(shown)
+    found = [place for place, _ in places(sheet, images)]
+    assert [x for x, _ in found] == [8, 216, 424] * 2
+    assert len({y for _, y in found}) == 2
+    assert np.asarray(sheet)[:20].min() < 100, "the prompt is written above them"
+    wide = picture_sheet(shown, columns=2)
+    assert len({y for (_, y), _ in places(wide, images)}) == 4
+
+
+def test_single_pictures_stand_in_a_square_with_their_prompts_below():
+    images = [Image.new("RGB", (150, 150), (200, number, 0)) for number in range(4)]
+    shown = [SheetPicture(image, f"prompt {n} " + "long " * 300, "seed 1") for n, image in enumerate(images)]
+    sheet = picture_sheet(shown)
+    assert [x for (x, _), _ in places(sheet, images)] == [8, 166] * 2
+    assert sheet.height < 500, "a long prompt is cut"
+
+
+def test_values_are_rounded_as_diffusers_rounds_them():
+    from diffusers.image_processor import VaeImageProcessor
+
+    pixels = np.random.default_rng(0).random((2, 6, 5, 3), dtype=np.float32)
+    pixels[0, 0, :2] = [[0, 1, 0.5], [0.5 / 255, 1.5 / 255, 2.5 / 255]]
+    ours, theirs = to_pictures(pixels), VaeImageProcessor.numpy_to_pil(pixels)
+    assert [image.tobytes() for image in ours] == [image.tobytes() for image in theirs]
+    pixels[1, 0, 0, 0] = np.nan
+    with pytest.raises(SessionError, match="half precision"):
+        to_pictures(pixels)
+
+
+def test_info_of_a_picture_imports_no_heavy_library(tmp_path, image):
+    path = save(tmp_path, image, RECORD)
+    code = (
+        "import sys; from olivelike.cli.app import run_command_line\n"
+        f"run_command_line(['info', {str(path)!r}])\n"
+        "print([name for name in ('torch', 'numpy', 'diffusers', 'onnx') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
+    )
+    assert "seed          42" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"

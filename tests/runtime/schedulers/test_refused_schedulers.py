@@ -1,0 +1,131 @@
+"""Schedulers that can't be had, and configs that none could work with: each is refused with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.runtime.schedulers.make_scheduler import find_scheduler, make_scheduler, step_facts
+from olivelike.runtime.schedulers.other_schedulers import EDM
+from olivelike.runtime.schedulers.scheduler_names import CLASSES
+
+CONFIG = {"_class_name": "PNDMScheduler", "beta_schedule": "scaled_linear"}
+
+
+def test_a_schedule_that_diffusers_lacks_is_refused_by_name():
+    with pytest.raises(UsageError, match="diffusers has no schedule Polyexponential; take one of Karras"):
+        find_scheduler("DPM++ 2M", "polyexponential")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("Euler b", "Euler a"), ("DPM++ 2M Kerras", "DPM++ 2M Karras"), ("DDIMSchedular", "DDIMScheduler")],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(wrong, right):
+    with pytest.raises(UsageError, match=right.replace("+", r"\+")):
+        find_scheduler(wrong)
+    with pytest.raises(UsageError, match="samplers: DPM"):
+        find_scheduler("☃")
+    with pytest.raises(UsageError, match="Euler a Karras"):
+        find_scheduler("Euler a", "Karras")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr("olivelike.runtime.schedulers.make_scheduler.find_spec", lambda name: None)
+    with pytest.raises(MissingError, match="pip install scipy"):
+        make_scheduler("LMS", CONFIG)
+    with pytest.raises(MissingError, match="pip install torchsde"):
+        make_scheduler("DPM++ SDE Karras", CONFIG)
+    with pytest.raises(MissingError, match="'LMSDiscreteScheduler' needs scipy"):
+        make_scheduler(None, {"_class_name": "LMSDiscreteScheduler"})
+    with pytest.raises(MissingError, match="needs scipy"):
+        make_scheduler("Euler Beta", CONFIG)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"_class_name": 3},
+        {"_class_name": "ConfigMixin"},
+        {"_class_name": "NoSuchScheduler"},
+        {"_class_name": "DDIMScheduler", "beta_schedule": "upside down"},
+        {"_class_name": "DDIMScheduler", "num_train_timesteps": "many"},
+    ],
+)
+def test_a_config_that_is_no_scheduler_s_is_refused(config):
+    with pytest.raises(SourceError, match=r"scheduler_config\.json"):
+        make_scheduler(None, config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beta_start": float("nan")}, "beta_start is NaN, but must be a number between 0 and 1"),
+        ({"beta_end": 0}, "beta_end is 0"),
+        ({"beta_start": "small"}, 'beta_start is "small"'),
+        ({"solver_order": 99}, "solver_order is 99, but must be a whole number from 1 to 3"),
+        ({"num_train_timesteps": 0}, "num_train_timesteps is 0"),
+        ({"num_train_timesteps": True}, "num_train_timesteps is true"),
+        ({"timestep_spacing": "wide"}, "timestep_spacing is .*one of linspace, leading, trailing"),
+        ({"prediction_type": "flow_prediction"}, "prediction_type is .*one of epsilon, v_prediction, sample"),
+        ({"trained_betas": [0.1, float("inf")]}, r"trained_betas is \[0.1, Infinity\]"),
+        ({"steps_offset": -1}, "steps_offset is -1"),
+        ({"use_karras_sigmas": "no"}, 'use_karras_sigmas is "no", but must be true or false'),
+    ],
+)
+@pytest.mark.parametrize("name", [None, "DPM++ 2M"])
+def test_a_setting_that_no_scheduler_works_with_is_named_with_its_file(name, settings, message):
+    with pytest.raises(SourceError, match=rf"scheduler/scheduler_config\.json: {message}"):
+        make_scheduler(name, CONFIG | settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("FlowMatchEulerDiscrete", "is for networks of flow matching"),
+        ("CMStochasticIterative", "is for consistency models"),
+        ("RePaintScheduler", "paints inside masks in a way of its own"),
+        ("CogVideoXDDIM", "is for networks of video"),
+        ("DDIMInverse", "goes from a picture back to noise"),
+        ("IPNDM", "is for networks of sound"),
+        ("EDMEuler", "is for networks trained as EDM"),
+        ("EDMDPMSolverMultistep", "is for networks trained as EDM"),
+        ("DPM++ 2S a Karras", "is a sampler that diffusers has no class for"),
+        ("DPM fast", "is a sampler that diffusers has no class for"),
+        ("DPM adaptive", "is a sampler that diffusers has no class for"),
+        ("Restart", "is a sampler that diffusers has no class for"),
+    ],
+)
+def test_a_name_that_can_t_be_had_is_refused_with_the_reason(name, why):
+    with pytest.raises(UsageError, match=why):
+        find_scheduler(name)
+
+
+def test_every_other_class_of_diffusers_is_refused_as_a_folder_s_own():
+    import diffusers
+
+    others = {name for name in dir(diffusers) if name.endswith("Scheduler")} - {*CLASSES, *EDM}
+    assert {"FlowMatchEulerDiscreteScheduler", "IPNDMScheduler", "UnCLIPScheduler"} <= others
+    for name in others:
+        with pytest.raises(SourceError, match=f"names {name}, which .*; name another"):
+            make_scheduler(None, {"_class_name": name})
+
+
+@pytest.mark.parametrize("class_name", sorted(EDM))
+def test_a_folder_of_networks_trained_as_edm_keeps_its_own(class_name):
+    import diffusers
+    import torch
+
+    config = {"_class_name": class_name, "sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5}
+    ours, theirs = make_scheduler(None, config), getattr(diffusers, class_name).from_config(config)
+    ends = []
+    for one in (ours, theirs):
+        one.set_timesteps(5)
+        latents = torch.ones((1, 4, 2, 2)) * one.init_noise_sigma
+        for timestep in one.timesteps:
+            predicted = one.scale_model_input(latents, timestep) * 0.1
+            more = {"generator": torch.Generator().manual_seed(1)} if step_facts(one).generator else {}
+            latents = one.step(predicted, timestep, latents, **more).prev_sample
+        ends.append(latents)
+    assert torch.equal(*ends)

@@ -1,0 +1,204 @@
+"""What is said of files that an engine refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_network
+
+from olivelike.errors import SessionError
+from olivelike.runtime.pipeline.folder_target import FolderTarget, check_folder_target, read_folder_target
+from olivelike.runtime.sessions.offer import onnxruntime_offer
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
+
+ENGINES = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
+@pytest.fixture(params=ENGINES)
+def provider(request):
+    return request.param
+
+
+def settings(*providers):
+    return SessionSettings(tuple(parse_provider(name) for name in providers))
+
+
+def refusal(path, *providers):
+    with pytest.raises(SessionError) as caught:
+        open_session(path, settings(*providers))
+    return str(caught.value)
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path, provider):
+    assert "there is no such model file" in refusal(tmp_path / "model.onnx", provider)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a model", b"\xff" * 40])
+def test_a_file_that_is_no_model_is_named(tmp_path, provider, content):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    assert f"{path}: is not an ONNX model" in refusal(path, provider)
+
+
+def test_a_model_that_is_cut_short_is_named(tmp_path, provider):
+    path = write_linear(tmp_path / "linear")
+    path.write_bytes(path.read_bytes()[:-30])
+    assert f"{path}: is not an ONNX model" in refusal(path, provider)
+
+
+def test_a_missing_data_file_is_named_with_its_size(tmp_path, provider):
+    path = write_linear(tmp_path / "linear")
+    path.with_name("weights.pb").unlink()
+    assert "its data file weights.pb is missing, and 48 bytes are needed" in refusal(path, provider)
+
+
+def test_a_data_file_that_is_cut_short_is_named_with_both_sizes(tmp_path, provider):
+    path = write_linear(tmp_path / "linear")
+    path.with_name("weights.pb").write_bytes(bytes(40))
+    assert "its data file weights.pb has 40 bytes, and 48 bytes are needed" in refusal(path, provider)
+
+
+def test_an_opset_and_an_ir_version_that_are_too_new_are_named_with_what_is_read(tmp_path):
+    offer = onnxruntime_offer()
+    text = PASSTHROUGH.format(dtype="float").replace("17", "99")
+    message = refusal(write_network(tmp_path / "net", text, ir_version=77), "cpu")
+    reads = f"ONNX Runtime {offer.version} reads up to"
+    assert f"it asks for opset 99, {reads} {offer.opset}" in message
+    assert f"it asks for IR version 77, {reads} {offer.ir_version}" in message
+
+
+def test_what_the_runtime_reads_is_what_it_says_itself(tmp_path):
+    opset = onnxruntime_offer().opset
+    text = PASSTHROUGH.format(dtype="float").replace("17", str(opset + 1))
+    assert f"till opset {opset}" in refusal(write_network(tmp_path / "net", text), "cpu")
+
+
+def test_operators_without_a_kernel_are_counted(tmp_path):
+    message = refusal(write_network(tmp_path / "net", CONTRIB), "cpu")
+    assert "nothing on cpu runs its operators com.microsoft::NhwcConv (1)" in message
+    assert f"; ONNX Runtime {onnxruntime_offer().version} says: " in message
+
+
+def test_openvino_says_itself_which_operators_it_lacks(tmp_path):
+    message = refusal(write_network(tmp_path / "net", CONTRIB), "openvino")
+    assert "No conversion rule found for operations: com.microsoft.NhwcConv" in message
+
+
+def test_operators_of_a_foreign_domain_need_a_library(tmp_path, provider):
+    message = refusal(write_network(tmp_path / "net", FOREIGN), provider)
+    assert "its operators my.domain::Sharpen (1) need a library of operators, and none is given" in message
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("openvino:NONSENSE=1", "Unsupported property NONSENSE by CPU plugin"),
+        ("openvino:INFERENCE_PRECISION_HINT=f13", "Supported values: bf16, f16, f32"),
+    ],
+)
+def test_a_wrong_property_is_refused_in_openvinos_words(tmp_path, asked, message):
+    assert message in refusal(write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float")), asked)
+
+
+def test_the_runtime_leaves_the_message_to_the_error(tmp_path, capfd):
+    refusal(write_network(tmp_path / "net", CONTRIB), "cpu")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_runs_on_its_own_provider_without_being_read(tmp_path):
+    check_folder_target("cuda", settings("cuda"), {"unet": tmp_path / "absent.onnx"})
+
+
+def test_a_folder_of_another_target_runs_if_every_operator_has_a_kernel(tmp_path, provider):
+    models = {"unet": write_linear(tmp_path / "unet")}
+    check_folder_target("cuda", settings(provider), models)
+    check_folder_target("cpu", settings("cuda"), models)
+    check_folder_target("cuda", settings("directml"), {"unet": write_network(tmp_path / "net", CONTRIB)})
+
+
+def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tmp_path, provider):
+    models = {"text_encoder": write_linear(tmp_path / "a"), "unet": write_network(tmp_path / "b", CONTRIB)}
+    with pytest.raises(SessionError) as caught:
+        check_folder_target("cuda", settings(provider), models)
+    message = str(caught.value)
+    assert (
+        f"the folder was optimised for cuda, and on {provider} nothing runs operators of it (unet: com.m"
+        in message
+    )
+    assert f"--set target={provider}" in message
+    assert "--provider cuda" in message
+
+
+@pytest.mark.parametrize(
+    ("workflow", "remedy"),
+    [
+        (
+            "painter",
+            ("olivelike convert 'my painter.safetensors' -t cpu -o {folder}_cpu, or if a workflow file made it: "
+            "olivelike run WORKFLOW --set target=cpu"),
+        ),
+        ("sd15_directml", "olivelike run WORKFLOW --set target=cpu"),
+    ],
+)  # fmt: skip
+def test_the_remedy_for_another_target_is_the_command_that_made_the_folder(tmp_path, workflow, remedy):
+    folder = tmp_path / "painter"
+    models = {"unet": write_network(folder / "unet", CONTRIB)}
+    record = {"workflow": workflow, "source": {"kind": "file", "name": "my painter.safetensors"}}
+    (folder / "olivelike.json").write_text(json.dumps(record))
+    with pytest.raises(SessionError) as caught:
+        check_folder_target("cuda", settings("cpu"), models)
+    assert f"; optimise it for cpu ({remedy.format(folder=folder)}), or run it with --provider cuda" in str(
+        caught.value
+    )
+
+
+def test_what_a_later_provider_runs_counts(tmp_path):
+    models = {"unet": write_network(tmp_path / "net", CONTRIB)}
+    with pytest.raises(SessionError, match="on tensorrt nothing runs"):
+        check_folder_target("directml", settings("tensorrt"), models)
+    check_folder_target("directml", settings("tensorrt", "cuda"), models)
+
+
+def test_of_a_provider_without_tables_nothing_is_said(tmp_path):
+    models = {"unet": write_network(tmp_path / "net", CONTRIB)}
+    check_folder_target("cuda", settings("CoreMLExecutionProvider"), models)
+
+
+def record(folder, **target):
+    (folder / "olivelike.json").write_text(json.dumps({"kind": "output/1", "target": target}))
+    return read_folder_target(folder)
+
+
+def test_the_record_of_a_folder_gives_provider_device_and_options(tmp_path):
+    target = record(
+        tmp_path, name="cuda", device_id=1, precision="fp16", options={"cudnn_conv_use_max_workspace": 1}
+    )
+    assert target == FolderTarget("cuda", 1, {"cudnn_conv_use_max_workspace": "1"})
+    found = target.settings()
+    assert (found.provider.name, found.device) == ("CUDAExecutionProvider", 1)
+    assert found.options == {"cudnn_conv_use_max_workspace": "1"}
+
+
+def test_the_record_of_a_folder_gives_configuration_entries_as_onnxruntime_reads_them(tmp_path):
+    entries = {"session_options": {"session.set_denormal_as_zero": True}, "run_options": {"gpu_graph_id": -1}}
+    found = record(tmp_path, name="cpu", device_id=0, options={}, **entries).settings()
+    assert found.session_config == {"session.set_denormal_as_zero": "1"}
+    assert found.run_config == {"gpu_graph_id": "-1"}
+
+
+def test_the_first_device_of_a_record_leaves_the_choice_open(tmp_path):
+    assert record(tmp_path, name="openvino", device_id=0, options={}).settings().device is None
+
+
+def test_what_tensorrt_leaves_goes_to_cuda(tmp_path):
+    choices = record(tmp_path, name="tensorrt", device_id=0, options={}).settings().providers
+    assert [choice.provider.short_name for choice in choices] == ["tensorrt", "cuda"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"target": 1}', '{"target": {"name": "abacus"}}'])
+def test_a_folder_without_a_usable_record_has_no_target(tmp_path, content):
+    if content is not None:
+        (tmp_path / "olivelike.json").write_text(content)
+    assert read_folder_target(tmp_path) is None

@@ -1,0 +1,107 @@
+"""Every layer of a network is found under every spelling of its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.lora_names import library_name, match_modules
+from olivelike.testing.lora_files import make_lora
+from olivelike.testing.trainer_names import kohya_name, ldm_name
+
+UNKNOWN_TO_DIFFUSERS = {"add_embedding.linear_1", "add_embedding.linear_2"}
+
+
+def layers_of(network):
+    """Return the layers that a LoRA can change."""
+    return {
+        name.removesuffix(".weight")
+        for name, shape in network.shapes.items()
+        if name.endswith(".weight") and len(shape) > 1 and "_embedding.weight" not in name
+    }
+
+
+@pytest.mark.parametrize("style", ["kohya", "locon_mid", "lokr", "peft", "diffusers_mid"])
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp_path):
+    networks = request.getfixturevalue(family)
+    path = make_lora(
+        tmp_path / "lora.safetensors",
+        style,
+        base=networks.shapes,
+        components=tuple(networks),
+        modules="all",
+        rank=2,
+    )
+    lora = open_lora(path)
+    for component, network in networks.items():
+        matched = match_modules(component, network.config, network.shapes, lora)
+        expected = layers_of(network)
+        assert {name.removesuffix(".weight") for name in matched} == expected
+        for parameter, module in matched.items():
+            layer = parameter.removesuffix(".weight").removeprefix("text_model.").replace(".", "_")
+            assert module.name.replace(".", "_").endswith(layer)
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_diffusers_converter_never_names_another_layer(family, request, tmp_path):
+    networks = request.getfixturevalue(family)
+    network = networks["unet"]
+    layers = layers_of(network)
+    path = make_lora(
+        tmp_path / "lora.safetensors",
+        "kohya",
+        base=networks.shapes,
+        components=("unet",),
+        modules="all",
+        rank=1,
+    )
+    modules = open_lora(path).modules
+    for layer in layers - UNKNOWN_TO_DIFFUSERS:
+        module = modules[kohya_name("unet", layer, frozenset())]
+        assert library_name(module, network.config["layers_per_block"]) == layer
+    for layer in layers & UNKNOWN_TO_DIFFUSERS:
+        module = modules[kohya_name("unet", layer, frozenset())]
+        assert library_name(module, network.config["layers_per_block"]) not in layers
+
+
+def test_ldm_names_of_every_layer_of_sdxl_are_diffusers_names_to_the_library(sdxl, tmp_path):
+    network = sdxl["unet"]
+    layers = layers_of(network)
+    path = make_lora(
+        tmp_path / "lora.safetensors",
+        "kohya_sdxl",
+        base=sdxl.shapes,
+        components=("unet",),
+        modules="all",
+        rank=1,
+    )
+    modules = open_lora(path).modules
+    for layer in layers:
+        name = f"lora_unet_{ldm_name(layer, frozenset(layers)).replace('.', '_')}"
+        assert library_name(modules[name], network.config["layers_per_block"]) == layer
+
+
+@pytest.mark.parametrize("component", ["text_encoder", "text_encoder_2"])
+def test_names_without_the_text_model_level_are_matched_too(component, sdxl, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    path = make_lora(tmp_path / "lora.safetensors", "peft", base=sdxl.shapes, components=(component,))
+    save_file({name.replace("text_model.", ""): values for name, values in load_file(path).items()}, path)
+    network = sdxl[component]
+    assert len(match_modules(component, network.config, network.shapes, open_lora(path))) == 8
+
+
+def test_ldm_and_diffusers_names_in_one_file_are_both_used(sdxl, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    ldm, flat = (
+        load_file(make_lora(tmp_path / f"{style}.safetensors", style, base=sdxl.shapes, components=("unet",)))
+        for style in ("kohya_sdxl", "kohya")
+    )
+    mixed = {name: values for name, values in ldm.items() if "middle_block" in name}
+    mixed |= {name: values for name, values in flat.items() if "mid_block" not in name}
+    save_file(mixed, tmp_path / "mixed.safetensors")
+    network = sdxl["unet"]
+    lora = open_lora(tmp_path / "mixed.safetensors")
+    assert len(match_modules("unet", network.config, network.shapes, lora)) * 2 == len(flat)

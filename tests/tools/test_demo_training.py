@@ -1,0 +1,57 @@
+"""The training script, with a few steps of each stage."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from tools.train_demo.checkpoint import learning_rate
+from tools.train_demo.train import Plan, train
+
+PLAN = Plan(
+    seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory, one_torch_thread) -> Path:
+    out = tmp_path_factory.mktemp("training")
+    train(out, PLAN)
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_all_stages_make_a_pipeline_that_diffusers_loads(out: Path) -> None:
+    from diffusers import StableDiffusionPipeline
+
+    pipeline = StableDiffusionPipeline.from_pretrained(out / "pipeline", local_files_only=True)
+    assert pipeline.vae.config.scaling_factor > 0
+    assert next(pipeline.unet.parameters()).dtype == torch.float32
+
+
+def test_finished_stages_are_not_trained_again(out: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = contents(out / "pipeline")
+    with caplog.at_level(logging.INFO):
+        train(out, PLAN)
+    assert contents(out / "pipeline") == before
+    assert not [message for message in caplog.messages if "loss" in message or "L1" in message]
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_weights_again(out: Path, tmp_path: Path) -> None:
+    train(tmp_path, PLAN)
+    assert contents(tmp_path / "pipeline") == contents(out / "pipeline")
+
+
+def test_the_learning_rate_rises_then_falls_to_a_hundredth() -> None:
+    rates = [learning_rate(step, 1000, 2.0) for step in range(1000)]
+    assert rates.index(max(rates)) in {99, 100}
+    assert max(rates) == pytest.approx(2.0)
+    assert rates[0] == pytest.approx(0.02)
+    assert rates[-1] == pytest.approx(0.02, rel=0.01)
