@@ -29,7 +29,7 @@ from olivelike.errors import (
 from olivelike.store import new_run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from olivelike.engine.execute.events import Listener
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
+
+    ReportWriter = Callable[[Mapping[str, Any], Path], Path]
 
 
 ATTEMPTS = 3
@@ -79,13 +81,16 @@ class RunResult:
         }
 
 
-def run(ref: str | Place, options: Options, listener: Listener) -> RunResult:
+def run(
+    ref: str | Place, options: Options, listener: Listener, report: ReportWriter | None = None
+) -> RunResult:
     """Run a workflow: execute what is not stored, publish what changed.
 
     Args:
         ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
         options: What the front end asks for.
         listener: Receives every event.
+        report: Writes a report of the run's record into a folder, as `olivelike.measure.report.write_report`.
 
     Returns:
         The result of a run in which every node succeeded.
@@ -95,17 +100,20 @@ def run(ref: str | Place, options: Options, listener: Listener) -> RunResult:
     """
     start = time.perf_counter()
     prepared = prepare(ref, options, writes=True)
-    return _Run(prepared, listener, start).run()
+    return _Run(prepared, listener, report, start).run()
 
 
 class _Run:
     """One run, from plan to record."""
 
-    def __init__(self, prepared: Prepared, listener: Listener, start: float) -> None:
+    def __init__(
+        self, prepared: Prepared, listener: Listener, report: ReportWriter | None, start: float
+    ) -> None:
         self._prepared = prepared
         self._options = prepared.options
         self._store = prepared.store
         self._listener = listener
+        self._write_report = report
         self._start = start
         self._id = new_run_id()
         self._executor: Executor | None = None
@@ -293,7 +301,6 @@ class _Run:
     def _keep(self, result: RunResult, nodes: Sequence[NodeResult], error: str | None) -> Path | None:
         """Keep the record, and write the report; without room for them a run goes on all the same."""
         from olivelike.engine.run_record import run_record
-        from olivelike.measure.report import write_report
 
         if not self._store.writable:
             if result.status == "ok":  # An error names them.
@@ -308,8 +315,10 @@ class _Run:
                 keep()
             except StoreError as failure:  # A full disk is what the run may be failing of.
                 self._emit("warning", message=f"after the run: {failure}")
+        if self._write_report is None:
+            return None
         try:
-            return write_report(record, self._store.run_folder(self._id))
+            return self._write_report(record, self._store.run_folder(self._id))
         except (OSError, StoreError) as failure:
             self._emit("warning", message=f"the report was not written: {failure}")
             return None

@@ -13,6 +13,7 @@ import pytest
 
 from olivelike.engine import Options, RunResult, run
 from olivelike.errors import OlivelikeError
+from olivelike.measure.report import write_report
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.traced import lend_graphs
@@ -49,7 +50,8 @@ class Project:
         """Run the workflow; keep the events, and the error if there was one."""
         self.events, self.error = [], None
         try:
-            self.result = run(str(self.workflow), Options(overrides=overrides, **options), self.events.append)
+            asked = Options(overrides=overrides, **options)
+            self.result = run(str(self.workflow), asked, self.events.append, write_report)
         except OlivelikeError as error:
             self.error = error
             raise

@@ -123,6 +123,7 @@ def _run(workflow: str, options: "Options", *, quiet: bool) -> "tuple[str, Olive
     from olivelike import engine
     from olivelike.cli.display.run_display import RunDisplay
     from olivelike.errors import MissingError, PassError, VerificationError
+    from olivelike.measure.report import write_report
 
     run_id = ""
     with RunDisplay(live=sys.stdout.isatty()) as display:
@@ -134,7 +135,7 @@ def _run(workflow: str, options: "Options", *, quiet: bool) -> "tuple[str, Olive
                 display(event)
 
         try:
-            result = engine.run(workflow, options, listen)
+            result = engine.run(workflow, options, listen, write_report)
         except (MissingError, PassError, VerificationError) as error:
             return run_id, error
         if not quiet:

@@ -71,6 +71,7 @@ def convert(
     """
     from olivelike import engine
     from olivelike.cli.stdout import write_error, write_line
+    from olivelike.measure.report import write_report
     from olivelike.workflow.places import Place
 
     wish = engine.Wish(
@@ -112,13 +113,13 @@ def convert(
         from olivelike.cli.display.json_lines import JsonLines
 
         with JsonLines() as lines:
-            engine.run(place, options, lines)
+            engine.run(place, options, lines, write_report)
         return
     from olivelike.cli.display.run_display import RunDisplay
 
     write("")
     with RunDisplay(live=sys.stdout.isatty(), fail_fast=options.fail_fast) as display:
-        display.summarise(engine.run(place, options, display))
+        display.summarise(engine.run(place, options, display, write_report))
     if layout in {None, DEFAULT}:
         write(_next_step(target, output))
 

@@ -59,14 +59,15 @@ def run(
         return
     chosen = dataclasses.replace(chosen, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite)
     from olivelike import engine
+    from olivelike.measure.report import write_report
 
     if json:
         from olivelike.cli.display.json_lines import JsonLines
 
         with JsonLines() as lines:
-            engine.run(workflow, chosen, lines)
+            engine.run(workflow, chosen, lines, write_report)
         return
     from olivelike.cli.display.run_display import RunDisplay
 
     with RunDisplay(live=sys.stdout.isatty()) as display:
-        display.summarise(engine.run(workflow, chosen, display))
+        display.summarise(engine.run(workflow, chosen, display, write_report))
