@@ -15,7 +15,7 @@ from olivelike.engine.output.assemble import Stagings, assets_are_current, publi
 from olivelike.engine.output.journal import JOURNAL_FILE
 from olivelike.engine.output.publication import recover, resolved
 from olivelike.engine.plan import PIPELINE, all_hits, judge
-from olivelike.engine.preparation import prepare
+from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.errors import (
     DamagedError,
     Interrupted,
@@ -82,7 +82,10 @@ class RunResult:
 
 
 def run(
-    ref: str | Place, options: Options, listener: Listener, report: ReportWriter | None = None
+    ref: str | Place,
+    options: Options = DEFAULTS,
+    listener: Listener = lambda _: None,
+    report: ReportWriter | None = None,
 ) -> RunResult:
     """Run a workflow: execute what is not stored, publish what changed.
 

@@ -9,6 +9,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
 from olivelike.cli.display.text import count, moment, size, table
+from olivelike.cli.option_groups import with_groups
 from olivelike.cli.stdout import write_json, write_line
 from olivelike.errors import StoreError, UsageError
 
@@ -181,28 +182,16 @@ def clear(
 
 
 @app.command(cls=Command)
-def pin(
-    workflow: shared.Workflow,
-    overrides: shared.Overrides = None,
-    plugins: shared.Plugins = None,
-    allow_plugins: shared.AllowPlugins = False,
-    cache_dir: shared.CacheDir = None,
-) -> None:
+@with_groups
+def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
     """Keep a workflow's results from `gc`.
 
     The pin has the workflow's name.
     """
     from olivelike import engine
 
-    options = shared.selection(
-        overrides=overrides, plugins=plugins, allow_plugins=allow_plugins, cache_dir=cache_dir
-    )
-    prepared = engine.prepare(workflow, options, writes=True)
-    plan = prepared.plan()
-    keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.kind != "materialize"]
-    name = prepared.workflow.workflow.name
-    prepared.store.pin(name, keys)
-    write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")
+    pinned = engine.pin(workflow, shared.engine_options(chosen))
+    write_line(f"pinned {count(len(pinned.keys), 'result')} as {pinned.name} in {pinned.store}")
 
 
 @app.command(cls=Command)
