@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-INDEX_NAME = "model_index.json"
-
 
 class SourceFiles(Protocol):
     """Read access to a source by relative path, such as `unet/config.json`."""

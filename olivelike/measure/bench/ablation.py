@@ -19,10 +19,9 @@ from olivelike.errors import (
     UsageError,
     VerificationError,
 )
-from olivelike.graphs.interface import TOKENIZERS
 from olivelike.measure.bench import measure_folders
+from olivelike.model.components import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.pipeline.folder_target import folder_target
-from olivelike.runtime.pipeline.pipeline_folder import MODEL_FILE
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.session_settings import choose_providers
 
