@@ -9,6 +9,8 @@ import typer
 
 if TYPE_CHECKING:
     from olivelike.engine import Options
+    from olivelike.measure.report.recorded_runs import RecordedRun
+    from olivelike.store import Store
 
 
 def _complete_workflow(incomplete: str) -> list[str]:
@@ -62,9 +64,6 @@ AllowPickle = Annotated[
     typer.Option(
         "--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."
     ),
-]
-KeepReport = Annotated[
-    bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
 ]
 OutputFolder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False)
@@ -153,9 +152,45 @@ class LimitOptions:
     ] = None
 
 
+@dataclass(frozen=True)
+class ReportOptions:
+    """Whether what is found out of an output folder goes into a run's report."""
+
+    keep: Annotated[
+        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
+    ] = False
+    cache_dir: StoreDir = None
+
+    def run(self, folder: Path) -> "RecordedRun | None":
+        """Return the last run that wrote the folder, if its report is meant.
+
+        Raises:
+            StoreError: if there is no store.
+            UsageError: if no run in it wrote the folder.
+        """
+        from olivelike.measure.report.recorded_runs import last_writer
+
+        return last_writer(open_store(self.cache_dir, writes=True), folder) if self.keep else None
+
+
 def store_dir(named: Path | None) -> Path:
     """Return the store's folder for a command that names no workflow."""
     return named or Path(os.environ.get("OLIVELIKE_CACHE_DIR") or "cache").expanduser()
+
+
+def open_store(named: Path | None, *, writes: bool = False) -> "Store":
+    """Open the store of a command that names no workflow.
+
+    Raises:
+        StoreError: if there is none.
+    """
+    from olivelike.errors import StoreError
+    from olivelike.store import Store
+
+    path = store_dir(named)
+    if not path.is_dir():
+        raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
+    return Store.open(path, create=writes)
 
 
 def engine_options(*groups: Any, **more: Any) -> "Options":

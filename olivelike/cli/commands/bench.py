@@ -7,17 +7,17 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli import session_options as session
+from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from olivelike.measure.bench.baseline import Comparison
     from olivelike.measure.bench.bench_report import BenchReport
 
 
+@with_groups
 def bench(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False),
-    ],
+    folder: shared.OutputFolder,
+    reported: shared.ReportOptions,
     engines: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,10 +107,6 @@ def bench(
         float,
         typer.Option("--threshold", metavar="PERCENT", help="What a median may be higher by."),
     ] = 5.0,
-    keep: Annotated[
-        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
-    ] = False,
-    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
     providers: session.Providers = None,
     provider_options: session.ProviderOptions = None,
@@ -130,7 +126,6 @@ def bench(
     marked, and the exit status is 3.
     """
     from olivelike.cli.commands.generate_images import chosen_sides
-    from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.display.bench_display import show_event, table_lines
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
@@ -150,7 +145,7 @@ def bench(
         check_csv(csv)
     if json_file is not None:
         require_writable(json_file)
-    writer = last_writer(folder, cache_dir) if keep else None
+    recorded = reported.run(folder)
     sessions = session.session_settings(
         folder,
         providers,
@@ -186,9 +181,7 @@ def bench(
         check_baseline(baseline, check(settings))
     report = run(settings, show_event)
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
-    path = (
-        add_to_report(*writer, BENCH_FILE, report.to_json()) if writer is not None and report.rows else None
-    )
+    path = recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
     if json:
         shown = {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]}
         write_json({**shown, **({"report": str(path)} if path else {})})

@@ -7,6 +7,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli import session_options as session
+from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +18,13 @@ _SMALLEST = 64
 """Pixels of a side."""
 
 
+@with_groups
 def profile(
     model: Annotated[
         Path,
         typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False),
     ],
+    reported: shared.ReportOptions,
     batch_size: Annotated[
         int,
         typer.Option(
@@ -50,10 +53,6 @@ def profile(
         int,
         typer.Option("--top", metavar="N", min=1, help="How many operator types of each network to show."),
     ] = 10,
-    keep: Annotated[
-        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
-    ] = False,
-    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
     providers: session.Providers = None,
     provider_options: session.ProviderOptions = None,
@@ -69,7 +68,6 @@ def profile(
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
     from olivelike.cli.commands.generate_images import chosen_sides
-    from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
@@ -78,7 +76,7 @@ def profile(
     width, height = chosen_sides(pixels, width, height)
     if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:
         raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
-    writer = last_writer(model, cache_dir) if keep else None
+    recorded = reported.run(model)
     settings = session.session_settings(
         model,
         providers,
@@ -99,7 +97,7 @@ def profile(
         for network in found.networks:
             for line in _lines(network, top):
                 write_line(line)
-    path = add_to_report(*writer, PROFILE_FILE, found.to_json()) if writer is not None else None
+    path = recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None
     if json:
         write_json({**found.to_json(), **({"report": str(path)} if path else {})})
     elif path:

@@ -1,4 +1,4 @@
-"""What an output folder was made from, as `olivelike verify` is told or finds out."""
+"""What an output folder was made from, as `verify_folder` is told or finds out."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.workflow.weight_inputs import parse_lora, text_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.engine.output.output_record import OutputRecord
 
 
@@ -49,7 +51,7 @@ def _named(origin: dict[str, Any]) -> str:
     return str(origin.get("name") or origin.get("repository") or origin.get("file") or "a checkpoint")
 
 
-def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bool) -> list[WeightedLora]:
+def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:
     """Return the LoRAs that were merged into the folder.
 
     Raises:
@@ -62,7 +64,7 @@ def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bo
             "step `verify` into the chains of its workflow"
         )
     opened, digests = [], []
-    for text in texts or ():
+    for text in texts:
         lora = parse_lora(text, Path.cwd())
         path, _ = fetch(lora.file)
         file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle_table if allow_pickle else None)
