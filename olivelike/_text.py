@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Sequence
 
 _LISTED = 24
@@ -112,6 +113,11 @@ def roughly(seconds: float) -> str:
         minutes = step * round(minutes / step)
     hours, rest = divmod(minutes, _MINUTE)
     return "about " + " ".join([f"{hours} h"] * bool(hours) + [f"{rest} min"] * bool(rest))
+
+
+def moment(when: dt.datetime) -> str:
+    """Return a time to the minute, as clocks here show it."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def listed(names: Sequence[str], most: int) -> str:

@@ -13,14 +13,15 @@ from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.profile.profile_events import summarise
 from olivelike.measure.profile.profile_inputs import random_inputs, read_config, sizes_of, takes_text
 from olivelike.measure.profile.profile_result import FolderProfile, NetworkProfile
+from olivelike.runtime.pipeline.folder_target import read_folder_target
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
+from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from olivelike.measure.profile.profile_inputs import Sizes
-    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
@@ -28,7 +29,7 @@ _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or 
 
 def profile_folder(
     path: Path,
-    settings: SessionSettings,
+    settings: SessionSettings | None = None,
     *,
     batch_size: int = 1,
     height: int | None = None,
@@ -41,7 +42,7 @@ def profile_folder(
 
     Args:
         path: A pipeline's folder, or one ONNX file.
-        settings: Provider, device and options.
+        settings: Provider, device and options; by default those of the folder's target.
         batch_size: Pictures at once; the UNet takes twice as many, as with guidance.
         height: In pixels; by default what the UNet was trained on.
         width: Likewise.
@@ -54,6 +55,9 @@ def profile_folder(
     """
     import onnxruntime
 
+    if settings is None:
+        target = read_folder_target(path)
+        settings = target.settings() if target is not None else SessionSettings()
     if settings.provider.name == OPENVINO:
         raise UsageError(
             "profiles are ONNX Runtime's, and the provider openvino runs without it; name another with --provider"
