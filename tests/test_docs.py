@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from olivelike.testing import make_checkpoint, make_lora, make_single_file
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
@@ -42,6 +43,15 @@ def test_every_page_has_a_place_in_the_site() -> None:
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     listed = set(re.findall(r"- ([\w/-]+\.md)$", navigation, re.MULTILINE))
     assert listed == {page for page in pages if not page.startswith("decisions/0")}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "architecture" / "index.html").is_file()
 
 
 COMMANDS = ("olivelike ", "python ", "pip ", "cd ")
