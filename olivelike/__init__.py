@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.engine import ConvertRequest as ConvertRequest
-    from olivelike.engine import Options as Options
-    from olivelike.engine import RunResult as RunResult
-    from olivelike.engine import convert as convert
-    from olivelike.engine import pin as pin
-    from olivelike.engine import plan as plan
-    from olivelike.engine import run as run
-    from olivelike.engine import validate as validate
+    from olivelike.engine.drafting import ConvertRequest as ConvertRequest
+    from olivelike.engine.drafting import convert as convert
     from olivelike.engine.explanation import Explanation as Explanation
     from olivelike.engine.explanation import explain as explain
     from olivelike.engine.output.folder_info import FolderInfo as FolderInfo
     from olivelike.engine.output.folder_info import describe_folder as describe_folder
     from olivelike.engine.output.swap import swap_loras as swap_loras
+    from olivelike.engine.preparation import Options as Options
+    from olivelike.engine.preparation import pin as pin
+    from olivelike.engine.preparation import plan as plan
+    from olivelike.engine.preparation import validate as validate
+    from olivelike.engine.run import RunResult as RunResult
+    from olivelike.engine.run import run as run
     from olivelike.errors import OlivelikeError as OlivelikeError
     from olivelike.graphs.inspect import Inspection as Inspection
     from olivelike.graphs.inspect import inspect_model as inspect_model
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from olivelike.runtime import open_pipeline as open_pipeline
     from olivelike.runtime.pictures.picture_reading import PictureFile as PictureFile
     from olivelike.runtime.pictures.picture_reading import read_picture as read_picture
-    from olivelike.sources.adapters import WeightedLora as WeightedLora
-    from olivelike.sources.adapters import open_lora as open_lora
+    from olivelike.sources.adapters.merge import WeightedLora as WeightedLora
+    from olivelike.sources.adapters.open_lora import open_lora as open_lora
     from olivelike.sources.identify.weight_file import WeightFileInfo as WeightFileInfo
     from olivelike.sources.identify.weight_file import describe_weight_file as describe_weight_file
     from olivelike.store import Store as Store
@@ -85,10 +85,12 @@ if TYPE_CHECKING:
     from olivelike.workflow.scaffold import create_project as create_project
 
 _HOMES = {
-    "engine": ("ConvertRequest", "Options", "RunResult", "convert", "pin", "plan", "run", "validate"),
+    "engine.drafting": ("ConvertRequest", "convert"),
     "engine.explanation": ("Explanation", "explain"),
     "engine.output.folder_info": ("FolderInfo", "describe_folder"),
     "engine.output.swap": ("swap_loras",),
+    "engine.preparation": ("Options", "pin", "plan", "validate"),
+    "engine.run": ("RunResult", "run"),
     "errors": ("OlivelikeError",),
     "graphs.inspect": ("Inspection", "inspect_model"),
     "measure.bench.bench": ("bench",),
@@ -106,7 +108,8 @@ _HOMES = {
     "pass_api": ("Context", "Pass", "Resources"),
     "runtime": ("Pipeline", "Request", "Result", "SessionSettings", "open_pipeline"),
     "runtime.pictures.picture_reading": ("PictureFile", "read_picture"),
-    "sources.adapters": ("WeightedLora", "open_lora"),
+    "sources.adapters.merge": ("WeightedLora",),
+    "sources.adapters.open_lora": ("open_lora",),
     "sources.identify.weight_file": ("WeightFileInfo", "describe_weight_file"),
     "store": ("Store",),
     "workflow": ("json_schema", "load_workflow"),
