@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from olivelike.workflow import load_workflow as load_workflow
     from olivelike.workflow.passes import Registry as Registry
     from olivelike.workflow.passes import new_pass as new_pass
+    from olivelike.workflow.passes.pass_description import PassDescription as PassDescription
+    from olivelike.workflow.passes.pass_description import describe_pass as describe_pass
     from olivelike.workflow.scaffold import create_project as create_project
 
 _HOMES = {
@@ -114,6 +116,7 @@ _HOMES = {
     "store": ("Store",),
     "workflow": ("json_schema", "load_workflow"),
     "workflow.passes": ("Registry", "new_pass"),
+    "workflow.passes.pass_description": ("PassDescription", "describe_pass"),
     "workflow.scaffold": ("create_project",),
 }
 """Where each public name is; `tests/test_public_names.py` holds their signatures."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from olivelike.engine import Options
     from olivelike.measure.report.recorded_runs import RecordedRun
     from olivelike.store import Store
+    from olivelike.workflow.passes import Registry
 
 
 def _complete_workflow(incomplete: str) -> list[str]:
@@ -191,6 +192,13 @@ def open_store(named: Path | None, *, writes: bool = False) -> "Store":
     if not path.is_dir():
         raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
     return Store.open(path, create=writes)
+
+
+def load_registry(plugins: list[str] | None) -> "Registry":
+    """Return the registry with plugins that were named relative to the current folder."""
+    from olivelike.workflow.passes import Registry, resolve_plugin
+
+    return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
 
 
 def engine_options(*groups: Any, **more: Any) -> "Options":
