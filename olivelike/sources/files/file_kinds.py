@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import open_file
+from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +58,19 @@ def _is_text(head: bytes) -> bool:
     text = head.decode("utf-8", errors="ignore")
     whole = len(head) - len(text.encode()) < 4
     return len(text) > 1 and whole and all(letter.isprintable() or letter.isspace() for letter in text)
+
+
+def require_onnx_model(path: Path) -> None:
+    """Check that a path may be that of an ONNX model, without parsing it.
+
+    Raises:
+        SourceError: if it is a folder, another kind of file, or nothing; the message says what may be meant.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file; {did_you_mean_path(path, 'check its name')}")
+    if path.is_dir():
+        found = sorted(path.glob("*.onnx")) or sorted(path.glob("*/*.onnx"))
+        remedy = f"name the model in it, such as {found[0]}" if found else "`olivelike info` may know it"
+        raise SourceError(f"{path}: this is a folder; {remedy}")
+    if (other := no_onnx_model(path)) is not None:
+        raise SourceError(f"{path}: {other}")
