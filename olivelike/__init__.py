@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes import new_pass as new_pass
     from olivelike.workflow.passes.pass_description import PassDescription as PassDescription
     from olivelike.workflow.passes.pass_description import describe_pass as describe_pass
+    from olivelike.workflow.passes.pass_description import pass_options as pass_options
     from olivelike.workflow.scaffold import create_project as create_project
 
 _HOMES = {
@@ -116,7 +117,7 @@ _HOMES = {
     "store": ("Store",),
     "workflow": ("json_schema", "load_workflow"),
     "workflow.passes": ("Registry", "new_pass"),
-    "workflow.passes.pass_description": ("PassDescription", "describe_pass"),
+    "workflow.passes.pass_description": ("PassDescription", "describe_pass", "pass_options"),
     "workflow.scaffold": ("create_project",),
 }
 """Where each public name is; `tests/test_public_names.py` holds their signatures."""

@@ -13,7 +13,7 @@ from olivelike.cli.stdout import write_json, write_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.workflow.passes.pass_description import PassDescription
+    from olivelike.workflow.passes.pass_description import PassDescription, PassOption
 
 app = typer.Typer(
     cls=Group,
@@ -32,7 +32,7 @@ def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> No
 
     found = [describe_pass(entry) for entry in shared.load_registry(plugins).entries()]
     if json:
-        write_json([one.summary() for one in found])
+        write_json([one.to_json() for one in found])
         return
     rows = [(one.name, one.origin, one.purpose) for one in found]
     for line in table(("pass", "from", "does"), rows):
@@ -46,13 +46,14 @@ def show(
     json: shared.Json = False,
 ) -> None:
     """Describe a pass: what it does, reads, writes, its options."""
-    from olivelike.workflow.passes.pass_description import describe_pass
+    from olivelike.workflow.passes.pass_description import describe_pass, pass_options
 
-    found = describe_pass(shared.load_registry(plugins).get(name))
+    entry = shared.load_registry(plugins).get(name)
+    found, options = describe_pass(entry), pass_options(entry)
     if json:
-        write_json(found.to_json())
+        write_json({**found.to_json(), "options": [dict(vars(option)) for option in options]})
         return
-    for line in _lines(found):
+    for line in _lines(found, options):
         write_line(line)
 
 
@@ -76,7 +77,7 @@ def new(
     write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {module}")
 
 
-def _lines(found: "PassDescription") -> "Iterator[str]":
+def _lines(found: "PassDescription", options: "tuple[PassOption, ...]") -> "Iterator[str]":
     yield f"{found.name} ({found.origin})"
     yield ""
     yield found.description
@@ -88,8 +89,8 @@ def _lines(found: "PassDescription") -> "Iterator[str]":
     if found.file:
         yield f"{'file:':<12}{found.file}"
     yield ""
-    yield "options:" if found.options else "no options"
-    for option in found.options:
+    yield "options:" if options else "no options"
+    for option in options:
         default = "required" if option.required else f"default {json_text.dumps(option.default)}"
         yield f"  {option.name}: {option.type}, {default}"
         if option.help:

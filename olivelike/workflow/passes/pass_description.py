@@ -45,23 +45,16 @@ class PassDescription:
     files: tuple[str, ...] | None
     environment: tuple[str, ...] | None
     components: tuple[str, ...] | None
-    options: tuple[PassOption, ...]
-
-    def summary(self) -> dict[str, Any]:
-        """Return everything but the options as JSON values."""
-        shown = {name: value for name, value in vars(self).items() if name != "options"}
-        lists = {name: list(value) for name, value in shown.items() if isinstance(value, tuple)}
-        return {**shown, **lists, "file": None if self.file is None else str(self.file)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {**self.summary(), "options": [dict(vars(option)) for option in self.options]}
+        """Return the fields as JSON values."""
+        lists = {name: list(value) for name, value in vars(self).items() if isinstance(value, tuple)}
+        return {**vars(self), **lists, "file": None if self.file is None else str(self.file)}
 
 
 def describe_pass(entry: PassEntry) -> PassDescription:
-    """Say what a pass of a registry does, and what its options are."""
+    """Say what a pass of a registry does."""
     cls, text = entry.cls, inspect.cleandoc(entry.cls.__doc__ or "")
-    defaults = cls.model_json_schema()["properties"] if cls.model_fields else {}
     return PassDescription(
         name=entry.name,
         purpose=text.partition("\n")[0],
@@ -74,16 +67,21 @@ def describe_pass(entry: PassEntry) -> PassDescription:
         files=cls.files,
         environment=cls.environment,
         components=cls.components,
-        options=tuple(
-            PassOption(
-                name,
-                _type_name(field.annotation),
-                field.is_required(),
-                defaults.get(name, {}).get("default"),
-                " ".join((field.description or "").split()),
-            )
-            for name, field in cls.model_fields.items()
-        ),
+    )
+
+
+def pass_options(entry: PassEntry) -> tuple[PassOption, ...]:
+    """Return the options of a pass of a registry."""
+    defaults = entry.cls.model_json_schema().get("properties", {})
+    return tuple(
+        PassOption(
+            name,
+            _type_name(field.annotation),
+            field.is_required(),
+            defaults.get(name, {}).get("default"),
+            " ".join((field.description or "").split()),
+        )
+        for name, field in entry.cls.model_fields.items()
     )
 
 
