@@ -177,9 +177,9 @@ def _app():
 
 def test_diskcache_keeps_text_in_the_columns_that_are_read_without_it(tmp_path):
     from diskcache import Cache
+    from olivelike.store.json_disk import JsonDisk
 
     from olivelike.store.index import _QUERY
-    from olivelike.store.json_disk import JsonDisk
 
     with Cache(str(tmp_path), disk=JsonDisk) as cache:
         cache.set("key", ["value"])
