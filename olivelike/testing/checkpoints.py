@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike._files import write_whole
+from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
     SCHEDULER,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
-_INDEX_NAME = "model_index.json"
 
 
 def make_checkpoint(
@@ -82,7 +82,7 @@ def make_checkpoint(
         raise ValueError(f"expected fp16 or no variant, found {variant!r}")
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    (root / _INDEX_NAME).unlink(missing_ok=True)
+    (root / INDEX_FILE).unlink(missing_ok=True)
     published = component_configs(size) if own else FAMILY_CONFIGS[family].configs(size)
     if own:
         _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
@@ -106,7 +106,7 @@ def make_checkpoint(
                 hollow=hollow,
             )
     index = _index(layout) if own else dict(FAMILY_CONFIGS[family].index)
-    write_whole(root / _INDEX_NAME, _json_text(index).encode(), durable=False)
+    write_whole(root / INDEX_FILE, _json_text(index).encode(), durable=False)
     return root
 
 
