@@ -19,7 +19,8 @@ from olivelike.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_WINDOWS = os.name == "nt"
+WINDOWS = os.name == "nt"
+"""Asked each time, so that tests can see what is done there."""
 _BINARY = getattr(os, "O_BINARY", 0)
 _REPLACE_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 _POLL_SECONDS = 0.02
@@ -102,7 +103,7 @@ class FileSystem:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file over another in one step; on Windows, wait for scanners to let go."""
-        for pause in _REPLACE_PAUSES if _WINDOWS else ():
+        for pause in _REPLACE_PAUSES if WINDOWS else ():
             try:
                 source.replace(target)
             except PermissionError:
@@ -113,7 +114,7 @@ class FileSystem:
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable; Windows has no such operation and needs none."""
-        if _WINDOWS:
+        if WINDOWS:
             return
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -126,7 +127,7 @@ class FileSystem:
 
     def set_private(self, folder: Path) -> None:
         """Let nobody else into a folder."""
-        if stat.S_IMODE(folder.stat().st_mode) != 0o700 and not _WINDOWS:
+        if stat.S_IMODE(folder.stat().st_mode) != 0o700 and not WINDOWS:
             folder.chmod(0o700)
 
     def touch(self, path: Path) -> None:
@@ -348,10 +349,10 @@ def drop_lock(path: Path, disk: FileSystem = DISK) -> None:
 
 def _release_and_remove(lock: Lock, path: Path, disk: FileSystem) -> None:
     try:
-        if not _WINDOWS:
+        if not WINDOWS:
             disk.remove(path)  # while it is held, so that nobody else can take it in between
     finally:
         lock.release()
-    if _WINDOWS:  # A file that is open can't be removed there, be it by us or by the next holder.
+    if WINDOWS:  # A file that is open can't be removed there, be it by us or by the next holder.
         with contextlib.suppress(PermissionError):
             disk.remove(path)

@@ -16,7 +16,7 @@ from olivelike.errors import StoreError
 
 @pytest.fixture(params=["posix", "nt"])
 def system(request, monkeypatch):
-    monkeypatch.setattr(_files, "_WINDOWS", request.param == "nt")
+    monkeypatch.setattr(_files, "WINDOWS", request.param == "nt")
     return request.param
 
 
@@ -58,7 +58,7 @@ def test_a_lock_is_waited_for_with_an_end_and_may_leave_no_file(tmp_path, system
 
 
 def test_a_lock_file_that_another_has_open_stays_on_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "_WINDOWS", True)
+    monkeypatch.setattr(_files, "WINDOWS", True)
     monkeypatch.setattr(FileSystem, "remove", raising(PermissionError(errno.EACCES, "in use")))
     with held(tmp_path / "lock", leaves_file=False):
         pass
@@ -114,7 +114,7 @@ def test_a_rename_that_a_scanner_delays_is_tried_again_on_windows_alone(tmp_path
 
 
 def test_a_rename_that_is_refused_for_good_is_an_error_on_windows(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "_WINDOWS", True)
+    monkeypatch.setattr(_files, "WINDOWS", True)
     monkeypatch.setattr(_files, "_REPLACE_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(Path, "replace", raising(PermissionError(errno.EACCES, "in use")))
     with pytest.raises(PermissionError):
@@ -123,7 +123,7 @@ def test_a_rename_that_is_refused_for_good_is_an_error_on_windows(tmp_path, monk
 
 
 def test_windows_syncs_no_folder_and_changes_no_mode(tmp_path, monkeypatch):
-    monkeypatch.setattr(_files, "_WINDOWS", True)
+    monkeypatch.setattr(_files, "WINDOWS", True)
     tmp_path.chmod(0o755)
     FileSystem().sync_folder(tmp_path / "absent")
     FileSystem().set_private(tmp_path)

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from olivelike import _files
 from olivelike._files import drop_lock, held
 from olivelike._text import byte_count
 from olivelike.errors import StoreError
@@ -244,7 +245,7 @@ class _Sweep:
             self._fs.remove(path)
         except PermissionError:
             # Windows refuses while a reader has the file mapped: the next collection gets it.
-            if os.name == "nt":
+            if _files.WINDOWS:
                 return False
             raise
         return True

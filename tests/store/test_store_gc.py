@@ -288,3 +288,29 @@ def test_collecting_walks_through_the_store_once(tmp_path):
     )
     assert (report.bytes_freed, report.objects_removed) == (1000, 1)
     assert report.bytes_after == store.size().total
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_an_object_that_a_reader_has_mapped_is_left_to_the_next_collection_on_windows(
+    tmp_path, monkeypatch, windows
+):
+    monkeypatch.setattr("olivelike._files.WINDOWS", windows)
+    mapped = []
+
+    class Mapping(FileSystem):
+        def remove(self, path):
+            if path in mapped:
+                raise PermissionError(13, "in use", str(path))
+            super().remove(path)
+
+    store = Store.open(tmp_path / "cache", filesystem=Mapping())
+    digest = store.put_bytes(b"mapped")
+    mapped.append(store.object_path(digest))
+    if not windows:
+        with pytest.raises(StoreError, match="in use"):
+            store.gc(grace_seconds=-1)
+        return
+    assert store.gc(grace_seconds=-1).objects_removed == 0
+    assert store.read_bytes(digest) == b"mapped"
+    mapped.clear()
+    assert store.gc(grace_seconds=-1).objects_removed == 1
