@@ -154,7 +154,9 @@ class Index:
         """Return a copy of an index that must not be changed, as opening it would."""
         place = Path(tempfile.mkdtemp(prefix="olivelike-index-"))
         weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
-        return Path(shutil.copytree(self._folder.index, place, dirs_exist_ok=True))
+        for name in self._folder.fs.names(self._folder.index):
+            shutil.copyfile(self._folder.index / name, place / name)  # without modes: opening it writes to it
+        return place
 
 
 class TextDisk(Disk):  # type: ignore[misc]  # diskcache has no types

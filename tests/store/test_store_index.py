@@ -64,6 +64,26 @@ def test_recalling_changes_no_file_and_works_on_a_store_opened_for_reading(warm:
     assert {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")} == before
 
 
+def test_a_read_only_index_is_asked_through_a_copy_that_goes_with_the_process(
+    warm: Store, tmp_path: Path
+) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (warm.root / DATABASE).chmod(0o444)
+    (warm.root / "index").chmod(0o555)
+    script = "import sys, pathlib; from olivelike.store import Store\n"
+    script += "store = Store.open(pathlib.Path(sys.argv[1]), create=False)\n"
+    script += "print(store.recall_json('space', 'key'))\n"
+    script += "modes = [path.stat().st_mode for path in pathlib.Path(sys.argv[2]).glob('*/*')]\n"
+    script += "print([bool(mode & 0o200) for mode in modes])"
+    shown = subprocess.run(
+        [sys.executable, "-c", script, warm.root, copies],
+        env={**os.environ, "TMPDIR": str(copies)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert shown.stdout == "{'answer': [1, 2.5, None]}\n[True]\n"
+    assert list(copies.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [
