@@ -203,13 +203,13 @@ def load_registry(plugins: list[str] | None) -> "Registry":
 
 def engine_options(*groups: Any, **more: Any) -> "Options":
     """Return what the engine is asked for: the fields of groups, which have its own names, and more of them."""
+    from olivelike._text import byte_count
     from olivelike.cli.plugin_question import ask
     from olivelike.engine import Options
-    from olivelike.store.limits import parse_size
 
     said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
     if (limit := said.pop("memory_limit", None)) is not None:
-        said["memory_limit"] = parse_size(limit, "--memory-limit")
+        said["memory_limit"] = byte_count(limit, "--memory-limit")
     for name in {"overrides", "plugins", "loras", "only"} & said.keys():
         said[name] = tuple(said[name] or ())
     return Options(**said, ask_plugins=ask)
