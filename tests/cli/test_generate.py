@@ -11,9 +11,9 @@ import weakref
 import pytest
 from picture_files import pixels, save
 
-from olivelike.cli.commands.large_sizes import size_notes
-from olivelike.cli.session_options import session_settings
+from olivelike.cli.session_options import AllSessionOptions
 from olivelike.runtime import Request
+from olivelike.runtime.jobs.job_notes import size_notes
 from olivelike.runtime.pictures import PictureWriter
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from tests.fixtures.little_pipeline import little_pipeline
@@ -185,9 +185,8 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
 def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
     target = {"name": "cpu", "session_options": {"a": "1", "b": True}, "run_options": {"r": 0}}
     (tmp_path / "olivelike.json").write_text(json.dumps({"target": target}))
-    found = session_settings(
-        tmp_path, None, None, None, ["b=0"], ["s=1"], None, None, 3, None, False, None, inter_threads=2
-    )
+    options = AllSessionOptions(session_options=["b=0"], run_options=["s=1"], threads=3, inter_threads=2)
+    found = options.settings(tmp_path)
     assert found.session_config == {"a": "1", "b": "0"}
     assert found.run_config == {"r": "0", "s": "1"}
     assert (found.intra_threads, found.inter_threads) == (3, 2)

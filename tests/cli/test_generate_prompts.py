@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from olivelike.cli.commands.generate_prompts import PromptLine, read_prompts
 from olivelike.errors import OlivelikeError, SourceError
+from olivelike.runtime.jobs import PromptLine, read_prompts
 from olivelike.runtime.pictures import read_picture
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
@@ -34,11 +34,11 @@ def test_a_line_has_the_options_of_a1111_s_script(empty_folder):
     )
     first, second = read_prompts(["@p.txt"])
     assert first.prompt == "a cat in a hat"
-    assert first.options == {
+    assert first.fields == {
         "negative_prompt": "bad, worse", "seed": 3, "steps": 10, "guidance_scale": 5.5, "scheduler": "Euler a",
         "size": (48, 32), "batch_size": 2, "num_images": 6,
     }  # fmt: skip
-    assert second.options == {"size": (32, 64), "num_images": 4, "scheduler": "DDIM", "clip_skip": 1}
+    assert second.fields == {"size": (32, 64), "num_images": 4, "scheduler": "DDIM", "clip_skip": 1}
 
 
 @pytest.mark.parametrize(

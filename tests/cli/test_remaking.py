@@ -9,8 +9,8 @@ from dataclasses import replace
 from picture_files import pixels, save
 from PIL import Image
 
-from olivelike.cli.commands.generate_record import record_notes
 from olivelike.engine.output.output_record import OutputRecord
+from olivelike.runtime.jobs.job_notes import record_notes
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SEEDS: Final = 2**32
 """Seeds are below this: what A1111 draws from."""
+_SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Request:
         return self.guidance_scale > 1
 
     @property
-    def jobs(self) -> list[tuple[str, int]]:
+    def seeded_prompts(self) -> list[tuple[str, int]]:
         """Prompt and seed of each picture; a request without `seed` has none yet."""
         assert self.seed is not None
         seeds = self.seeds or (self.seed,) * len(self.prompts)
@@ -70,3 +74,40 @@ class Request:
             for prompt, seed in zip(self.prompts, seeds, strict=True)
             for number in range(self.num_images)
         ]
+
+
+class RequestFields(TypedDict, total=False):
+    """Fields of a `Request`, as far as they are given."""
+
+    prompts: tuple[str, ...]
+    negative_prompt: str | None
+    num_images: int
+    batch_size: int
+    steps: int
+    guidance_scale: float
+    guidance_rescale: float
+    scheduler: str | None
+    eta: float
+    seed: int | None
+    seeds: tuple[int, ...] | None
+    size: tuple[int, int] | None
+    fit: bool
+    init_image: Image | None
+    mask: Image | None
+    strength: float | None
+    clip_skip: int
+    prompt_weights: bool
+    retry_unsafe: int
+    decode_singly: bool
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read `512x768`: width, then height.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
+    return int(match[1]), int(match[2])

@@ -1,15 +1,14 @@
 """Prompts as A1111 reads them: weights, `BREAK`, `AND`, editing, and any length, encoded 75 tokens at a time."""
 
 from olivelike.runtime.prompts.chunks import Chunks, chunk_prompt
-from olivelike.runtime.prompts.composition import PromptTerm, read_terms
-from olivelike.runtime.prompts.editing import texts_of_steps
-from olivelike.runtime.prompts.emphasis import weighted
+from olivelike.runtime.prompts.editing import PromptTerm, read_terms, texts_of_steps
 from olivelike.runtime.prompts.lora_tags import LoraTag, take_lora_tags
 from olivelike.runtime.prompts.prompt_encoding import (
     EncodedText,
     PromptEmbeddings,
     TextEncoder,
     encode_prompts,
+    weighted,
 )
 from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer, open_tokenizer
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt

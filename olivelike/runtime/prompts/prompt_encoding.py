@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from olivelike.errors import UsageError
 from olivelike.runtime.prompts.chunks import Chunks, chunk_prompt
-from olivelike.runtime.prompts.emphasis import weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
 
 if TYPE_CHECKING:
@@ -104,3 +103,35 @@ def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, Enc
         pooled = None if output.pooled is None else output.pooled[places[:1]]
         found[text] = EncodedText(weighted(output.hidden[places], prompt.weights), pooled)
     return found
+
+
+def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
+    """Weigh the chunks of one prompt and lay them one after the other.
+
+    Args:
+        hidden: hidden states of the chunks, of shape (chunks, length, width), in any floating dtype.
+        weights: a weight per token, (chunks, length).
+
+    Returns:
+        Embeddings of shape (1, chunks · length, width), of the dtype of `hidden`; a chunk whose weights are all 1 keeps
+        its bits.
+
+    Raises:
+        UsageError: if the weights leave no finite numbers.
+    """
+    import torch
+
+    chunks = []
+    for states, own in zip(hidden, weights, strict=True):
+        if all(weight == 1.0 for weight in own):
+            chunks.append(states)
+            continue
+        whole = states.float()
+        scaled = whole * torch.tensor(own, dtype=torch.float32, device=hidden.device)[:, None]
+        restored = (scaled * (whole.mean() / scaled.mean())).to(hidden.dtype)
+        if not bool(torch.isfinite(restored).all()):
+            raise UsageError(
+                "prompt: with these weights the text's embedding has no finite values; use smaller ones"
+            )
+        chunks.append(restored)
+    return torch.cat(chunks)[None]

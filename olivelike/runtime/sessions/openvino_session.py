@@ -13,9 +13,8 @@ from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.sessions.ort_options import library_path
 from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import ValueSpec, check_tensors
 from olivelike.runtime.sessions.session_failures import run_failure
-from olivelike.runtime.sessions.tensor_check import check_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

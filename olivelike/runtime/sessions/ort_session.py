@@ -13,9 +13,8 @@ from olivelike.runtime.sessions.nvidia import Placement, place, require_nvidia
 from olivelike.runtime.sessions.ort_initializers import exchange
 from olivelike.runtime.sessions.ort_options import provider_list, session_options
 from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import ValueSpec, check_tensors
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
-from olivelike.runtime.sessions.tensor_check import check_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
