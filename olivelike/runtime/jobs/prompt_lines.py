@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 import sys
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.request import RequestFields, parse_size
 
@@ -132,11 +132,8 @@ def _options(line: str, place: str) -> PromptLine:
                 f"{place}: {word!r} belongs to no option; a line of options is --prompt TEXT --seed 3 …"
             )
         if name not in _TEXTS and name not in _READ:
-            near = difflib.get_close_matches(name, [*_TEXTS, *_READ], n=1)
-            raise UsageError(
-                f"{place}: there is no option --{name} for a line; "
-                + (f"did you mean --{near[0]}?" if near else f"there are: --{', --'.join([*_TEXTS, *_READ])}")
-            )
+            hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
+            raise UsageError(f"{place}: there is no option {word} for a line; {hint}")
         if not words:
             raise UsageError(f"{place}: --{name} has no value")
         if name in _TEXTS:
