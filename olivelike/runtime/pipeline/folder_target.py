@@ -9,7 +9,7 @@ from olivelike._untrusted import read_json
 from olivelike.errors import SessionError
 from olivelike.model.targets import TARGETS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.sessions.kernels import operators_without_kernel
+from olivelike.runtime.sessions.load_failure import operators_without_kernel
 from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 

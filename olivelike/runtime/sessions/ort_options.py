@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.sessions.model_file import check_initializers, read_model_file
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from olivelike.runtime.sessions.ort_initializers import Exchange
+    import numpy as np
+
     from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Array = np.ndarray[Any, Any]
 
 _EXTENSIONS: Final = "onnxruntime_extensions"
 _WITH_DEVICE_ID: Final = frozenset(
@@ -201,3 +206,44 @@ def _data_location(path: Path, weights: Path, size: int) -> str:
             "belongs to another model"
         )
     return files[0].location
+
+
+_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A model and what takes the places of its initializers."""
+
+    model: str | bytes
+    """The file, or its content where small tensors in it had to change."""
+    external: Mapping[str, Array] = field(default_factory=dict)
+    """For `SessionOptions.add_external_initializers`."""
+    session_config: Mapping[str, str] = field(default_factory=dict)
+
+
+def exchange(path: Path, initializers: Mapping[str, Array]) -> Exchange:
+    """Return how to open a model with other initializers.
+
+    ONNX Runtime replaces tensors of data files alone. Small ones are inside the model, which is edited for them
+    in memory. (`SessionOptions.add_initializer` takes any, but comes after constants were folded, which then have
+    the old values.)
+
+    Raises:
+        SessionError: if a name, dtype or shape does not fit.
+    """
+    if not initializers:
+        return Exchange(str(path))
+    known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}
+    check_initializers(path, known, initializers)
+    inside = {name for name in initializers if not known[name].external_data}
+    external = {name: array for name, array in initializers.items() if name not in inside}
+    if not inside:
+        return Exchange(str(path), external)
+    import onnx
+
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        if tensor.name in inside:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(initializers[tensor.name], tensor.name))
+    return Exchange(proto.SerializeToString(), external, {_DATA_FOLDER: str(path.parent)})

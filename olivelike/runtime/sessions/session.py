@@ -6,6 +6,7 @@ the engine reads and writes them in place.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,28 +40,22 @@ class BoundCall(Protocol):
         """
 
 
-class Session(Protocol):
+@dataclass(eq=False)
+class Session(ABC):
     """One network, ready to run."""
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        """The inputs, in the graph's order."""
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        """The outputs, in the graph's order."""
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that runs most of the graph, or the OpenVINO device."""
-
-    @property
-    def tensor_device(self) -> str:
-        """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
-
-    @property
-    def moves_inputs(self) -> bool:
-        """Whether each run takes inputs to another memory, unless they are bound as constant."""
+    network: str
+    """Named in errors."""
+    inputs: Mapping[str, ValueSpec]
+    """In the graph's order."""
+    outputs: Mapping[str, ValueSpec]
+    """In the graph's order."""
+    provider: str
+    """The execution provider that is asked first for each node, or the OpenVINO device."""
+    tensor_device: str
+    """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
+    moves_inputs: bool
+    """Whether each run takes inputs to another memory, unless they are bound as constant."""
 
     def bind(
         self,
@@ -78,42 +73,30 @@ class Session(Protocol):
         Raises:
             SessionError: if a name, a dtype or a shape does not fit; the message names both sides.
         """
+        if missing := [name for name in self.inputs if name not in inputs]:
+            known = ", ".join(self.inputs)
+            raise SessionError(f"{self.network}: input {missing[0]!r} is not bound; inputs: {known}")
+        if not outputs:
+            raise SessionError(f"{self.network}: no output is bound; outputs: {', '.join(self.outputs)}")
+        for name in constant:
+            if name not in inputs:
+                raise SessionError(f"{self.network}: constant input {name!r} is not bound")
+        for kind, specs, given in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            for name, tensor in given.items():
+                if name not in specs:
+                    known = ", ".join(specs)
+                    raise SessionError(f"{self.network}: has no {kind} {name!r}; {kind}s: {known}")
+                _check_tensor(f"{self.network}: {kind} {name!r}", specs[name], tensor, self.tensor_device)
+        return self._bind(inputs, outputs, constant)
 
-
-def check_tensors(
-    network: str,
-    specs: tuple[Mapping[str, ValueSpec], Mapping[str, ValueSpec]],
-    inputs: Mapping[str, torch.Tensor],
-    outputs: Mapping[str, torch.Tensor],
-    constant: Collection[str],
-    device: str,
-) -> None:
-    """Check names, dtypes, shapes, memory layout and device of what is to be bound.
-
-    Args:
-        network: Named in errors.
-        specs: The network's inputs and outputs.
-        inputs: Must be all inputs.
-        outputs: May be some.
-        constant: Must be names of inputs.
-        device: Where tensors must be, as torch names it.
-
-    Raises:
-        SessionError: for the first that does not fit; the message names both sides.
-    """
-    wanted, made = specs
-    if missing := [name for name in wanted if name not in inputs]:
-        raise SessionError(f"{network}: input {missing[0]!r} is not bound; inputs: {', '.join(wanted)}")
-    if not outputs:
-        raise SessionError(f"{network}: no output is bound; outputs: {', '.join(made)}")
-    for name in constant:
-        if name not in inputs:
-            raise SessionError(f"{network}: constant input {name!r} is not bound")
-    for kind, known, given in (("input", wanted, inputs), ("output", made, outputs)):
-        for name, tensor in given.items():
-            if name not in known:
-                raise SessionError(f"{network}: has no {kind} {name!r}; {kind}s: {', '.join(known)}")
-            _check_tensor(f"{network}: {kind} {name!r}", known[name], tensor, device)
+    @abstractmethod
+    def _bind(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        constant: Collection[str],
+    ) -> BoundCall:
+        """Bind tensors that fit."""
 
 
 def _check_tensor(what: str, spec: ValueSpec, tensor: torch.Tensor, device: str) -> None:
