@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 from olivelike.cli.display.text import count, duration
 from olivelike.cli.stdout import write_error, write_json, write_line
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.pipeline.result import Batch
+from olivelike.runtime.pipeline.request import Batch
 from olivelike.runtime.prompts import shortened
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from rich.progress import Progress, ProgressColumn, Task
-    from rich.text import Text
+    from rich.progress import Progress
 
     from olivelike.runtime.jobs.job_drawing import DrawEvent
 
@@ -94,7 +93,7 @@ class Lines:
         if self._progress is not None:
             left = self._left(step.batch - 1 + step.number / step.total, step.batches)
             for task in self._progress.task_ids:
-                self._progress.update(task, completed=step.number, left=left)
+                self._progress.update(task, completed=step.number, speed=self._speed, left=left)
 
     def _title(self, event: StepDone) -> str:
         step, (first, *others) = event.step, event.prompts
@@ -121,12 +120,10 @@ class Lines:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-        overall = TextColumn("{task.fields[left]}")
-        self._progress = Progress(
-            TextColumn(" "), *columns, _speed_column(self._speed), overall, transient=True
-        )
+        more = TextColumn("{task.fields[speed]} {task.fields[left]}")
+        self._progress = Progress(TextColumn(" "), *columns, more, transient=True)
         self._progress.start()
-        self._progress.add_task("", total=steps, left="")
+        self._progress.add_task("", total=steps, speed="", left="")
 
     def _drop_bar(self) -> None:
         if self._progress is not None:
@@ -149,17 +146,6 @@ class _Speed:
     def __str__(self) -> str:
         elapsed = self._last - self._first
         return f"{(self.steps - 1) / elapsed:.2f} it/s" if self.steps > 1 and elapsed > 0 else ""
-
-
-def _speed_column(speed: _Speed) -> ProgressColumn:
-    from rich.progress import ProgressColumn
-    from rich.text import Text
-
-    class SpeedColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:  # noqa: ARG002  (rich's signature)
-            return Text(str(speed))
-
-    return SpeedColumn()
 
 
 class JsonLines:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from olivelike.runtime.pipeline.pipeline import open_pipeline
-from olivelike.runtime.pipeline.result import Batch, require_safe
+from olivelike.runtime.pipeline.request import Batch, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.pictures import PictureRecord, PictureWriter, SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.pipeline.result import Picture
+    from olivelike.runtime.pipeline.request import Picture, Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

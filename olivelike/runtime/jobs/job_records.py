@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 HASH_DIGITS: Final = 10
 """Of a checkpoint's SHA-256, as A1111 prints it."""
+_ALIKE: Final = (
+    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "eta", "strength", "fit", "clip_skip",
+    "prompt_weights",
+)  # fmt: skip
+"""Fields that a request and a record both have."""
 
 
 def picture_record(
@@ -41,25 +46,18 @@ def picture_record(
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     own = type(scheduler).__name__
     sampler, schedule = sampler_name(scheduler)
+    alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
     return PictureRecord(
+        **alike,
         prompt=request.prompts[0],
         seed=request.seed,
-        negative_prompt=request.negative_prompt,
-        steps=request.steps,
         scheduler=request.scheduler or (own if own in CLASSES else None),
         sampler=sampler,
         schedule=schedule,
-        guidance_scale=request.guidance_scale,
-        guidance_rescale=request.guidance_rescale,
-        eta=request.eta,
         width=request.size[0],
         height=request.size[1],
-        strength=request.strength,
         init_image=used[0],
         mask=used[1],
-        fit=request.fit,
-        clip_skip=request.clip_skip,
-        prompt_weights=request.prompt_weights,
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
@@ -74,22 +72,12 @@ def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields
         record: of the picture.
         from_image: whether there is an initial picture. A1111 writes a strength for its upscaling without one.
     """
-    values = {
-        "negative_prompt": record.negative_prompt,
-        "steps": record.steps,
-        "guidance_scale": record.guidance_scale,
-        "guidance_rescale": record.guidance_rescale,
-        "scheduler": record.scheduler,
-        "eta": record.eta,
-        "seed": record.seed,
-        "size": (record.width, record.height) if record.width and record.height else None,
-        "fit": record.fit,
-        "strength": record.strength if from_image else None,
-        "clip_skip": record.clip_skip,
-        "prompt_weights": record.prompt_weights,
-    }
-    known = {name: value for name, value in values.items() if value is not None}
-    return cast("RequestFields", known)
+    values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
+    if record.width and record.height:
+        values["size"] = record.width, record.height
+    if not from_image:
+        del values["strength"]
+    return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
 def checkpoint_hash(folder: Path) -> str:

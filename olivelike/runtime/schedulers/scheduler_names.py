@@ -17,36 +17,24 @@ from olivelike.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FLOW: Final = "is for networks of flow matching, such as those of SD 3 and Flux"
-_BACK: Final = "goes from a picture back to noise"
-_SOUND: Final = "is for networks of sound, which count time from 0 to 1"
-_VIDEO: Final = "is for networks of video"
-_TOKENS: Final = "is for networks that predict tokens"
-_SCORES: Final = "is for networks of score-based models"
-
 _KINDS: Final[Mapping[str, str]] = {
-    "FlowMatch": _FLOW,
-    "FlowMap": _FLOW,
-    "LTXEulerAncestralRF": _FLOW,
-    "SCM": _FLOW,
-    "Piflow": _FLOW,
-    "Helios": _VIDEO,
-    "CogVideoX": _VIDEO,
-    "Inverse": _BACK,
-    "IPNDM": _SOUND,
-    "CosineDPMSolver": _SOUND,
+    **dict.fromkeys(
+        ("FlowMatch", "FlowMap", "LTXEulerAncestralRF", "SCM", "Piflow"),
+        "is for networks of flow matching, such as those of SD 3 and Flux",
+    ),
+    **dict.fromkeys(("Helios", "CogVideoX"), "is for networks of video"),
+    "Inverse": "goes from a picture back to noise",
+    **dict.fromkeys(("IPNDM", "CosineDPMSolver"), "is for networks of sound, which count time from 0 to 1"),
     "CMStochastic": "is for consistency models (LCM is for latent ones)",
     "ConsistencyDecoder": "is for a decoder of pictures",
     "RePaint": "paints inside masks in a way of its own",
     "UnCLIP": "is for networks of unCLIP",
     "Wuerstchen": "is for networks of Würstchen",
-    "Amused": _TOKENS,
-    "VQDiffusion": _TOKENS,
-    "BlockRefinement": _TOKENS,
-    "EntropyBound": _TOKENS,
-    "DiscreteDDIM": _TOKENS,
-    "KarrasVe": _SCORES,
-    "ScoreSde": _SCORES,
+    **dict.fromkeys(
+        ("Amused", "VQDiffusion", "BlockRefinement", "EntropyBound", "DiscreteDDIM"),
+        "is for networks that predict tokens",
+    ),
+    **dict.fromkeys(("KarrasVe", "ScoreSde"), "is for networks of score-based models"),
 }
 """Part of the name of a class of diffusers → why it can't draw."""
 
@@ -63,26 +51,6 @@ def why_not_own(class_name: str) -> str:
     """Return why a folder's own class can't draw, of those that can't."""
     otherwise = "is not known to draw with networks such as these"
     return next((why for part, why in _KINDS.items() if part in class_name), otherwise)
-
-
-def why_not_by_name(plain: str, plainly: Mapping[str, str]) -> str | None:
-    """Return why a name can't be had; `None` if it is unknown.
-
-    Args:
-        plain: What was asked for, without what does not matter in names.
-        plainly: Spellings without what does not matter, by themselves; see `refused_names`.
-    """
-    for start, why in plainly.items():
-        if plain.startswith(start):
-            return why
-    parts = ((part, why) for part, why in _KINDS.items() if part.casefold() in plain)
-    return next((why for _, why in parts), None)
-
-
-def refused_names() -> dict[str, str]:
-    """Return names that people ask for by their beginnings, and why they can't be had."""
-    none = "is a sampler that diffusers has no class for"
-    return {"EDMEuler": _EDM_BY_NAME, "EDMDPMSolver": _EDM_BY_NAME, **dict.fromkeys(_NOT_IN_DIFFUSERS, none)}
 
 
 _SUFFIX = "Scheduler"
@@ -188,7 +156,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     asked = name if schedule is None else f"{name} {schedule}"
     found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
-        if why := why_not_by_name(_plain(asked), _REFUSED):
+        if why := _why_not(_plain(asked)):
             raise UsageError(
                 f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras"
             )
@@ -266,10 +234,20 @@ def _spellings() -> dict[str, SchedulerChoice]:
     return found
 
 
+def _why_not(plain: str) -> str | None:
+    by_start = [why for start, why in _REFUSED.items() if plain.startswith(start)]
+    by_part = [why for part, why in _KINDS.items() if part.casefold() in plain]
+    return next(iter(by_start + by_part), None)
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold().replace("dpmpp", "dpm++")
 
 
 _PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
-_REFUSED = {_plain(start): why for start, why in refused_names().items()}
+_REFUSED = {
+    **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), _EDM_BY_NAME),
+    **dict.fromkeys(map(_plain, _NOT_IN_DIFFUSERS), "is a sampler that diffusers has no class for"),
+}
+"""How names begin that people ask for, and why they can't be had."""

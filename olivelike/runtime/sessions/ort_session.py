@@ -12,7 +12,7 @@ from olivelike.runtime.sessions.devices import find_device
 from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.nvidia import Placement, place, require_nvidia
-from olivelike.runtime.sessions.ort_options import exchange, provider_list, session_options
+from olivelike.runtime.sessions.ort_options import provider_list, session_options
 from olivelike.runtime.sessions.providers import require_provider
 from olivelike.runtime.sessions.session import Session, ValueSpec
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
@@ -195,12 +195,11 @@ def start_inference(
 
     providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))
     network = path.parent.name or path.name
-    exchanged = exchange(path, initializers)
-    with session_options(path, settings, exchanged) as options:
+    with session_options(path, settings, initializers) as (model, options):
         try:
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
                 session = onnxruntime.InferenceSession(
-                    exchanged.model, options, providers=providers, enable_fallback=False
+                    model, options, providers=providers, enable_fallback=False
                 )
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
