@@ -12,11 +12,7 @@ import pytest
 from picture_files import pixels, save
 
 from olivelike.cli.session_options import AllSessionOptions
-from olivelike.runtime import Request
-from olivelike.runtime.jobs.job_notes import size_notes
 from olivelike.runtime.pictures import PictureWriter
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from tests.fixtures.little_pipeline import little_pipeline
 
 
 def events(result):
@@ -261,10 +257,6 @@ def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
         "and up to 25 times"
     )
     assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
-    folder = open_folder(little_pipeline())
-    (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], folder)
-    assert "is 65,536 times the area" in note
-    assert "and up to 4,294,967,296 times (" in note
 
 
 CHECKPOINT = (
