@@ -57,7 +57,7 @@ def test_a_script_draws_what_the_pipeline_gives_and_makes_it_again(little, tmp_p
 
 def test_what_happens_is_told_in_order(little, tmp_path):
     lines = [PromptLine("a"), PromptLine("b", {"steps": 1})]
-    plan = plan_jobs(little, lines, {**FEW})
+    plan = plan_jobs(little, lines, {**FEW, "scheduler": "DDIM"})
     events: list = []
     draw(plan, PictureWriter(tmp_path), sheet=True, safety=False, on_event=events.append)
     kinds = [Opening, Opened, StepDone, StepDone, PictureWritten, Batch, StepDone, PictureWritten, Batch]
