@@ -42,6 +42,6 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**values, **made)
 
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__dict__["__signature__"] = inspect.Signature(shown)  # Where `inspect` looks first.
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return run

@@ -81,7 +81,8 @@ class _Frame:
         if self.bracket == "[" and marks and set(marks) == {"|"}:
             return [_Alternating(self.parts)]
         last = self.parts[-1]
-        when = _WHEN.fullmatch("".join(last)) if all(isinstance(node, str) for node in last) else None  # type: ignore[arg-type]
+        texts = [node for node in last if isinstance(node, str)]
+        when = _WHEN.fullmatch("".join(texts)) if len(texts) == len(last) else None
         if self.bracket == "[" and when is not None and marks.endswith(":"):
             inner = _joined(self.parts[:-1], self.marks[:-1])
             if len(inner) <= 2:

@@ -166,7 +166,7 @@ def step_facts(scheduler: Scheduler) -> StepFacts:
     )
 
 
-def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor) -> None:
+def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> None:
     """Let a scheduler with `StepFacts.seeds` draw the noise of each picture on the CPU, whatever it computes on.
 
     Args:
@@ -179,7 +179,7 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
     with light_diffusers():
         from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
-    sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
+    sigmas = scheduler.sigmas.cpu()
     tree = BrownianTreeNoiseSampler(
         latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
     )
