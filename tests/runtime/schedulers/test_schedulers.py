@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.runtime.schedulers.make_scheduler import (
-    find_scheduler,
     make_scheduler,
     sampler_name,
-    scheduler_names,
     seed_noise,
     step_facts,
 )
@@ -20,7 +18,9 @@ from olivelike.runtime.schedulers.scheduler_names import (
     DEFAULT_SCHEDULES,
     SAMPLERS,
     SCHEDULES,
+    find_scheduler,
     sampler_of,
+    scheduler_names,
     written_schedule,
 )
 
@@ -338,7 +338,7 @@ def test_names_are_found_without_importing_a_library():
     import subprocess
     import sys
 
-    module = "olivelike.runtime.schedulers.make_scheduler"
+    module = "olivelike.runtime.schedulers.scheduler_names"
     code = f"import sys, {module} as s; s.find_scheduler('ddim'); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
