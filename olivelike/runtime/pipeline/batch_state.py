@@ -1,8 +1,8 @@
 """A batch in the making: its scheduler, and all chance in it, fresh for each.
 
 Each picture has a torch generator on the CPU. The order of draws is that of diffusers' `StableDiffusionPipeline`,
-`…Img2ImgPipeline` and `…InpaintPipeline` with a list of generators: sample of the encoded picture, initial noise, sample of
-the masked picture, then what each step draws.
+`…Img2ImgPipeline` and `…InpaintPipeline` with a list of generators: sample of the encoded picture, initial noise,
+sample of the masked picture, then what each step draws.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop around the UNet, and classifier-free guidance (https://arxiv.org/abs/2207.12598), also by several prompts."""
+"""The loop around the UNet, with classifier-free guidance (https://arxiv.org/abs/2207.12598) by one term or several."""
 
 from __future__ import annotations
 

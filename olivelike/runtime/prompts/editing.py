@@ -1,11 +1,11 @@
 r"""Prompts that change from step to step, as A1111 writes them: `[from:to:when]`, `[to:when]`, `[from::when]`, `[a|b]`.
 
-The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no
-editing stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
+The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no editing
+stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
 
-Prompts of several parts, `a castle AND a storm :0.6`, are parted as `get_multicond_prompt_list` in the same module does,
-after Composable Diffusion (https://arxiv.org/abs/2206.01714). A weight needs an `AND`: without one, `16:9` at a prompt's
-end is text.
+Prompts of several parts, `a castle AND a storm :0.6`, are parted as `get_multicond_prompt_list` in the same module
+does, after Composable Diffusion (https://arxiv.org/abs/2206.01714). A weight needs an `AND`: without one, `16:9` at a
+prompt's end is text.
 """
 
 from __future__ import annotations

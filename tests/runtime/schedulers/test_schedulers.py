@@ -338,7 +338,7 @@ def test_names_are_found_without_importing_a_library():
     import subprocess
     import sys
 
-    module = "olivelike.runtime.schedulers.scheduler_names"
+    module = "olivelike.runtime.schedulers.make_scheduler"
     code = f"import sys, {module} as s; s.find_scheduler('ddim'); print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
