@@ -213,3 +213,20 @@ def engine_options(*groups: Any, **more: Any) -> "Options":
     for name in {"overrides", "plugins", "loras", "only"} & said.keys():
         said[name] = tuple(said[name] or ())
     return Options(**said, ask_plugins=ask)
+
+
+def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:
+    """Return width and height of a command that takes `--size` or both sides.
+
+    Raises:
+        UsageError: if it is given both, or the size is none.
+    """
+    if size is None:
+        return width, height
+    if height is not None or width is not None:
+        from olivelike.errors import UsageError
+
+        raise UsageError("--size says both already; leave out --height and --width")
+    from olivelike.runtime.pipeline.request import parse_size
+
+    return parse_size(size)
