@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
     from olivelike.sources.files.safetensors_header import Header, RawTensor
     from olivelike.sources.identify.identity import Identity
@@ -95,7 +96,7 @@ class SingleFile:
         _, scheduler = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
         return dict(sorted({**tokenizer_files(family), "scheduler/scheduler_config.json": scheduler}.items()))
 
-    def config(self, folder: str) -> dict[str, Any]:
+    def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
 
         Raises:
@@ -104,7 +105,7 @@ class SingleFile:
         part = self.identity.part(folder)
         family = PUBLISHED[self._family]
         if part is None:
-            return dict(family.configs[folder])
+            return family.configs[folder]
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
         return derive_config(family, part, shapes, self.prediction)
 

@@ -80,8 +80,8 @@ class LiveLoras:
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
         from olivelike.runtime.pictures import UsedFile
         from olivelike.sources.adapters import open_lora
-        from olivelike.sources.files.file_hashes import hash_file
         from olivelike.sources.files.pickled import read_pickle_table
+        from olivelike.sources.identify.weight_file import hash_file
 
         if path not in self._opened:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)

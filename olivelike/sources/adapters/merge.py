@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
 
     Array = np.ndarray[Any, Any]
@@ -47,7 +48,7 @@ class _Part:
 
 def merge(
     component: str,
-    config: Mapping[str, Any],
+    config: Config,
     base: Mapping[str, Shape],
     loras: Sequence[WeightedLora],
     read_base: Callable[[str], Array],

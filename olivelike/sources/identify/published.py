@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.model.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from olivelike.model.architecture import Config
     from olivelike.model.families import FamilyName, Prediction
 
 _PUBLISHED = Path(__file__).parents[2] / "data" / "published"
@@ -29,9 +30,9 @@ class Published:
     pipeline: str
     """Class of the pipeline, in diffusers."""
     inpainting_pipeline: str
-    index: Mapping[str, Any]
+    index: Config
     """Further settings of `model_index.json`, such as `force_zeros_for_empty_prompt`."""
-    configs: Mapping[str, Mapping[str, Any]]
+    configs: Mapping[str, Config]
     """Folder → published `config.json`."""
     classes: Mapping[str, tuple[str, str]]
     """Folder → library and class."""
@@ -41,7 +42,7 @@ class Published:
     """The scheduler for `epsilon`."""
     head_width: int | None
     """Channels per attention head of the UNet; `None` if the count of heads is the same at every level."""
-    changes: Mapping[str, Mapping[str, Any]]
+    changes: Mapping[str, Config]
     """Prediction → UNet settings that differ between the published networks."""
 
 
@@ -75,7 +76,7 @@ def tokenizer_files(family: Published) -> dict[str, Path]:
     return files
 
 
-_UNET: dict[str, Any] = {
+_UNET: Config = {
     "act_fn": "silu",
     "center_input_sample": False,
     "downsample_padding": 1,
@@ -89,7 +90,7 @@ _UNET: dict[str, Any] = {
     "out_channels": 4,
 }
 
-_UNET_XL: dict[str, Any] = {
+_UNET_XL: Config = {
     **_UNET,
     "addition_embed_type": "text_time",
     "addition_embed_type_num_heads": 64,
@@ -99,7 +100,7 @@ _UNET_XL: dict[str, Any] = {
     "use_linear_projection": True,
 }
 
-_VAE: dict[str, Any] = {
+_VAE: Config = {
     "act_fn": "silu",
     "block_out_channels": [128, 256, 512, 512],
     "down_block_types": ["DownEncoderBlock2D"] * 4,
@@ -112,7 +113,7 @@ _VAE: dict[str, Any] = {
     "up_block_types": ["UpDecoderBlock2D"] * 4,
 }
 
-_TEXT: dict[str, Any] = {
+_TEXT: Config = {
     "attention_dropout": 0.0,
     "bos_token_id": 0,
     "dropout": 0.0,
@@ -132,7 +133,7 @@ _TEXT: dict[str, Any] = {
     "vocab_size": 49408,
 }
 
-_TEXT_BIG_G: dict[str, Any] = {
+_TEXT_BIG_G: Config = {
     **_TEXT,
     "hidden_act": "gelu",
     "hidden_size": FAMILIES["sdxl"].text_encoders["text_encoder_2"],
@@ -142,7 +143,7 @@ _TEXT_BIG_G: dict[str, Any] = {
     "projection_dim": 1280,
 }
 
-_VAE_XL: dict[str, Any] = {
+_VAE_XL: Config = {
     **_VAE,
     "force_upcast": True,
     "sample_size": 1024,
@@ -154,7 +155,7 @@ _VAE_CLASS = ("diffusers", "AutoencoderKL")
 _TEXT_CLASS = ("transformers", "CLIPTextModel")
 _TEXT_PROJECTION_CLASS = ("transformers", "CLIPTextModelWithProjection")
 
-_FOUR_LEVELS: dict[str, Any] = {
+_FOUR_LEVELS: Config = {
     "down_block_types": [*["CrossAttnDownBlock2D"] * 3, "DownBlock2D"],
     "up_block_types": ["UpBlock2D", *["CrossAttnUpBlock2D"] * 3],
 }
