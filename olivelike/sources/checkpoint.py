@@ -15,10 +15,11 @@ from olivelike.sources.files.weight_files import find_weight_file, weight_files_
 from olivelike.sources.source_files import missing_file, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from olivelike.sources.files.weight_files import WeightFile
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Converter
     from olivelike.sources.source_files import SourceFiles
 
@@ -81,7 +82,7 @@ def read_checkpoint(
     class_name: str,
     *,
     variant: str | None,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None,
+    read_pickle: ReadPickle | None,
 ) -> Checkpoint:
     """Read a component's config and the headers of its weight files.
 

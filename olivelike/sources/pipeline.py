@@ -19,15 +19,14 @@ from olivelike.sources.vae_override import CLASS as VAE_CLASS
 from olivelike.sources.vae_override import open_vae
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
     from olivelike.sources.checkpoint import Checkpoint
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_files import SourceFiles
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -73,7 +72,7 @@ def open_source(
     components: Iterable[str],
     *,
     allow_pickle: bool = False,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] = read_pickle_table,
+    read_pickle: ReadPickle = read_pickle_table,
 ) -> PipelineSource:
     """Read the index, the configs and the weight headers of the chosen components, and nothing more.
 
@@ -123,7 +122,7 @@ def available_components(
     spec: SourceSpec,
     *,
     allow_pickle: bool = False,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] = read_pickle_table,
+    read_pickle: ReadPickle = read_pickle_table,
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
@@ -157,8 +156,8 @@ def _network_folders(files: SourceFiles) -> set[str]:
 
 
 def _open_file(
-    spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
-) -> tuple[PipelineSource, dict[str, Any] | None]:
+    spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
+) -> tuple[PipelineSource, Config | None]:
     """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
     assert spec.path is not None
     file = SingleFile.open(spec.path, spec.prediction, read_pickle)
@@ -168,8 +167,8 @@ def _open_file(
 
 
 def _read_folder(
-    files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
-) -> tuple[PipelineSource, dict[str, Any] | None]:
+    files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
+) -> tuple[PipelineSource, Config | None]:
     """Read a folder or repository; return the pipeline, and the config of its VAE if it has one."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
     if is_onnx_pipeline(index, files):

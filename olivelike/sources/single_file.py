@@ -16,12 +16,12 @@ from olivelike.sources.identify.identity import PLACES
 from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
-    from olivelike.sources.files.safetensors_header import Header, RawTensor
+    from olivelike.sources.files.safetensors_header import Header
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Identity
 
 
@@ -41,7 +41,7 @@ class SingleFile:
         cls,
         path: Path,
         prediction: Prediction | None,
-        read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None,
+        read_pickle: ReadPickle | None,
     ) -> SingleFile:
         """Read the header of a checkpoint file.
 

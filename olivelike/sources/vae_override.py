@@ -17,20 +17,19 @@ from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.source_files import FolderFiles, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.model.architecture import Config
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.pipeline import SourceSpec
     from olivelike.sources.source_files import SourceFiles
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 
 CLASS = ("diffusers", "AutoencoderKL")
 
 
 def open_vae(
-    spec: SourceSpec, components: Iterable[str], own: Mapping[str, Any] | None, read_pickle: ReadPickle
+    spec: SourceSpec, components: Iterable[str], own: Config | None, read_pickle: ReadPickle | None
 ) -> tuple[dict[str, Checkpoint], dict[str, Any]]:
     """Open a VAE for a pipeline.
 
@@ -64,7 +63,7 @@ def open_vae(
     return {name: replace(found, component=name) for name in components}, origin
 
 
-def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle) -> Checkpoint:
+def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle | None) -> Checkpoint:
     folder = "vae" if INDEX_FILE in files.names("") or "config.json" in files.names("vae") else ""
     class_name = read_json(files, f"{folder}/config.json" if folder else "config.json").get("_class_name")
     if class_name not in (None, CLASS[1]):
@@ -73,7 +72,7 @@ def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle
 
 
 def _from_file(
-    path: Path, own: Mapping[str, Any] | None, read_pickle: ReadPickle
+    path: Path, own: Config | None, read_pickle: ReadPickle | None
 ) -> tuple[Checkpoint, dict[str, Any]]:
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
@@ -99,7 +98,7 @@ def _from_file(
     return found, {"kind": "file", "path": str(path.resolve())}
 
 
-def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]) -> None:
+def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config) -> None:
     """Compare what both spellings of a VAE name alike: its first convolutions."""
     widths = own["block_out_channels"]
     expected = {
@@ -114,7 +113,7 @@ def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mappin
             )
 
 
-def _check_scaling(where: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_scaling(where: str, config: Config, own: Config) -> None:
     usual = FAMILIES["sd1"].scaling_factor  # the default of `AutoencoderKL`
     found, needed = (values.get("scaling_factor", usual) for values in (config, own))
     if found != needed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import PassError
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import open_source
-from olivelike.sources.adapters import merge
+from olivelike.sources.adapters.merge import merge
 from olivelike.sources.names.adapt import read_network
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from olivelike.model import Architecture
     from olivelike.sources import PipelineSource, SourceSpec
-    from olivelike.sources.adapters import WeightedLora
+    from olivelike.sources.adapters.lora_file import WeightedLora
 
     Array = np.ndarray[Any, Any]
     Read = Callable[[str], Array]

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.adapters import open_lora, training_notes
 from olivelike.sources.adapters.embeddings import read_embedding_table
+from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.adapters.training import training_notes
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from olivelike.sources import Header, RawTensor
-    from olivelike.sources.adapters import LoraFile
     from olivelike.sources.adapters.embeddings import EmbeddingTable
+    from olivelike.sources.adapters.lora_file import LoraFile
+    from olivelike.sources.files.safetensors_header import Header
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Identity
 
 _CHUNK = 1 << 20
@@ -95,9 +97,7 @@ class WeightFileInfo:
             yield "because", reason
 
 
-def describe_weight_file(
-    path: Path, read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None = None
-) -> WeightFileInfo:
+def describe_weight_file(path: Path, read_pickle: ReadPickle | None = None) -> WeightFileInfo:
     """Read a weight file's header and say what it is; no tensor is read.
 
     Args:
