@@ -74,7 +74,7 @@ class SingleFile:
         }
 
     @property
-    def index(self) -> dict[str, Any]:
+    def index(self) -> Config:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
         family = PUBLISHED[self._family]
         inpainting = self.identity.inpainting

@@ -10,11 +10,10 @@ from olivelike.model.components import INDEX_FILE
 from olivelike.model.families import FAMILIES
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.hub.hub import open_hub
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES, Part
 from olivelike.sources.identify.published import PUBLISHED
-from olivelike.sources.source_files import FolderFiles, read_json
+from olivelike.sources.source_files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
     from olivelike.model.architecture import Config
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.pipeline import SourceSpec
     from olivelike.sources.source_files import SourceFiles
+    from olivelike.sources.source_spec import SourceSpec
 
 CLASS = ("diffusers", "AutoencoderKL")
 
@@ -52,14 +51,7 @@ def open_vae(
             _check_scaling(files.where, checkpoint.config, own)
         return checkpoint, dict(files.origin)
 
-    if spec.path is not None and spec.path.is_file():
-        found, origin = _from_file(spec.path, own, read_pickle)
-    elif spec.path is not None:
-        found, origin = read(FolderFiles.local(spec.path))
-    elif spec.hub is not None:
-        found, origin = open_hub(spec.hub, spec.revision, read)
-    else:
-        raise SourceError("the VAE is neither a folder, a file nor a hub id; set `vae:`")
+    found, origin = spec.open(lambda path: _from_file(path, own, read_pickle), read)
     return {name: replace(found, component=name) for name in components}, origin
 
 

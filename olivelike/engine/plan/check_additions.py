@@ -72,7 +72,7 @@ def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
         SourceError: if it is not there.
     """
     if ref.hub is not None:
-        from olivelike.sources.hub.hub_file import fetch_hub_file
+        from olivelike.sources.hub import fetch_hub_file
 
         return fetch_hub_file(ref.hub, ref.name, ref.revision)
     assert ref.path is not None
