@@ -12,7 +12,6 @@ from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES, Part
-from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.source_files import read_json
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from olivelike.sources.source_spec import SourceSpec
 
 CLASS = ("diffusers", "AutoencoderKL")
+_USUAL_SCALING = FAMILIES["sd1"].scaling_factor
+"""Of a config that names none: the default of `AutoencoderKL`."""
 
 
 def open_vae(
@@ -48,7 +49,7 @@ def open_vae(
     def read(files: SourceFiles) -> tuple[Checkpoint, dict[str, Any]]:
         checkpoint = _from_files(files, spec.variant, read_pickle)
         if own is not None:
-            _check_scaling(files.where, checkpoint.config, own)
+            _check_scaling(files.where, checkpoint.config.get("scaling_factor", _USUAL_SCALING), own)
         return checkpoint, dict(files.origin)
 
     found, origin = spec.open(lambda path: _from_file(path, own, read_pickle), read)
@@ -81,7 +82,7 @@ def _from_file(
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder",
         )
     if identity.family is not None:
-        _check_scaling(str(path), PUBLISHED[identity.family].configs["vae"], own)
+        _check_scaling(str(path), FAMILIES[identity.family].scaling_factor, own)
     tensors = {name: tensor for name, tensor in header.tensors.items() if name.startswith(part.prefix)}
     _check_widths(path, {name.removeprefix(part.prefix): t.shape for name, t in tensors.items()}, own)
     original = part.converter if identity.naming == "original" else None
@@ -105,9 +106,8 @@ def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config
             )
 
 
-def _check_scaling(where: str, config: Config, own: Config) -> None:
-    usual = FAMILIES["sd1"].scaling_factor  # the default of `AutoencoderKL`
-    found, needed = (values.get("scaling_factor", usual) for values in (config, own))
+def _check_scaling(where: str, found: float, own: Config) -> None:
+    needed = own.get("scaling_factor", _USUAL_SCALING)
     if found != needed:
         raise SourceError(
             f"{where}: this VAE is of another family: its scaling factor is {found}, the UNet was trained "

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from olivelike.model.families import FAMILIES, family_of_text_width
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
 from olivelike.sources.identify.marks import find_other_network, other_by_channels, read_prediction
-from olivelike.sources.identify.published import PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -158,7 +157,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
         prediction=stated.value,
         expected_prediction=expected,
         zero_snr=stated.zero_snr,
-        parts=tuple(part for part in parts if part.folder in PUBLISHED[family].configs),
+        parts=tuple(part for part in parts if part.folder in FAMILIES[family].folders),
         reasons=(
             f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
             f"family: {reason}",
