@@ -6,12 +6,12 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from olivelike.model.architecture import Config
 
@@ -51,30 +51,15 @@ def interface_of(component: str, config: Config) -> Interface:
         UsageError: for a component that `convert` does not know.
         PassError: for a config that lacks what decides the interface.
     """
+    if component not in _INTERFACES:
+        raise UsageError(f"convert knows no component {component!r}")
     try:
-        return _interface(component, config)
+        return _INTERFACES[component](config)
     except KeyError as error:
         raise PassError(
             f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
             "class, or not complete"
         ) from error
-
-
-def _interface(component: str, config: Config) -> Interface:
-    match component:
-        case "unet":
-            return _unet(config)
-        case "vae_encoder":
-            return _vae_encoder(config)
-        case "vae_decoder":
-            return _vae_decoder(config)
-        case "text_encoder":
-            return _text_encoder(config, "pooler_output")
-        case "text_encoder_2":
-            return _text_encoder(config, "text_embeds")
-        case "safety_checker":
-            return _safety_checker(config)
-    raise UsageError(f"convert knows no component {component!r}")
 
 
 def _unet(config: Config) -> Interface:
@@ -146,3 +131,13 @@ def _safety_checker(config: Config) -> Interface:
         ),
         ("out_images", "has_nsfw_concepts"),
     )
+
+
+_INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
+    "unet": _unet,
+    "vae_encoder": _vae_encoder,
+    "vae_decoder": _vae_decoder,
+    "text_encoder": lambda config: _text_encoder(config, "pooler_output"),
+    "text_encoder_2": lambda config: _text_encoder(config, "text_embeds"),
+    "safety_checker": _safety_checker,
+}

@@ -28,7 +28,7 @@ from olivelike.sources.adapters.lora_settings import (
     settings_from_header,
 )
 from olivelike.sources.adapters.lora_shapes import difference_of
-from olivelike.sources.files.safetensors_header import Header, read_header
+from olivelike.sources.files.weight_table import read_weight_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from olivelike.sources.adapters.lora_settings import Place
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.safetensors_header import Header, RawTensor
     from olivelike.sources.files.weight_table import ReadPickle
 
 _SCALARS = {
@@ -63,7 +63,7 @@ def open_lora(
         SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged.
     """
     place = find_files(path, adapter)
-    header = _read(place.weights, read_pickle)
+    header = read_weight_table(place.weights, read_pickle)
     grouped = _group(place.weights, header, place.adapter)
     by_component = settings_from_header(place.weights, header.metadata)
     native = _native_settings(place, grouped, by_component)
@@ -120,17 +120,6 @@ def _is_bare(named: Key | LoraModule) -> bool:
     """Tell whether a name in PEFT's spelling says nothing about the network that it is in."""
     name = named.module if isinstance(named, Key) else named.name
     return named.spelling.startswith("peft") and name.removeprefix(NATIVE_PREFIX) == named.path
-
-
-def _read(path: Path, read_pickle: ReadPickle | None) -> Header:
-    if path.suffix == ".safetensors":
-        return read_header(path)
-    if read_pickle is None:
-        raise SourceError(
-            f"{path}: this file is pickled, and can run code as it loads; use a .safetensors file, "
-            "or pass --allow-pickle if you trust this one",
-        )
-    return Header(read_pickle(path), {}, path.stat().st_size)
 
 
 def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Key]]:

@@ -44,14 +44,15 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
     """
     try:
         with open_file(path) as file:
-            start = file.read(4)
+            start = file.read(9)
             size = file.seek(0, 2)
     except OSError as error:
         remedy = did_you_mean_path(path, "check its name")
         raise SourceError(f"{path}: can't be read: {error.strerror}; {remedy}") from error
-    if start == b"GGUF":
+    if start.startswith(b"GGUF"):
         raise SourceError(f"{path}: this is a GGUF file, which is not supported; get the .safetensors file")
-    if start.startswith(_PICKLES):
+    # The length of a safetensors header may begin like a pickle; behind it is a JSON object.
+    if start.startswith(_PICKLES) and start[8:] != b"{":
         if read_pickle is None:
             raise SourceError(
                 f"{path}: this is a pickled file, which can run code as it loads; use a .safetensors file, or pass "
