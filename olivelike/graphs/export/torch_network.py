@@ -137,8 +137,8 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 
     # `forward_onnx` writes into `images` under a mask; the same choice without the write.
     _, flagged = self.network.forward_onnx(clip_input, images[:, :1, :1, :].clone())
-    zero = torch.zeros((), dtype=images.dtype)
-    return torch.where(flagged[:, None, None, None], zero, images), flagged
+    # The order of the arguments is that of the nodes.
+    return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
 
 
 _FORWARD: Final = {

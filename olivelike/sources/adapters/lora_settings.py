@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import parse_json, read_bytes
 from olivelike.errors import SourceError
 from olivelike.sources.adapters.patterns import match_patterns
