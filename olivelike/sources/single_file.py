@@ -14,7 +14,7 @@ from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 from olivelike.sources.identify.published import (
-    CLASSES,
+    NETWORK_CLASSES,
     PUBLISHED,
     Published,
     scheduler_file,
@@ -91,7 +91,7 @@ class SingleFile:
         }
         index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
         for folder in family.configs:
-            index[folder] = list(CLASSES[folder]) if self.identity.part(folder) else [None, None]
+            index[folder] = list(NETWORK_CLASSES[folder]) if self.identity.part(folder) else [None, None]
         return dict(sorted(index.items()))
 
     @property
@@ -124,7 +124,7 @@ class SingleFile:
         part = self.identity.part(folder)
         if part is None:
             raise self._lacks(component)
-        library, class_name = CLASSES[folder]
+        library, class_name = NETWORK_CLASSES[folder]
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 
-CLASSES: Final[Mapping[str, tuple[str, str]]] = {
+NETWORK_CLASSES: Final[Mapping[str, tuple[str, str]]] = {
     "unet": ("diffusers", "UNet2DConditionModel"),
     "vae": ("diffusers", "AutoencoderKL"),
     "text_encoder": ("transformers", "CLIPTextModel"),
