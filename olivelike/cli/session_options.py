@@ -96,13 +96,11 @@ def session_settings(
     """
     from dataclasses import replace
 
-    from olivelike.runtime.pipeline.folder_target import read_folder_target
+    from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
     from olivelike.runtime.sessions import session_settings as parse
     from olivelike.runtime.sessions.providers import require_provider
 
-    target = read_folder_target(folder)
-    base = target.settings() if target is not None else parse.SessionSettings()
-    base = parse.choose_providers(base, providers or ())
+    base = parse.choose_providers(target_settings(read_folder_target(folder)), providers or ())
     base = parse.set_options(base, parse.parse_pairs(provider_options or (), "--provider-option"))
     level = graph_optimization
     chosen = replace(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.hub.hub import open_hub
@@ -32,7 +33,7 @@ _SCALING_FACTOR = 0.18215
 
 def open_vae(
     spec: SourceSpec, components: Iterable[str], own: Mapping[str, Any] | None, read_pickle: ReadPickle
-) -> tuple[dict[str, Checkpoint], dict[str, Any]]:
+) -> tuple[dict[str, Checkpoint], Origin]:
     """Open a VAE for a pipeline.
 
     Args:
@@ -48,11 +49,11 @@ def open_vae(
         SourceError: if the VAE is missing or damaged, no VAE, or of another family than the pipeline.
     """
 
-    def read(files: SourceFiles) -> tuple[Checkpoint, dict[str, Any]]:
+    def read(files: SourceFiles) -> tuple[Checkpoint, Origin]:
         checkpoint = _from_files(files, spec.variant, read_pickle)
         if own is not None:
             _check_scaling(files.where, checkpoint.config, own)
-        return checkpoint, dict(files.origin)
+        return checkpoint, files.origin
 
     if spec.path is not None and spec.path.is_file():
         found, origin = _from_file(spec.path, own, read_pickle)
@@ -75,7 +76,7 @@ def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle
 
 def _from_file(
     path: Path, own: Mapping[str, Any] | None, read_pickle: ReadPickle
-) -> tuple[Checkpoint, dict[str, Any]]:
+) -> tuple[Checkpoint, Origin]:
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     part = identity.part("vae")
@@ -97,7 +98,7 @@ def _from_file(
     original = part.converter if identity.naming == "original" else None
     table = {name: (tensor, path) for name, tensor in tensors.items()}
     found = Checkpoint("vae_decoder", *CLASS, dict(own), table, original=original)
-    return found, {"kind": "file", "path": str(path.resolve())}
+    return found, Origin.local("file", path)
 
 
 def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]) -> None:

@@ -13,10 +13,12 @@ from picture_files import pixels, save
 
 from olivelike.cli.commands.large_sizes import size_notes
 from olivelike.cli.session_options import session_settings
+from olivelike.model.targets.target import TargetChoice
 from olivelike.runtime import Request
 from olivelike.runtime.pictures import PictureWriter
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from tests.fixtures.little_pipeline import little_pipeline
+from tests.fixtures.sample_records import write_output_record
 
 
 def events(result):
@@ -183,8 +185,8 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
 
 
 def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
-    target = {"name": "cpu", "session_options": {"a": "1", "b": True}, "run_options": {"r": 0}}
-    (tmp_path / "olivelike.json").write_text(json.dumps({"target": target}))
+    target = TargetChoice("cpu", session_options={"a": "1", "b": True}, run_options={"r": 0})
+    write_output_record(tmp_path, target=target)
     found = session_settings(
         tmp_path, None, None, None, ["b=0"], ["s=1"], None, None, 3, None, False, None, inter_threads=2
     )

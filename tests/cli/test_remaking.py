@@ -10,10 +10,11 @@ from picture_files import pixels, save
 from PIL import Image
 
 from olivelike.cli.commands.generate_record import record_notes
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.model.records.origin import Origin
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.sample_records import write_output_record
 
 
 def test_a_picture_holds_what_remakes_it_exactly(generate, empty_folder):
@@ -100,8 +101,7 @@ def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(
 
 
 def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
-    made_of = OutputRecord("little", {"name": "cpu"}, {"sha256": "0123456789abcdef"})
-    (tmp_path / "olivelike.json").write_bytes(made_of.to_bytes())
+    write_output_record(tmp_path, source=Origin("file", "a.safetensors", sha256="0123456789abcdef"))
 
     def notes(made):
         record = PictureRecord("a", model_hash=made)

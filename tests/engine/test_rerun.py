@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.folder_target import read_folder_target
+from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 
 from .conftest import Project
 
@@ -89,13 +89,13 @@ def test_another_device_or_option_of_sessions_reaches_the_folder_and_reruns_noth
     assert project.run().executed == 0
     target = read_folder_target(project.output)
     assert target is not None
-    assert target.settings().session_config == {"session.use_env_allocators": "1"}
+    assert target_settings(target).session_config == {"session.use_env_allocators": "1"}
     assert project.files() == before
     assert project.leftovers() == []
     assert project.run("target.device_id=1").executed == 0
     target = read_folder_target(project.output)
     assert target is not None
-    assert target.device == 1
+    assert target.device_id == 1
 
 
 def test_a_deleted_output_is_rebuilt_by_streaming_alone(project: Project) -> None:

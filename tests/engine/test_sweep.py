@@ -7,8 +7,8 @@ from collections import Counter
 import onnx
 import pytest
 
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store
 from olivelike.testing.lora_files import make_lora
 

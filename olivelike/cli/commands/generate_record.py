@@ -6,8 +6,8 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import UsageError
+from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pictures import PictureRecord
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ def picture_record(
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     own = type(scheduler).__name__
     sampler, schedule = sampler_name(scheduler)
-    provenance = _provenance(folder.path)
     return PictureRecord(
         prompt=request.prompts[0],
         seed=request.seed,
@@ -67,7 +66,7 @@ def picture_record(
         clip_skip=request.clip_skip,
         prompt_weights=request.prompt_weights,
         model=folder.path.resolve().name,
-        model_hash=str(provenance["sha256"])[:_HASH_DIGITS] if "sha256" in provenance else None,
+        model_hash=(_checkpoint_hash(folder.path) or "")[:_HASH_DIGITS] or None,
         loras=tuple(loras),
         version=f"olivelike {version('olivelike')}",
     )
@@ -171,13 +170,14 @@ def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
     if record.model is not None and record.model != name:
         yield f"the picture was made with {record.model}, this is {name}"
     # A1111's older hashes, of 8 digits, are of a part of the file.
-    made, here = record.model_hash or "", str(_provenance(folder).get("sha256", ""))
+    made, here = record.model_hash or "", _checkpoint_hash(folder) or ""
     if here and len(made) >= _HASH_DIGITS and not here.startswith(made):
         yield (
             f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:_HASH_DIGITS]}"
         )
 
 
-def _provenance(folder: Path) -> dict[str, Any]:
+def _checkpoint_hash(folder: Path) -> str | None:
+    """Return the SHA-256 of the checkpoint that a folder was made of, if that was a single file."""
     record = OutputRecord.read(folder)
-    return {} if record is None else record.source
+    return record.source.sha256 if record is not None else None

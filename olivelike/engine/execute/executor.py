@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.pool import Answer, Worker
     from olivelike.engine.plan import Additions, Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
+    from olivelike.model.records.run import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow
@@ -100,7 +101,7 @@ class Executor:
         *,
         run_id: str,
         staging: Mapping[str, Path],
-        history: Iterable[Mapping[str, Any]],
+        history: Iterable[RunRecord],
         workers: int,
         memory_limit: int,
         forecast: Forecast,

@@ -7,22 +7,21 @@ proves to be the one of which it was written, and only plain paths.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
-from olivelike.engine.output.output_files import is_file, is_link, is_plain
+from olivelike.engine.output.output_files import is_file, is_link
 from olivelike.engine.output.staging import is_name, proof
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE, FileFacts, is_plain
+from olivelike.model.records.reading import from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-JOURNAL_FILE = ".olivelike-journal.json"
 _KIND = "journal/1"
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,18 +32,18 @@ class Journal:
     """Inode number of the output folder."""
     staging: str
     """Name of the staging folder."""
-    proof: list[int]
+    proof: tuple[int, ...]
     """What only that very folder has."""
-    moved: dict[str, Facts]
+    moved: Mapping[str, FileFacts]
     """Size and digest of each file that goes into the output, by relative path, in the order in which they go."""
-    replaced: dict[str, Facts]
+    replaced: Mapping[str, FileFacts]
     """Those of the files of ours that were there before."""
-    gone: dict[str, Facts]
+    gone: Mapping[str, FileFacts]
     """Those of the files of ours that the output no longer has."""
 
     def to_bytes(self) -> bytes:
         """Serialise as JSON."""
-        return json.dumps({"kind": _KIND, **asdict(self)}).encode()
+        return json.dumps({"kind": _KIND, **to_json(self)}).encode()
 
 
 def read_journal(output: Path) -> Journal | None:
@@ -88,26 +87,6 @@ def _belongs(journal: Journal, output: Path) -> bool:
 def _parse(content: Any) -> Journal | None:
     if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
         return None
-    try:
-        journal = Journal(**content)
-    except TypeError:
-        return None
+    journal = from_json(Journal, content)
     tables = (journal.moved, journal.replaced, journal.gone)
-    sound = isinstance(journal.output, int) and isinstance(journal.staging, str)
-    return journal if sound and all(is_file_table(table) for table in tables) else None
-
-
-def is_file_table(table: object) -> bool:
-    """Tell whether a value from JSON gives size and digest for each of some plain paths."""
-    return isinstance(table, dict) and all(
-        is_plain(path) and _are_facts(facts) for path, facts in table.items()
-    )
-
-
-def _are_facts(facts: object) -> bool:
-    return isinstance(facts, dict) and type(facts.get("size")) is int and isinstance(facts.get("sha256"), str)
-
-
-def facts_alone(facts: Mapping[str, Any]) -> Facts:
-    """Return size and digest, without where a file came from."""
-    return {"size": facts["size"], "sha256": facts["sha256"]}
+    return journal if all(map(is_plain, (path for table in tables for path in table))) else None

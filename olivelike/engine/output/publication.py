@@ -11,10 +11,10 @@ import contextlib
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import listed
-from olivelike.engine.output.journal import JOURNAL_FILE, Journal, facts_alone, read_journal
+from olivelike.engine.output.journal import Journal, read_journal
 from olivelike.engine.output.output_files import (
     DISK,
     explained,
@@ -26,16 +26,14 @@ from olivelike.engine.output.output_files import (
     sync_folders,
     write_file,
 )
-from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
 from olivelike.engine.output.staging import content_of, discard, make_staging, new_name, proof
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from olivelike.engine.output.journal import Facts
-
-    IsCurrent = Callable[[str, Mapping[str, Any]], bool]
+    IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5
 """How many of many files a message names."""
@@ -46,7 +44,7 @@ class Existing:
     """What lies in an output folder already."""
 
     output: Path
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
     """What its record says of each file."""
     is_current: IsCurrent | None = None
     """Tells whether a file is as recorded; by default its bytes are hashed."""
@@ -100,7 +98,7 @@ def check_is_ours(output: Path) -> None:
 
 
 def check_places(
-    existing: Existing, files: Iterable[str], made: Mapping[str, Facts], *, overwrite: bool
+    existing: Existing, files: Iterable[str], made: Mapping[str, FileFacts], *, overwrite: bool
 ) -> None:
     """Refuse to write where somebody else's file lies; nothing is touched.
 
@@ -174,13 +172,13 @@ def publish(
             return []
         staged = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
         staged.remove(RECORD_FILE)
-        moved = {path: facts_alone(record.files[path]) for path in staged}
+        moved = {path: _facts(record.files[path]) for path in staged}
         existing = Existing(output, before.files if before is not None else {}, is_current)
         check_places(existing, moved, moved, overwrite=overwrite)
         dropped = [path for path in existing.files if path not in record.files]
         gone = [path for path in dropped if existing.has_ours(path)]
         replaced = {
-            path: facts_alone(existing.files[path]) if existing.has_ours(path) else facts_of(output / path)
+            path: _facts(existing.files[path]) if existing.has_ours(path) else facts_of(output / path)
             for path in (*moved, RECORD_FILE)
             if is_file(output / path)
         }
@@ -193,7 +191,7 @@ def publish(
             )
         journal = Journal(
             output.stat().st_ino, begun.name, mark, moved, replaced,
-            {path: facts_alone(existing.files[path]) for path in gone},
+            {path: _facts(existing.files[path]) for path in gone},
         )  # fmt: skip
         write_file(folder / JOURNAL_FILE, journal.to_bytes())
         # From here on the files belong to the journal: whoever discards the staging folder must not find them.
@@ -206,6 +204,11 @@ def publish(
         DISK.sync_folder(output)
         _carry_through(output, begun, moved, gone)
     return sorted(path for path in set(dropped) - set(gone) if is_file(output / path))
+
+
+def _facts(file: FileFacts) -> FileFacts:
+    """Return size and digest, without where a file came from."""
+    return FileFacts(file.size, file.sha256)
 
 
 def recover(output: Path, *, overwrite: bool = False) -> bool:

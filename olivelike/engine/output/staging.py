@@ -55,7 +55,7 @@ def is_name(output: Path, name: str) -> bool:
     return _pid(output, name) is not None
 
 
-def proof(folder: Path) -> list[int] | None:
+def proof(folder: Path) -> tuple[int, int] | None:
     """Return what only this very folder has, where it is; `None` if it is no staging folder of ours.
 
     An archive or a copy may take over any content, but neither inode numbers nor, but on Windows, times of change.
@@ -66,7 +66,7 @@ def proof(folder: Path) -> list[int] | None:
         status = _mark(folder).lstat()
     except OSError:
         return None
-    return [status.st_ino, status.st_ctime_ns] if status.st_size == 0 else None
+    return (status.st_ino, status.st_ctime_ns) if status.st_size == 0 else None
 
 
 def discard(folder: Path) -> None:

@@ -6,15 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.sources.hub.hub_cache import cached_commit, is_commit, snapshot
 from olivelike.sources.hub.hub_errors import client_errors, translated
 from olivelike.sources.source_files import INDEX_NAME, FolderFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from olivelike.sources.source_files import SourceFiles
 
@@ -60,14 +61,10 @@ def _open_online(repository: str, revision: str | None, read: Callable[[SourceFi
 
 
 def _cached(repository: str, commit: str, warning: str) -> FolderFiles:
-    origin = _origin(repository, commit) | ({"warning": warning} if warning else {})
+    origin = Origin("hub", repository, commit=commit, warning=warning or None)
     remedy = f"connect to the network and run `hf download {repository} --revision {commit}`"
     where = f"{repository} at {commit[:12]}, as cached"
     return FolderFiles(snapshot(repository, commit), where, remedy, origin)
-
-
-def _origin(repository: str, commit: str) -> dict[str, Any]:
-    return {"kind": "hub", "repository": repository, "commit": commit}
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,8 @@ class _RepositoryFiles:
     listing: frozenset[str]
 
     @property
-    def origin(self) -> Mapping[str, Any]:
-        return _origin(self.repository, self.commit)
+    def origin(self) -> Origin:
+        return Origin("hub", self.repository, commit=self.commit)
 
     @property
     def where(self) -> str:

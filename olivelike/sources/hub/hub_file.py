@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.sources.hub.hub import open_hub
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.records.origin import Origin
     from olivelike.sources.source_files import SourceFiles
 
 _USUAL_NAMES = (
@@ -23,7 +24,7 @@ _ADAPTER_CONFIG = "adapter_config.json"
 
 def fetch_hub_file(
     repository: str, name: str | None = None, revision: str | None = None
-) -> tuple[Path, Mapping[str, Any]]:
+) -> tuple[Path, Origin]:
     """Return the local path of a weight file, after a download where one is needed, and its origin.
 
     Args:
@@ -35,7 +36,7 @@ def fetch_hub_file(
         SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant.
     """
 
-    def read(files: SourceFiles) -> tuple[Path, Mapping[str, Any]]:
+    def read(files: SourceFiles) -> tuple[Path, Origin]:
         relative = name if name is not None else _only_file(files)
         folder, _, file = relative.rpartition("/")
         if file not in files.names(folder):
@@ -45,7 +46,7 @@ def fetch_hub_file(
             )
         if _ADAPTER_CONFIG in files.names(folder):
             files.path("/".join(filter(None, (folder, _ADAPTER_CONFIG))))
-        return files.path(relative), {**files.origin, "file": relative}
+        return files.path(relative), replace(files.origin, file=relative)
 
     return open_hub(repository, revision, read)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.publication import (
     check_is_ours,
     discard_staging,
@@ -14,6 +13,9 @@ from olivelike.engine.output.publication import (
     recover,
     staging_folder,
 )
+from olivelike.model.records.origin import Origin
+from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord
+from olivelike.model.targets.target import TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +40,9 @@ MINE = {"unet/notes.txt": b"mine", "picture.png": b"mine too"}
 
 def make_record(files: dict[str, bytes]) -> OutputRecord:
     """Return the record of an output with these files."""
-    facts = {path: {"size": len(data), "sha256": digest_bytes(data)} for path, data in files.items()}
-    return OutputRecord("test", {"name": "cpu"}, {"kind": "folder"}, {"unet": {"key": "1"}}, facts)
+    made = {path: OutputFile(len(data), digest_bytes(data)) for path, data in files.items()}
+    source = Origin("folder", "checkpoint")
+    return OutputRecord("test", TargetChoice("cpu"), source, {"unet": ComponentRecord("1")}, made)
 
 
 def publish_files(output: Path, files: dict[str, bytes]) -> None:

@@ -16,10 +16,10 @@ import pytest
 from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
 from olivelike.engine.output.hashed_file import HashedFile
-from olivelike.engine.output.journal import JOURNAL_FILE
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.publication import check_is_ours, recover, staging_folder
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE
 
 
 def add_mine(output):

@@ -7,8 +7,8 @@ import os
 import pytest
 from output_folders import OLD, publish_files
 
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.state import is_current, remember
+from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store
 
 
