@@ -10,9 +10,9 @@ from olivelike._text import listed
 from olivelike._untrusted import one_line, read_json
 from olivelike.cli.display.text import count, moment, size
 from olivelike.errors import SourceError
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
-from olivelike.sources.source_files import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ def describe_folder(path: Path) -> FolderInfo:
     """
     if (path / RECORD_FILE).exists():
         return _output(path, OutputRecord.require(path))
-    if (path / INDEX_NAME).is_file():
+    if (path / INDEX_FILE).is_file():
         return _pipeline(path)
     if (path / "adapter_config.json").is_file():
         raise SourceError(f"{path}: this is the folder of a LoRA; name the weight file in it")
@@ -144,7 +144,7 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
 
 
 def _pipeline(path: Path) -> FolderInfo:
-    index = _json(path / INDEX_NAME)
+    index = _json(path / INDEX_FILE)
     networks: dict[str, str] = {}
     for name, entry in index.items():
         described = (
@@ -225,7 +225,7 @@ def _inside(path: Path) -> str:
     folders = [
         entry.name
         for entry in sorted(path.iterdir())
-        if entry.is_dir() and any((entry / name).is_file() for name in (RECORD_FILE, INDEX_NAME))
+        if entry.is_dir() and any((entry / name).is_file() for name in (RECORD_FILE, INDEX_FILE))
     ]
     files = [entry.name for entry in sorted(path.iterdir()) if entry.name.endswith(_WEIGHTS)]
     found = [*folders, *files]

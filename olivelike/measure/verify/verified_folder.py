@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.graphs.interface import TOKENIZERS
+from olivelike.model.components import TOKENIZERS
 
 if TYPE_CHECKING:
     from pathlib import Path
