@@ -5,7 +5,7 @@
 | `write` | `write_report`: the file, from a record and what commands leave beside it |
 | `findings` | what steps and commands found out, as values |
 | `shown_paths` | takes absolute paths out of everything |
-| `page`, `style` | the page around the sections, and how it looks |
+| `page`, `style.css` | the page around the sections, and how it looks |
 | `outcome` | the figures at the top |
 | `steps`, `step_graph` | the axis of time, and the graph |
 | `comparison` | results and pictures against the original |

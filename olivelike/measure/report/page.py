@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
@@ -15,14 +16,13 @@ from olivelike.measure.report.outcome import outcome
 from olivelike.measure.report.performance import operators, placement, speed
 from olivelike.measure.report.shown_paths import without_absolute_paths
 from olivelike.measure.report.steps import steps
-from olivelike.measure.report.style import STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from olivelike.model.records.run import RunRecord
 
+STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A browser loads nothing and runs nothing, whatever the record holds."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")

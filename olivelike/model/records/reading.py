@@ -1,6 +1,7 @@
 """Records as JSON: one reader and one writer for all of them, by the types of their fields.
 
-pydantic would do the same, but takes a fifth of the start of `olivelike generate`, and refuses paths that are no UTF-8.
+pydantic would do it in fewer lines, but takes 70 ms in each process to build its validators of these classes, four
+times as long as it takes to read a record. It also refuses paths that are no UTF-8.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
         raise _wrong(place, "a number", value)
     if is_dataclass(hint):
         return _read_fields(hint, value, place, exact=exact)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin, inner = _shape(hint)
     if origin is Literal:
         if value in inner:
             return value
@@ -118,7 +119,14 @@ def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
         raise _wrong(place, "a list", value)
     if not isinstance(value, dict):
         raise _wrong(place, "an object", value)
+    if inner[1] is object:
+        return value
     return {name: _read(inner[1], entry, _below(place, name), exact=exact) for name, entry in value.items()}
+
+
+@cache
+def _shape(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
 
 
 @cache

@@ -9,8 +9,7 @@ from example_run import BENCH, PREVIOUS, PROFILE, RECORD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from olivelike.measure.report.page import Beside, page
-from olivelike.measure.report.style import STYLE
+from olivelike.measure.report.page import STYLE, Beside, page
 from olivelike.model.records.run import RunRecord
 
 PICTURE = "data:image/png;base64,"
