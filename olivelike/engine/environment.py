@@ -7,7 +7,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-from olivelike.model.records.run import HostRecord
+from olivelike.model.records.run_record import HostRecord
 
 TOOLS = (
     "olivelike", "torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxscript",

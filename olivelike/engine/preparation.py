@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine.plan import Additions, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.passes.allowed_plugins import Ask

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.executor import Execution, Executor, NodeResult
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place

@@ -10,7 +10,7 @@ from olivelike.engine.environment import host, versions
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
-from olivelike.model.records.run import EarlierNode, EarlierRun, NodeRecord, RunRecord
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

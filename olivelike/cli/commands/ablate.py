@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event
     from olivelike.errors import OlivelikeError
     from olivelike.measure.bench.ablation import Row
-    from olivelike.model.records.run import NodeRecord, RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
 def ablate(

@@ -9,7 +9,7 @@ from olivelike._text import did_you_mean, listed
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Store
 
 

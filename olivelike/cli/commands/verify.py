@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from olivelike.measure.verify.originals import Originals
     from olivelike.measure.verify.picture_comparison import Likeness
     from olivelike.model.records.output import OutputRecord
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _PROMPT = "a photo of an astronaut riding a horse"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.pool import Answer, Worker
     from olivelike.engine.plan import Additions, Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import KeyLock, Root, Store
     from olivelike.workflow import LoadedWorkflow

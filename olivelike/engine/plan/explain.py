@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
 
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:

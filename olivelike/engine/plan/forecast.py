@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from olivelike.engine.plan.node import Node
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
 _LARGEST_RATIO = 2.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from olivelike.engine.keys.key import Key
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
 _FLOAT_BYTES = 4

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine import Prepared
     from olivelike.engine.plan import Node
-    from olivelike.model.records.run import NodeRecord
+    from olivelike.model.records.run_record import NodeRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _OPEN = 2.5

@@ -13,7 +13,7 @@ from olivelike.measure.doctor.probing import TIMEOUT_SECONDS, ProviderCheck, che
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from olivelike.model.records.run import HostRecord
+    from olivelike.model.records.run_record import HostRecord
 
 _CPU = "CPUExecutionProvider"
 _OPENVINO = "OpenVINO"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.measure.report.findings import Findings, Verified
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
 
 _TITLES: Final = {"verification": "Results against the original", "auto": "Half precision, by trial"}
 """Facts with figures, and what the tables of each are called."""

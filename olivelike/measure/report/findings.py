@@ -15,7 +15,7 @@ from olivelike.model.records.reading import part_of_json
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.model.records.run import NodeRecord
+    from olivelike.model.records.run_record import NodeRecord
 
 
 @dataclass(frozen=True)

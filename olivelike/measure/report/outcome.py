@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from olivelike.measure.report.findings import Findings
-    from olivelike.model.records.run import NodeRecord, RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 Tile = tuple[str, str, str]
 """A name, the figure, and what is to be said of it."""

@@ -20,7 +20,7 @@ from olivelike.measure.report.steps import steps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
 
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

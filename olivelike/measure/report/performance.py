@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from olivelike.measure.report.findings import Bench, Fusion, NetworkProfile, Profile
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
 
 _MIB: Final = 2**20
 _SHOWN: Final = 12

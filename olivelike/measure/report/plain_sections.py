@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from olivelike.model.records.origin import Origin
-    from olivelike.model.records.run import NodeRecord, RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
 def origin_text(origin: Origin) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Final
 
 from olivelike.model.records.reading import from_json, to_json
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

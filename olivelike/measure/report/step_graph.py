@@ -12,7 +12,7 @@ from olivelike.measure.report.outcome import outcome_names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.model.records.run import NodeRecord, RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 STATUSES = {"hit": "stored", "executed": "ran", "failed": "failed", "skipped": "skipped"}
 

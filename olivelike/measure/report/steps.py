@@ -10,7 +10,7 @@ from olivelike.measure.report.element import Html, element, fold, join, section,
 from olivelike.measure.report.step_graph import STATUSES, output_labels, step_graph
 
 if TYPE_CHECKING:
-    from olivelike.model.records.run import NodeRecord, RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5
 """Marks of the axis, about."""

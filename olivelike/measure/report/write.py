@@ -12,7 +12,7 @@ from olivelike.measure.report.page import Beside, page
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from olivelike.model.records.run import RunRecord
+    from olivelike.model.records.run_record import RunRecord
 
 REPORT_FILE: Final = "report.html"
 PROFILE_FILE: Final = "profile.json"

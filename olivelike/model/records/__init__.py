@@ -4,6 +4,6 @@
 | --- | --- |
 | `origin` | where weights come from: a folder, a file, a repository on the hub |
 | `output` | `olivelike.json`, the record of an output folder |
-| `run` | the record of one run in the store |
+| `run_record` | the record of one run in the store |
 | `reading` | JSON to values and back, by the types of fields; what earlier versions wrote is brought up to date |
 """

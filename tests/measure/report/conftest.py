@@ -11,7 +11,7 @@ import pytest
 from example_run import RECORD
 
 from olivelike.measure.report.page import Beside, page
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 
 @pytest.fixture

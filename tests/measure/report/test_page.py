@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from olivelike.measure.report.page import STYLE, Beside, page
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 PICTURE = "data:image/png;base64,"
 

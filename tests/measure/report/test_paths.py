@@ -9,7 +9,7 @@ from example_run import BENCH, PREVIOUS, PROFILE
 
 from olivelike.measure.report.shown_paths import without_absolute_paths
 from olivelike.model.records.origin import Origin
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 from olivelike.model.targets.target import TargetChoice
 
 RECORD = RunRecord(

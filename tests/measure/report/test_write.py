@@ -6,7 +6,7 @@ import pytest
 
 from olivelike.measure.report import REPORT_FILE, write_report
 from olivelike.measure.report.write import PROFILE_FILE
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 
 def test_a_report_lies_beside_the_logs_of_its_run_and_nothing_else_is_left(record, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from olivelike.model.records.origin import EmbeddingRecord, Identification, LoraRecord, Origin
 from olivelike.model.records.output import OutputRecord
-from olivelike.model.records.run import EarlierNode, RunRecord
+from olivelike.model.records.run_record import EarlierNode, RunRecord
 from olivelike.model.targets.target import TargetChoice
 
 WRITTEN = Path(__file__).parent / "written_by_0_1_0"

@@ -13,7 +13,7 @@ from olivelike.errors import SourceError, StoreError
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError, from_json, part_of_json, to_json
-from olivelike.model.records.run import NodeRecord, RunRecord
+from olivelike.model.records.run_record import NodeRecord, RunRecord
 from tests.fixtures.sample_records import output_record, run_record, write_output_record
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from olivelike.engine.output.journal import Journal
 from olivelike.model.records.output import OutputRecord
-from olivelike.model.records.run import RunRecord
+from olivelike.model.records.run_record import RunRecord
 
 GOLDEN = Path(__file__).with_name("schemas.json")
 
