@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.output.output_files import explained
-from olivelike.engine.output.publication import Existing, check_is_ours, check_places, resolved
+from olivelike.engine.output.output_files import explained, resolved
+from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError

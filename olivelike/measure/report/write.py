@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING, Final
 
+from olivelike._files import write_whole
 from olivelike._untrusted import parse_json, read_bytes
 from olivelike.measure.report.page import Beside, page
 
@@ -39,15 +38,7 @@ def write_report(record: RunRecord, folder: Path, output: Path | None = None) ->
     """
     path = folder / REPORT_FILE if output is None else output
     beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
-    content = page(record, beside).encode()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_whole(path, page(record, beside).encode(), durable=False)
     return path
 
 

@@ -8,11 +8,10 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.publication import (
     check_is_ours,
-    discard_staging,
     publish,
     recover,
-    staging_folder,
 )
+from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord
 from olivelike.model.targets.target import TargetChoice

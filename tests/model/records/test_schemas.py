@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from olivelike.engine.output.journal import Journal
+from olivelike.engine.output.staging import Journal
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.run_record import RunRecord
 
