@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
+from olivelike.model.records.origin import Origin
 from olivelike.sources.hub_errors import client_errors, translated
 from olivelike.sources.source_files import FolderFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from olivelike.sources.source_files import SourceFiles
 
@@ -69,7 +70,7 @@ def known_digest(path: Path) -> str | None:
 
 def fetch_hub_file(
     repository: str, name: str | None = None, revision: str | None = None
-) -> tuple[Path, Mapping[str, Any]]:
+) -> tuple[Path, Origin]:
     """Return the local path of a weight file, after a download where one is needed, and its origin.
 
     Args:
@@ -81,7 +82,7 @@ def fetch_hub_file(
         SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant.
     """
 
-    def read(files: SourceFiles) -> tuple[Path, Mapping[str, Any]]:
+    def read(files: SourceFiles) -> tuple[Path, Origin]:
         relative = name if name is not None else _only_file(files)
         folder, _, file = relative.rpartition("/")
         if file not in files.names(folder):
@@ -91,7 +92,7 @@ def fetch_hub_file(
             )
         if _ADAPTER_CONFIG in files.names(folder):
             files.path("/".join(filter(None, (folder, _ADAPTER_CONFIG))))
-        return files.path(relative), {**files.origin, "file": relative}
+        return files.path(relative), replace(files.origin, file=relative)
 
     return open_hub(repository, revision, read)
 
@@ -132,14 +133,10 @@ def _open_online(repository: str, revision: str | None, read: Callable[[SourceFi
 
 
 def _cached(repository: str, commit: str, warning: str) -> FolderFiles:
-    origin = _origin(repository, commit) | ({"warning": warning} if warning else {})
+    origin = Origin("hub", repository, commit=commit, warning=warning or None)
     remedy = f"connect to the network and run `hf download {repository} --revision {commit}`"
     where = f"{repository} at {commit[:12]}, as cached"
     return FolderFiles(_snapshot(repository, commit), where, remedy, origin)
-
-
-def _origin(repository: str, commit: str) -> dict[str, Any]:
-    return {"kind": "hub", "repository": repository, "commit": commit}
 
 
 @dataclass(frozen=True)
@@ -151,8 +148,8 @@ class _RepositoryFiles:
     listing: frozenset[str]
 
     @property
-    def origin(self) -> Mapping[str, Any]:
-        return _origin(self.repository, self.commit)
+    def origin(self) -> Origin:
+        return Origin("hub", self.repository, commit=self.commit)
 
     @property
     def where(self) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.model.architecture import Config
+    from olivelike.model.records.origin import Origin
     from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_files import SourceFiles
@@ -33,8 +34,7 @@ _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 class PipelineSource:
     """An opened source; all that it names is on this machine."""
 
-    origin: Mapping[str, Any]
-    """For the record: `kind` (`folder`, `hub`, `file`) and where; `warning` if the commit may be old; `vae`."""
+    origin: Origin
     index: Config
     """The content of `model_index.json`; of a single file, what it would be."""
     checkpoints: Mapping[str, Checkpoint]
@@ -85,7 +85,7 @@ def open_source(
     checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
     return replace(
         source,
-        origin={**source.origin, "vae": origin},
+        origin=replace(source.origin, vae=origin),
         index={**source.index, "vae": list(VAE_CLASS)},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
     )
@@ -166,7 +166,7 @@ def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> P
     """Read a folder of graphs that someone else exported."""
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
     checkpoints = {name: open_onnx_component(files, name, name) for name in wanted}
-    return PipelineSource({**files.origin, "exported": True}, index, checkpoints, extras)
+    return PipelineSource(replace(files.origin, exported=True), index, checkpoints, extras)
 
 
 def _read_index(files: SourceFiles) -> Config:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.model.components import torch_folder
 from olivelike.model.families import FAMILIES
+from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
@@ -67,17 +68,13 @@ class SingleFile:
         return cls(path, header, identity, told, zero_snr=identity.zero_snr and told == "v_prediction")
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Origin:
         """Where the pipeline comes from, for the record."""
-        return {
-            "kind": "file",
-            "path": str(self.path.resolve()),
-            "family": self.identity.family,
-            "inpainting": self.identity.inpainting,
-            "prediction": self.prediction,
-            "zero_snr": self.zero_snr,
-            "identified_by": list(self.identity.reasons),
-        }
+        found = self.identity
+        identified = Identification(
+            found.family, found.inpainting, self.prediction, self.zero_snr, tuple(found.reasons)
+        )
+        return Origin.local("file", self.path, identified)
 
     @property
     def index(self) -> Config:

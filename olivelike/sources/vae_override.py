@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.families import FAMILIES
+from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
@@ -30,7 +31,7 @@ _USUAL_SCALING = FAMILIES["sd1"].scaling_factor
 
 def open_vae(
     spec: SourceSpec, components: Iterable[str], own: Config | None, read_pickle: ReadPickle | None
-) -> tuple[dict[str, Checkpoint], dict[str, Any]]:
+) -> tuple[dict[str, Checkpoint], Origin]:
     """Open a VAE for a pipeline.
 
     Args:
@@ -46,11 +47,11 @@ def open_vae(
         SourceError: if the VAE is missing or damaged, no VAE, or of another family than the pipeline.
     """
 
-    def read(files: SourceFiles) -> tuple[Checkpoint, dict[str, Any]]:
+    def read(files: SourceFiles) -> tuple[Checkpoint, Origin]:
         checkpoint = _from_files(files, spec.variant, read_pickle)
         if own is not None:
             _check_scaling(files.where, checkpoint.config.get("scaling_factor", _USUAL_SCALING), own)
-        return checkpoint, dict(files.origin)
+        return checkpoint, files.origin
 
     found, origin = spec.open(lambda path: _from_file(path, own, read_pickle), read)
     return {name: replace(found, component=name) for name in components}, origin
@@ -64,9 +65,7 @@ def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle
     return read_checkpoint(files, "vae_decoder", folder, *CLASS, variant=variant, read_pickle=read_pickle)
 
 
-def _from_file(
-    path: Path, own: Config | None, read_pickle: ReadPickle | None
-) -> tuple[Checkpoint, dict[str, Any]]:
+def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -> tuple[Checkpoint, Origin]:
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     part = identity.part("vae")
@@ -88,7 +87,7 @@ def _from_file(
     original = part.converter if identity.naming == "original" else None
     table = {name: (tensor, path) for name, tensor in tensors.items()}
     found = Checkpoint("vae_decoder", *CLASS, dict(own), table, original=original)
-    return found, {"kind": "file", "path": str(path.resolve())}
+    return found, Origin.local("file", path)
 
 
 def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config) -> None:

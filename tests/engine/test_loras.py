@@ -148,7 +148,7 @@ def test_the_record_names_what_was_merged_and_no_path(project: Project) -> None:
     project.run("loras=[loras/two.safetensors:0.5]")
     record = json.loads((project.output / "olivelike.json").read_bytes())
     (lora,) = record["loras"]
-    assert (lora["name"], lora["weight"], len(lora["sha256"])) == ("two.safetensors", 0.5, 64)
+    assert (lora["origin"]["name"], lora["weight"], len(lora["sha256"])) == ("two.safetensors", 0.5, 64)
     assert str(project.folder) not in (project.output / "olivelike.json").read_text()
 
 

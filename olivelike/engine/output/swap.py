@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
 from olivelike.engine.output.initializers import Initializers
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import SourceError
+from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,11 +51,7 @@ def swap_loras(
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
             derived by arithmetic that can't be undone.
     """
-    record = OutputRecord.read(folder)
-    if record is None:
-        raise SourceError(
-            f"{folder}: has no readable olivelike.json; name a folder that `olivelike run` wrote"
-        )
+    record = OutputRecord.require(folder)
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted
     for weighted in loras:
@@ -64,7 +60,7 @@ def swap_loras(
         component: _swap(
             folder / record.model_file(component),
             component,
-            record.components[component]["derivations"],
+            record.components[component].derivations,
             loras,
         )
         for component in sorted(wanted)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean_path
 from olivelike.engine.plan import Additions, OpenedEmbedding, OpenedLora
 from olivelike.engine.plan.additions import token_table_shape
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from olivelike.sources import PipelineSource
@@ -65,8 +65,8 @@ def check_additions(additions: Additions, loaded: LoadedWorkflow, source: Pipeli
         _check_embedding(embedding, source)
 
 
-def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
-    """Return the local path of a file, and its origin for the record.
+def fetch(ref: FileRef) -> tuple[Path, Origin]:
+    """Return the local path of a file, and its origin.
 
     Raises:
         SourceError: if it is not there.
@@ -79,7 +79,7 @@ def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
     if not ref.path.exists():
         remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
         raise SourceError(f"{ref.path}: no such file; {remedy}")
-    return ref.path, {"kind": "file", "path": str(ref.path)}
+    return ref.path, Origin("file", ref.path.name, str(ref.path))
 
 
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
@@ -103,7 +103,7 @@ def _check_family(opened: OpenedLora, source: PipelineSource) -> None:
     width = source.checkpoint("unet").config.get("cross_attention_dim")
     widths = set(width) if isinstance(width, list | tuple) else {width}
     if len(widths) == 1 and isinstance(number := widths.pop(), int):
-        check_family(opened.file, number, str(source.origin.get("path") or source.origin.get("repository")))
+        check_family(opened.file, number, source.origin.place)
 
 
 def _check_embedding(opened: OpenedEmbedding, source: PipelineSource) -> None:

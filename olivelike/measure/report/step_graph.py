@@ -12,12 +12,12 @@ from olivelike.measure.report.outcome import outcome_names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.measure.report.record_reading import NodeReport, RunReport
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 STATUSES = {"hit": "stored", "executed": "ran", "failed": "failed", "skipped": "skipped"}
 
 
-def chains(run: RunReport) -> Html:
+def step_graph(run: RunRecord) -> Html:
     """Return the graph as nested lists, and what its colours mean."""
     labels, children, roots = output_labels(run), _children(run.nodes), defaultdict[str, list[int]](list)
     below = {place for places in children.values() for place in places}
@@ -44,7 +44,7 @@ def chains(run: RunReport) -> Html:
     )
 
 
-def output_labels(run: RunReport) -> dict[int, str]:
+def output_labels(run: RunRecord) -> dict[int, str]:
     """Return the name of an output for each node, by position, that leads to it alone; none if there is only one."""
     names = outcome_names(run)
     if len(names) == 1:
@@ -58,7 +58,7 @@ def output_labels(run: RunReport) -> dict[int, str]:
     return {place: names.get(next(iter(found)), "") for place, found in leads.items() if len(found) == 1}
 
 
-def _children(nodes: Sequence[NodeReport]) -> dict[int, list[int]]:
+def _children(nodes: Sequence[NodeRecord]) -> dict[int, list[int]]:
     """Return the positions of each node's followers in its component; a parent is one that came before."""
     found: dict[int, list[int]] = defaultdict(list)
     seen: dict[str, int] = {}
@@ -71,7 +71,7 @@ def _children(nodes: Sequence[NodeReport]) -> dict[int, list[int]]:
 
 
 def _chain(
-    place: int, nodes: Sequence[NodeReport], children: Mapping[int, list[int]], labels: Mapping[int, str]
+    place: int, nodes: Sequence[NodeRecord], children: Mapping[int, list[int]], labels: Mapping[int, str]
 ) -> Html:
     steps: list[Html] = []
     while True:
@@ -87,8 +87,8 @@ def _chain(
     return element("ol", *steps, class_="chain")
 
 
-def _step(node: NodeReport, label: str) -> Html:
-    took = duration(node.seconds) if node.has_run else STATUSES.get(node.status, node.status)
+def _step(node: NodeRecord, label: str) -> Html:
+    took = duration(node.seconds) if node.status == "executed" else STATUSES.get(node.status, node.status)
     return element(
         "li",
         element("span", node.name, class_="name"),
