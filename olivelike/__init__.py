@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from olivelike.runtime import open_pipeline as open_pipeline
     from olivelike.runtime.pictures.picture_reading import PictureFile as PictureFile
     from olivelike.runtime.pictures.picture_reading import read_picture as read_picture
-    from olivelike.sources.adapters.merge import WeightedLora as WeightedLora
+    from olivelike.sources.adapters.lora_file import WeightedLora as WeightedLora
     from olivelike.sources.adapters.open_lora import open_lora as open_lora
     from olivelike.sources.identify.weight_file import WeightFileInfo as WeightFileInfo
     from olivelike.sources.identify.weight_file import describe_weight_file as describe_weight_file
@@ -111,7 +111,7 @@ _HOMES = {
     "pass_api": ("Context", "Pass", "Resources"),
     "runtime": ("Pipeline", "Request", "Result", "SessionSettings", "open_pipeline"),
     "runtime.pictures.picture_reading": ("PictureFile", "read_picture"),
-    "sources.adapters.merge": ("WeightedLora",),
+    "sources.adapters.lora_file": ("WeightedLora",),
     "sources.adapters.open_lora": ("open_lora",),
     "sources.identify.weight_file": ("WeightFileInfo", "describe_weight_file"),
     "store": ("Store",),

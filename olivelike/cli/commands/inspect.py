@@ -32,7 +32,7 @@ def inspect(
     """
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import SessionError, UsageError
-    from olivelike.sources.files.file_kinds import require_onnx_model
+    from olivelike.sources.files.weight_table import require_onnx_model
 
     require_onnx_model(model)  # What needs no library is told before one is imported.
     from olivelike.graphs.inspect import inspect_model

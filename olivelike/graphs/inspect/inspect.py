@@ -18,7 +18,7 @@ from olivelike.graphs.inspect.placement import left_to_cpu
 from olivelike.graphs.inspect.skeleton import read_skeleton
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS
-from olivelike.sources.files.file_kinds import require_onnx_model
+from olivelike.sources.files.weight_table import require_onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

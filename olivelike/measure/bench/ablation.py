@@ -21,7 +21,7 @@ from olivelike.errors import (
 )
 from olivelike.measure.bench import measure_folders
 from olivelike.model.components import MODEL_FILE, TOKENIZERS
-from olivelike.runtime.pipeline.folder_target import folder_target
+from olivelike.runtime.pipeline.folder_target import target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.session_settings import choose_providers
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Event, Listener
     from olivelike.engine.plan import Node
     from olivelike.engine.run import ReportWriter
+    from olivelike.model.records.run_record import NodeRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.workflow.places import Place
 
@@ -132,9 +133,7 @@ def ablate(
     chosen = replace(options, keep_going=True)
     prepared = prepare(ref, chosen, writes=False)
     verified_rows(prepared, components)  # What is wrong with the question is told before the answer is made.
-    target = folder_target(prepared.workflow.workflow.target.choice())
-    assert target is not None
-    sessions = choose_providers(target.settings(), providers)
+    sessions = choose_providers(target_settings(prepared.workflow.workflow.target.choice()), providers)
     run_id, error = "", None
 
     def listen(event: Event) -> None:
@@ -147,11 +146,11 @@ def ablate(
     except (MissingError, PassError, VerificationError) as failure:
         error = failure
     prepared = prepare(ref, chosen, writes=False)
-    results: dict[str, Mapping[str, Any]] = {}
+    results: dict[str, NodeRecord] = {}
     if error is not None:
-        record = next((record for record in prepared.history if record["run_id"] == run_id), {})
-        results = {node["id"]: node for node in record.get("nodes", ())}
-        if not any(result["status"] == "failed" for result in results.values()):
+        mine = [record for record in prepared.history if record.run_id == run_id]
+        results = {node.id: node for record in mine for node in record.nodes}
+        if not any(result.status == "failed" for result in results.values()):
             raise error
     rows = verified_rows(prepared, components, results)
     if measure:
@@ -162,7 +161,7 @@ def ablate(
 def verified_rows(
     prepared: Prepared,
     components: Collection[str] = (),
-    results: Mapping[str, Mapping[str, Any]] | None = None,
+    results: Mapping[str, NodeRecord] | None = None,
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
@@ -180,8 +179,8 @@ def verified_rows(
             f"{prepared.workflow.path}: has no `sweep`; add one, or run a workflow that has, such as ablation_sd15_cpu"
         )
     shown = _shown(prepared, components)
-    failed = {name: result for name, result in (results or {}).items() if result["status"] == "failed"}
-    facts = {**_stored_facts(prepared), **{name: result["facts"] for name, result in failed.items()}}
+    failed = {name: result for name, result in (results or {}).items() if result.status == "failed"}
+    facts = {**_stored_facts(prepared), **{name: result.facts for name, result in failed.items()}}
     nodes = {node.id: node for node in prepared.nodes}
     stopped = _stopped(prepared, nodes, failed)
     rows = []

@@ -13,15 +13,15 @@ from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.profile.profile_events import summarise
 from olivelike.measure.profile.profile_inputs import random_inputs, read_config, sizes_of, takes_text
 from olivelike.measure.profile.profile_result import FolderProfile, NetworkProfile
-from olivelike.runtime.pipeline.folder_target import read_folder_target
+from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from olivelike.measure.profile.profile_inputs import Sizes
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
@@ -56,8 +56,7 @@ def profile_folder(
     import onnxruntime
 
     if settings is None:
-        target = read_folder_target(path)
-        settings = target.settings() if target is not None else SessionSettings()
+        settings = target_settings(read_folder_target(path))
     if settings.provider.name == OPENVINO:
         raise UsageError(
             "profiles are ONNX Runtime's, and the provider openvino runs without it; name another with --provider"

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean, listed
+from olivelike.engine.run_record import recorded_runs
 from olivelike.errors import UsageError
 from olivelike.measure.report.write import write_report
 
 if TYPE_CHECKING:
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Store
 
 
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
 class RecordedRun:
     """A run that a store has a record of."""
 
-    record: dict[str, Any]
+    record: RunRecord
     folder: Path
     """Where its logs and its report are."""
 
     @property
     def id(self) -> str:
         """The run's id."""
-        return str(self.record["run_id"])
+        return self.record.run_id
 
     def write_report(self, output: Path | None = None) -> Path:
         """Write the report again, and return its absolute path.
@@ -72,13 +74,13 @@ def find_run(store: Store, wanted: str | None = None) -> RecordedRun:
     """
     ids: list[str] = []
     workflows: dict[str, None] = {}
-    begin_so: list[dict[str, Any]] = []
-    for record in store.runs():
-        if wanted is None or wanted in (record["run_id"], record.get("workflow")):
+    begin_so: list[RunRecord] = []
+    for record in recorded_runs(store):
+        if wanted is None or wanted in (record.run_id, record.workflow):
             return _recorded(store, record)
-        ids.append(record["run_id"])
-        workflows[str(record.get("workflow"))] = None
-        if record["run_id"].startswith(wanted):
+        ids.append(record.run_id)
+        workflows[record.workflow] = None
+        if record.run_id.startswith(wanted):
             begin_so.append(record)
     if wanted is None or not ids:
         raise UsageError(
@@ -87,7 +89,7 @@ def find_run(store: Store, wanted: str | None = None) -> RecordedRun:
     if len(begin_so) == 1 and wanted:
         return _recorded(store, begin_so[0])
     if begin_so:
-        found = listed([record["run_id"] for record in begin_so], 5)
+        found = listed([record.run_id for record in begin_so], 5)
         raise UsageError(f"{len(begin_so)} runs begin with {wanted!r}: {found}")
     hint = did_you_mean(wanted, [*workflows, *ids], "workflows and runs")
     raise UsageError(f"{store.root} has no run {wanted!r}; {hint}")
@@ -99,17 +101,13 @@ def last_writer(store: Store, folder: Path) -> RecordedRun:
     Raises:
         UsageError: if no run of the store wrote it.
     """
-    for record in store.runs():
-        outputs = record.get("output")
-        written = outputs if isinstance(outputs, list) else [outputs]
-        if record.get("status") == "ok" and folder.resolve() in {
-            Path(path).resolve() for path in written if path
-        }:
+    for record in recorded_runs(store):
+        if record.status == "ok" and folder.resolve() in {Path(path).resolve() for path in record.outputs}:
             return _recorded(store, record)
     raise UsageError(
         f"{store.root} has no run that wrote {folder}; name its store with --cache-dir, or leave out --report"
     )
 
 
-def _recorded(store: Store, record: dict[str, Any]) -> RecordedRun:
-    return RecordedRun(record, store.run_folder(record["run_id"]))
+def _recorded(store: Store, record: RunRecord) -> RecordedRun:
+    return RecordedRun(record, store.run_folder(record.run_id))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
-from olivelike.measure.report.beside import VERIFICATION_FILE
-from olivelike.measure.verify.verified_folder import networks_of, read_record
-from olivelike.model.components import MODEL_FILE
+from olivelike.measure.report.write import VERIFICATION_FILE
+from olivelike.measure.verify.verified_folder import networks_of
+from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
+from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.reading import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 PROMPT: Final = "a photo of an astronaut riding a horse"
 """What compared pictures show by default."""
-_IN_PICTURES = ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
 _SIDES = ("original", "optimised")
 
 
@@ -155,7 +156,7 @@ def verify_folder(
             raise UsageError(f"{name} {value}: use a number above 0")
     from olivelike.measure.verify.folder_source import merged_loras, spec_of
 
-    record = read_record(folder)
+    record = OutputRecord.require(folder)
     present = networks_of(record)
     for name in components:
         if name not in present:
@@ -180,7 +181,7 @@ def verify_folder(
     from olivelike.measure.verify.verified_folder import verify_component
 
     chosen = [name for name in present if not components or name in components]
-    wanted = [name for name in present if name in chosen or (count and name in _IN_PICTURES)]
+    wanted = [name for name in present if name in chosen or (count and name in TEXT_TO_PICTURE)]
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     verdicts = []
     for name in chosen:
@@ -203,7 +204,7 @@ def verify_folder(
         for one in alike
         if (min_psnr is not None and one.psnr < min_psnr) or (min_ssim is not None and one.ssim < min_ssim)
     ]
-    origin = dict(originals.source.origin)
+    origin = to_json(originals.source.origin)
     result = FolderVerification(folder, origin, tuple(verdicts), tuple(alike), reason, tuple(failures))
     if save is not None:
         result.save_pictures(save)
@@ -212,12 +213,11 @@ def verify_folder(
 
 def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
     """Return what pictures of the folder run on: its own target, or what was asked for."""
-    from olivelike.runtime.pipeline.folder_target import read_folder_target
+    from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
     from olivelike.runtime.sessions.providers import require_provider
-    from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
+    from olivelike.runtime.sessions.session_settings import choose_providers
 
-    target = read_folder_target(folder)
-    chosen = choose_providers(target.settings() if target is not None else SessionSettings(), providers)
+    chosen = choose_providers(target_settings(read_folder_target(folder)), providers)
     for choice in chosen.providers if providers else ():
         require_provider(choice.provider)
     return chosen
@@ -225,7 +225,7 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
 
 def _lack(folder: Path) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
-    for names in (("text_encoder", "text_encoder_2"), ("unet",), ("vae_decoder",)):
+    for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
         if not any((folder / name / MODEL_FILE).is_file() for name in names):
             return f"the folder has no {names[0]}/{MODEL_FILE}"
     return None
