@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike import _untrusted as untrusted
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.components import COMPONENTS, TOKENIZERS
-from olivelike.workflow.passes.nearest import did_you_mean
 from olivelike.workflow.passes.plugin_import import explain_import
 from olivelike.workflow.schema import Step
 from olivelike.workflow.validation import validate

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import TEXT_ENCODERS
 
@@ -107,13 +108,10 @@ class LiveLoras:
                 )
             if found:
                 return found[0]
-        import difflib
-
-        near = difflib.get_close_matches(tag.name, known, n=1)
         where = ", ".join(str(folder) for folder in self._folders)
         raise SourceError(
             f"{tag.written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
-            + (f"did you mean {near[0]}?" if near else "name its folder with --lora-dir")
+            + (did_you_mean(tag.name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
         )
 
 

@@ -170,8 +170,8 @@ def verify(
 
 
 def _chosen(components: list[str] | None, present: list[str]) -> list[str]:
+    from olivelike._text import did_you_mean
     from olivelike.errors import UsageError
-    from olivelike.workflow.passes.nearest import did_you_mean
 
     for name in components or ():
         if name not in present:

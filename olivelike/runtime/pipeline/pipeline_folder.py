@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF
