@@ -145,7 +145,9 @@ def _restrict_names(graph: ir.Graph, interface: Interface) -> None:
         if value.shape is not None:
             value.shape = ir.Shape(
                 [
-                    renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) and dim.value is not None else dim
+                    renamed(dim.value, names)
+                    if isinstance(dim, ir.SymbolicDim) and dim.value is not None
+                    else dim
                     for dim in value.shape
                 ]
             )

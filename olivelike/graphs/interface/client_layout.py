@@ -230,10 +230,5 @@ def _space_formulas(value: ir.Value) -> None:
     """Write `8*height` as `8* height`: optimum splits at spaces to put sizes in place of names."""
     if value.shape is not None:
         value.shape = ir.Shape(
-            [
-                dim
-                if isinstance(dim, int) or dim.value is None
-                else spaced(dim.value)
-                for dim in value.shape
-            ]
+            [dim if isinstance(dim, int) or dim.value is None else spaced(dim.value) for dim in value.shape]
         )

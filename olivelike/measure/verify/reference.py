@@ -48,11 +48,16 @@ class Reference:
         Args:
             feeds: Inputs by name, in the order of the component's interface.
         """
-        arguments = [torch.from_numpy(value.copy()) for value in feeds.values()]
-        arguments = [value.double() if value.is_floating_point() else value for value in arguments]
-        with torch.no_grad():
-            outputs = self._module(*arguments)
-        return [value.numpy() for value in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        return run_torch(self._module, feeds)
+
+
+def run_torch(network: torch.nn.Module, feeds: Mapping[str, Array]) -> list[Array]:
+    """Return the outputs of a float64 network that takes a component's inputs in order."""
+    arguments = [torch.from_numpy(value.copy()) for value in feeds.values()]
+    arguments = [value.double() if value.is_floating_point() else value for value in arguments]
+    with torch.no_grad():
+        outputs = network(*arguments)
+    return [value.numpy() for value in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def _stream(

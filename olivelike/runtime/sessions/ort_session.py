@@ -66,6 +66,11 @@ class OrtSession:
         return first
 
     @property
+    def inference_session(self) -> Any:
+        """ONNX Runtime's own session."""
+        return self._session
+
+    @property
     def tensor_device(self) -> str:
         """`cpu`, or `cuda:0` and the like."""
         return self._placement.tensor_device

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
 from olivelike.model.supported import check_network
-from olivelike.sources.names.adaptation import Adaptation, StoredView
+from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.names.original_names import convert_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from olivelike.model import Weights
+    from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.names.loading_result import Loading
 
 _LISTED = 10
@@ -64,6 +67,31 @@ def adapt(
     names = {name: views[found] for name, (found, _) in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
+
+
+def load_network(
+    component: str, checkpoint: Checkpoint, file_digests: Mapping[Path, str]
+) -> tuple[Architecture, Weights]:
+    """Return class and config of a stored network, and the table of its weights.
+
+    Args:
+        component: name within the pipeline.
+        checkpoint: where it is stored, as a torch network.
+        file_digests: a digest, or any other name, for each of its files.
+
+    Raises:
+        SourceError: as `adapt`.
+    """
+    adaptation = adapt(
+        component,
+        checkpoint.library,
+        checkpoint.class_name,
+        checkpoint.config,
+        checkpoint.shapes,
+        original=checkpoint.original,
+    )
+    assert adaptation.architecture is not None
+    return adaptation.architecture, bind(adaptation, checkpoint, file_digests)
 
 
 def _find_class(component: str, library: str, class_name: str) -> Any:
