@@ -76,7 +76,7 @@ class PictureSizes:
             return size
 
         def dynamic(axis: int, dim: str | None) -> int:
-            if dim in sizes:
+            if dim is not None and dim in sizes:
                 return sizes[dim]
             for text in (dim, *(places[axis : axis + 1] if by_place else ())):
                 with contextlib.suppress(ValueError):

@@ -39,7 +39,7 @@ class Kind:
     small: Mapping[str, Config]
     """Folder → what differs at small size."""
     prediction: Prediction = "epsilon"
-    unet: Config = field(default_factory=dict)
+    unet: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the UNet."""
     is_inpainting: bool = False
 

@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench import bench
     from olivelike.measure.bench.bench_report import BenchReport
     from olivelike.measure.bench.bench_settings import BenchSettings
     from olivelike.measure.bench.networks import Measurement, measure_folder, measure_folders
+    from olivelike.measure.bench.whole_pictures import bench
 
 __all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
 
 __getattr__ = names_from(
     __name__,
     {
-        "bench": ("bench",),
+        "whole_pictures": ("bench",),
         "networks": ("Measurement", "measure_folder", "measure_folders"),
         "bench_report": ("BenchReport",),
         "bench_settings": ("BenchSettings",),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.measure.bench.bench_job import encode_job
 from olivelike.measure.bench.child import Child, ChildFailure
+from olivelike.measure.bench.memory import Peaks, watching
 from olivelike.measure.bench.nvidia_memory import open_driver
 from olivelike.measure.bench.quiet import Surroundings, surveying
-from olivelike.measure.bench.timing import Timing
-from olivelike.measure.bench.watch import Peaks, watching
+from olivelike.measure.bench.stopwatch import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.measure.bench.bench_job import NetworkJob, Turn
-    from olivelike.measure.bench.timing import Timing
+    from olivelike.measure.bench.stopwatch import Timing
     from olivelike.runtime.sessions.session import ValueSpec
 
 _TOKENS = 256
