@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from olivelike.measure.bench.bench_job import PipelineJob, Turn
     from olivelike.measure.bench.stopwatch import Stage, Timing
-    from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec
+    from olivelike.runtime.sessions.session import BoundCall, Session
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {
@@ -86,36 +86,20 @@ class _TimedPipeline(Pipeline):
         stage = _STAGES.get(component)
         if stage is None:
             return network
-        return Network(component, _TimedSession(network.session, stage, self._stopwatch))
+        timed = _TimedSession(network.session, stage, self._stopwatch)
+        return Network(component, cast("Session", timed))
 
 
 class _TimedSession:
-    """A session that tells when it runs."""
+    """A session that tells when it runs; all else is the session's own."""
 
     def __init__(self, session: Session, stage: Stage, stopwatch: Stopwatch) -> None:
         self._session = session
         self._stage: Stage = stage
         self._stopwatch = stopwatch
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        return self._session.outputs
-
-    @property
-    def provider(self) -> str:
-        return self._session.provider
-
-    @property
-    def tensor_device(self) -> str:
-        return self._session.tensor_device
-
-    @property
-    def moves_inputs(self) -> bool:
-        return self._session.moves_inputs
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
 
     def bind(
         self,

@@ -123,8 +123,8 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
         machine: on what.
     """
     settings, asked = checked.settings, checked.settings.asked_sessions
-    seconds = [timing.seconds for timing in measured.timings] if measured.status == "ok" else []
-    timings = measured.timings if seconds else ()
+    timings = measured.timings if measured.status == "ok" else []
+    seconds = [timing.seconds for timing in timings]
     step = _middle([timing.loop / timing.steps for timing in timings if timing.loop and timing.steps])
     on_device = measured.first.device is not None
     device = max((p.device for p in (measured.first, measured.second) if p.device is not None), default=None)

@@ -29,7 +29,7 @@ def test_the_others_go_on_when_one_is_killed(small_contest):
 
 def test_one_that_is_killed_is_marked_with_how(small_contest):
     killed = small_contest["killed"]
-    assert (killed.status, killed.timings) == ("died", ())
+    assert (killed.status, killed.timings) == ("died", [])
     assert killed.message.startswith("was killed by SIGKILL, as the system does when memory runs out")
 
 
