@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from olivelike.model.architecture import Config
+
 
 class SourceFiles(Protocol):
     """Read access to a source by relative path, such as `unet/config.json`."""
@@ -74,7 +76,7 @@ class FolderFiles:
         return self.root / relative
 
 
-def read_json(files: SourceFiles, relative: str) -> dict[str, Any]:
+def read_json(files: SourceFiles, relative: str) -> Config:
     """Return a JSON object of the source.
 
     Raises:

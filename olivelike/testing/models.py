@@ -114,12 +114,12 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
         SourceError: when the folder lacks something.
     """
     from olivelike.sources import SourceSpec, open_source
-    from olivelike.sources.names.adapt import load_network
+    from olivelike.sources.names.adapt import read_network
 
     source = open_source(SourceSpec(path=Path(folder), variant=variant), [component])
     checkpoint = source.checkpoint(component)
     digests = {path: digest_file(path) for path in checkpoint.files}
-    architecture, weights = load_network(component, checkpoint, digests)
+    architecture, weights = read_network(checkpoint, digests)
     tensors = LocalTensors({digest: path for path, digest in digests.items()})
     return LocalModel(component, architecture, weights, tensors=tensors)
 

@@ -15,7 +15,8 @@ from olivelike.engine import Options, plan
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError, WorkflowError
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 from .conftest import Project, lend_graphs_of

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pictures import UsedFile
     from olivelike.runtime.prompts import LoraTag
-    from olivelike.sources.adapters import LoraFile
+    from olivelike.sources.adapters.lora_file import LoraFile
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
@@ -80,9 +80,9 @@ class LiveLoras:
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
         from olivelike.runtime.pictures import UsedFile
-        from olivelike.sources.adapters import open_lora
-        from olivelike.sources.files.file_hashes import hash_file
+        from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
+        from olivelike.sources.identify.weight_file import hash_file
 
         if path not in self._opened:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
@@ -92,7 +92,7 @@ class LiveLoras:
         return LiveLora(file, text_weight, unet_weight, UsedFile(file.path.stem, digest, unet_weight))
 
     def _find(self, tag: LoraTag) -> Path:
-        from olivelike.sources.adapters.lora_places import SUFFIXES
+        from olivelike.sources.adapters.lora_settings import SUFFIXES
 
         # Files are listed and compared, so that no name leads out of the folders.
         known: set[str] = set()
@@ -145,7 +145,7 @@ def merged(loras: Sequence[LiveLora], folder: Path) -> Initializers:
     if not loras:
         return {}
     from olivelike.engine.output.swap import swap_loras
-    from olivelike.sources.adapters import WeightedLora
+    from olivelike.sources.adapters.lora_file import WeightedLora
 
     text, unet = (
         [WeightedLora(lora.file, weight) for lora, weight in zip(loras, weights, strict=True)]

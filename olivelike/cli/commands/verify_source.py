@@ -13,7 +13,8 @@ from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
 from olivelike.sources import SourceSpec
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.workflow.weight_inputs import parse_lora, text_source
 

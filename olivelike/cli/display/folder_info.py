@@ -12,7 +12,7 @@ from olivelike.cli.display.text import count, moment, size
 from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
-from olivelike.sources.files.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
+from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

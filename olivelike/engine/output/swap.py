@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from olivelike.engine.output.derivation import Evaluator, Expression
-    from olivelike.sources.adapters import LoraFile, WeightedLora
+    from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
 
     Array = np.ndarray[Any, Any]
 
@@ -72,7 +72,7 @@ def swap_loras(
 
 
 def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord) -> None:
-    from olivelike.sources.adapters import check_family
+    from olivelike.sources.adapters.lora_file import check_family
 
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
@@ -88,7 +88,7 @@ def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.engine.output.derivation import Evaluator
-    from olivelike.sources.adapters import merge
+    from olivelike.sources.adapters.merge import merge
 
     initializers = Initializers(model)
     places = _places(derivations)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.sources import Checkpoint, PipelineSource
-    from olivelike.sources.adapters import LoraFile
+    from olivelike.sources.adapters.lora_file import LoraFile
     from olivelike.workflow import Lora
 
 

@@ -10,13 +10,12 @@ from olivelike.engine.plan.additions import token_table_shape
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from olivelike.sources import PipelineSource, RawTensor
+    from olivelike.sources import PipelineSource
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.workflow import Embedding, FileRef, LoadedWorkflow, Lora
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
 
 
 def open_additions(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Additions:
@@ -73,7 +72,7 @@ def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
         SourceError: if it is not there.
     """
     if ref.hub is not None:
-        from olivelike.sources.hub.hub_file import fetch_hub_file
+        from olivelike.sources.hub import fetch_hub_file
 
         return fetch_hub_file(ref.hub, ref.name, ref.revision)
     assert ref.path is not None
@@ -84,7 +83,7 @@ def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
 
 
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
-    from olivelike.sources.adapters import open_lora
+    from olivelike.sources.adapters.open_lora import open_lora
 
     path, origin = fetch(lora.file)
     return OpenedLora(lora, open_lora(path, adapter=lora.adapter, read_pickle=read_pickle), origin)
@@ -99,7 +98,7 @@ def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> Ope
 
 
 def _check_family(opened: OpenedLora, source: PipelineSource) -> None:
-    from olivelike.sources.adapters import check_family
+    from olivelike.sources.adapters.lora_file import check_family
 
     width = source.checkpoint("unet").config.get("cross_attention_dim")
     widths = set(width) if isinstance(width, list | tuple) else {width}

@@ -20,7 +20,8 @@ from olivelike.measure.verify.figures import relative_error
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 from olivelike.pass_api import LoraInput, Pass
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing import LocalTensors, run_pass
 from olivelike.testing.lora_files import make_lora
 from olivelike.workflow.passes import Registry

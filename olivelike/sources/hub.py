@@ -1,7 +1,14 @@
-"""Pipelines on the Hugging Face hub: pinned to a commit, taken from the cache, downloaded file by file."""
+"""Pipelines and files on the Hugging Face hub: pinned to a commit, taken from the cache, downloaded file by file.
+
+The local cache is read by its documented layout, without importing the client; the client's own functions want either
+the name of one file or a whole repository. https://huggingface.co/docs/huggingface_hub/guides/manage-cache:
+`models--ORG--NAME/` with `refs/BRANCH` (a commit), `snapshots/COMMIT/` (links by file name) and `blobs/` (named by
+content).
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
-from olivelike.sources.hub.hub_cache import cached_commit, is_commit, snapshot
-from olivelike.sources.hub.hub_errors import client_errors, translated
+from olivelike.sources.hub_errors import client_errors, translated
 from olivelike.sources.source_files import FolderFiles
 
 if TYPE_CHECKING:
@@ -21,6 +27,14 @@ if TYPE_CHECKING:
 
 Opened = TypeVar("Opened")
 _TIMEOUT = 20.0  # seconds until the hub counts as out of reach
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_USUAL_NAMES = (
+    "pytorch_lora_weights.safetensors",
+    "adapter_model.safetensors",
+    "learned_embeds.safetensors",
+)
+_ADAPTER_CONFIG = "adapter_config.json"
 
 
 def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles], Opened]) -> Opened:
@@ -37,7 +51,7 @@ def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles]
     Raises:
         SourceError: if the repository can't be had, or what `read` raises.
     """
-    if is_commit(revision):
+    if _is_commit(revision):
         try:
             return read(_cached(repository, str(revision), ""))
         except SourceError:
@@ -45,18 +59,75 @@ def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles]
     return _open_online(repository, revision, read)
 
 
+def known_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a large file in the hub's cache, which its blob is named by; else `None`."""
+    blob = path.resolve()
+    if blob.parent.name == "blobs" and blob.parent.parent.name.startswith("models--"):
+        return blob.name if _SHA256.fullmatch(blob.name) else None
+    return None
+
+
+def fetch_hub_file(
+    repository: str, name: str | None = None, revision: str | None = None
+) -> tuple[Path, Mapping[str, Any]]:
+    """Return the local path of a weight file, after a download where one is needed, and its origin.
+
+    Args:
+        repository: `ORGANISATION/NAME`.
+        name: The file's path in the repository; `None` takes one of the usual names, or the only `.safetensors` file.
+        revision: Branch, tag or commit; `None` is the main branch.
+
+    Raises:
+        SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant.
+    """
+
+    def read(files: SourceFiles) -> tuple[Path, Mapping[str, Any]]:
+        relative = name if name is not None else _only_file(files)
+        folder, _, file = relative.rpartition("/")
+        if file not in files.names(folder):
+            there = ", ".join(sorted(_weights(files.names(folder)))) or "no weights"
+            raise SourceError(
+                f"{files.where}: {relative} is missing; that folder has {there}; {files.remedy}"
+            )
+        if _ADAPTER_CONFIG in files.names(folder):
+            files.path("/".join(filter(None, (folder, _ADAPTER_CONFIG))))
+        return files.path(relative), {**files.origin, "file": relative}
+
+    return open_hub(repository, revision, read)
+
+
+def _only_file(files: SourceFiles) -> str:
+    names = files.names("")
+    usual = [name for name in _USUAL_NAMES if name in names]
+    candidates = usual or _weights(names)
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        raise SourceError(
+            f"{files.where}: has no .safetensors file; name one as `OWNER/NAME/FILE`; {files.remedy}"
+        )
+    raise SourceError(
+        f"{files.where}: has {len(candidates)} weight files: {', '.join(candidates)}; "
+        "name one, as `OWNER/NAME/FILE`"
+    )
+
+
+def _weights(names: frozenset[str]) -> list[str]:
+    return sorted(name for name in names if name.endswith(".safetensors"))
+
+
 def _open_online(repository: str, revision: str | None, read: Callable[[SourceFiles], Opened]) -> Opened:
     try:
         files = _look_up(repository, revision)
     except ConnectionError as error:
-        commit = cached_commit(repository, revision)
-        if commit is None or not snapshot(repository, commit).is_dir():
+        commit = _cached_commit(repository, revision)
+        if commit is None or not _snapshot(repository, commit).is_dir():
             raise SourceError(
                 f"{repository}: not in the local cache, and the hub can't be reached ({error}); connect and "
                 "try again, or copy the pipeline here and name its folder as `source:`",
             ) from error
         warning = f"the hub can't be reached; {revision or 'main'} may have moved on since {commit[:12]}"
-        return read(_cached(repository, commit, "" if is_commit(revision) else warning))
+        return read(_cached(repository, commit, "" if _is_commit(revision) else warning))
     return read(files)
 
 
@@ -64,7 +135,7 @@ def _cached(repository: str, commit: str, warning: str) -> FolderFiles:
     origin = _origin(repository, commit) | ({"warning": warning} if warning else {})
     remedy = f"connect to the network and run `hf download {repository} --revision {commit}`"
     where = f"{repository} at {commit[:12]}, as cached"
-    return FolderFiles(snapshot(repository, commit), where, remedy, origin)
+    return FolderFiles(_snapshot(repository, commit), where, remedy, origin)
 
 
 def _origin(repository: str, commit: str) -> dict[str, Any]:
@@ -137,9 +208,33 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
             key=lambda name: (name != INDEX_FILE, not name.endswith((".md", ".json")), name),
             default="",
         )
-        if landmark and not is_commit(revision):
+        if landmark and not _is_commit(revision):
             # Asked for by branch, so that the cache notes the branch's commit for days without a network.
             hf_hub_download(repository, landmark, revision=revision)
     except client_errors() as error:
         raise translated(error, repository, revision) from error
     return _RepositoryFiles(repository, str(info.sha), names)
+
+
+def _is_commit(revision: str | None) -> bool:
+    """Tell whether `revision` is a full commit hash, which never moves."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def _cached_commit(repository: str, revision: str | None) -> str | None:
+    """Return the commit that the cache last saw `revision` at, `None` if it never did."""
+    if _is_commit(revision):
+        return revision
+    reference = _folder(repository) / "refs" / (revision or "main")
+    return reference.read_text(encoding="utf-8").strip() if reference.is_file() else None
+
+
+def _snapshot(repository: str, commit: str) -> Path:
+    """Return the folder of a cached commit; it may hold some of the repository's files, or not exist."""
+    return _folder(repository) / "snapshots" / commit
+
+
+def _folder(repository: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"

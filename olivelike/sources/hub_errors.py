@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 
+_BY_STATUS = {
+    401: "the hub does not accept this machine's token (401); run `hf auth login`, or `hf auth logout`",
+    403: "the hub forbids access (403); check the token's rights at {page}, then run `hf auth login`",
+    404: "the hub has no such page (404); check the name at {page}, and HF_ENDPOINT if it is set",
+    429: "the hub limits the number of requests (429); wait some minutes and try again, or run `hf auth login`, which "
+    "raises the limit",
+}
+
+
 def client_errors() -> tuple[type[Exception], ...]:
     """Return all that the client raises for a request or a file; for an `except` clause."""
     from huggingface_hub.errors import HFValidationError
@@ -64,21 +73,11 @@ def _refusal(error: HfHubHTTPError, repository: str, revision: str | None) -> So
         )
     elif isinstance(error, RevisionNotFoundError):
         text = f"no revision {revision!r}; see {page}/branches"
-    elif status == 401:
-        text = "the hub does not accept this machine's token (401); run `hf auth login`, or `hf auth logout`"
-    elif status == 403:
-        text = f"the hub forbids access (403); check the token's rights at {page}, then run `hf auth login`"
-    elif status == 404:
-        text = f"the hub has no such page (404); check the name at {page}, and HF_ENDPOINT if it is set"
-    elif status == 429:
-        text = (
-            "the hub limits the number of requests (429); wait some minutes and try again, or run "
-            "`hf auth login`, which raises the limit"
-        )
     elif status >= 500:
         text = f"the hub has a fault ({status}); try again later, or set HF_HUB_OFFLINE=1 to take what the cache has"
     else:
-        text = f"the hub refuses: {str(error).strip()}; check the name at {page}"
+        text = _BY_STATUS.get(status, "the hub refuses: {error}; check the name at {page}")
+        text = text.format(page=page, error=str(error).strip())
     return SourceError(f"{repository}: {text}")
 
 

@@ -1,16 +1,21 @@
-"""Networks that are known by name and not supported, each by stored names that no supported one has.
+"""What names and metadata alone say of a file: that its network is another one, and what its UNet predicts.
 
-The marks are those of diffusers' `CHECKPOINT_KEY_NAMES` (`loaders/single_file_utils.py`).
+Marks of other networks are those of diffusers' `CHECKPOINT_KEY_NAMES` (`loaders/single_file_utils.py`). Metadata:
+https://github.com/Stability-AI/ModelSpec (`modelspec.*`) and kohya's trainer (`ss_*`). Tensors `v_pred` and `ztsnr`
+are what ComfyUI and A1111 look for.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-_MARKS: dict[str, tuple[str, ...]] = {
+    from olivelike.model.families import Prediction
+
+_OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "FLUX.2": ("single_stream_modulation.lin.weight",),
     "Chroma": ("distilled_guidance_layer.in_proj.",),
     "FLUX": (
@@ -61,7 +66,7 @@ def find_other_network(names: Collection[str]) -> tuple[str, str] | None:
     """Return name and telling tensor of an unsupported network; `None` if `names` are of no known one."""
     # One pass over a text is many times as fast as a search in each name.
     text = "\n".join(names)
-    for network, marks in _MARKS.items():
+    for network, marks in _OTHER_NETWORKS.items():
         mark = next((mark for mark in marks if mark in text), None)
         if mark is not None:
             return network, next(name for name in names if mark in name)
@@ -73,3 +78,46 @@ def other_by_channels(channels: int) -> str | None:
     if channels in (4, 9):
         return None
     return _BY_INPUT_CHANNELS.get(channels, f"a UNet with {channels} input channels")
+
+
+_WORDS: dict[str, Prediction] = {
+    "v": "v_prediction",
+    "v_pred": "v_prediction",
+    "v_prediction": "v_prediction",
+    "v-prediction": "v_prediction",
+    "epsilon": "epsilon",
+    "eps": "epsilon",
+}
+_METADATA_WORDS = ("modelspec.prediction_type", "modelspec.predict_key")
+
+
+@dataclass(frozen=True)
+class StatedPrediction:
+    """What a file states."""
+
+    value: Prediction | None
+    zero_snr: bool
+    reason: str
+    """Empty if it states nothing."""
+
+
+def read_prediction(names: Collection[str], metadata: Mapping[str, str]) -> StatedPrediction:
+    """Return what names and metadata say; a tensor counts more than metadata, which outlives merges."""
+    zero_snr = "ztsnr" in names or metadata.get("ss_zero_terminal_snr") == "True"
+    for name in ("v_pred", "ztsnr"):
+        if name in names:
+            return StatedPrediction("v_prediction", zero_snr, f"prediction: it holds a tensor {name}")
+    for key in _METADATA_WORDS:
+        word = _WORDS.get(str(metadata.get(key, "")).lower())
+        if word is not None:
+            return StatedPrediction(word, zero_snr, f"prediction: its metadata says {key} = {metadata[key]}")
+    architecture = str(metadata.get("modelspec.architecture", ""))
+    if architecture.startswith("stable-diffusion-v2-"):
+        value: Prediction = "v_prediction" if "-768-v" in architecture else "epsilon"
+        reason = f"prediction: its metadata says modelspec.architecture = {architecture}"
+        return StatedPrediction(value, zero_snr, reason)
+    trained = metadata.get("ss_v_parameterization")
+    if trained in ("True", "False"):
+        value = "v_prediction" if trained == "True" else "epsilon"
+        return StatedPrediction(value, zero_snr, f"prediction: ss_v_parameterization = {trained}")
+    return StatedPrediction(None, zero_snr, "")
