@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.noise import generators
+from olivelike.runtime.pipeline.request import SEEDS
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class BatchState:
     """What all that makes a batch of pictures needs."""
 
     request: Request
@@ -42,7 +43,7 @@ class Drawing:
         return height // self.folder.vae_factor, width // self.folder.vae_factor
 
 
-def begin_drawing(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> Drawing:
+def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> BatchState:
     """Make generators and scheduler of a batch.
 
     Raises:
@@ -57,4 +58,34 @@ def begin_drawing(request: Request, folder: PipelineFolder, seeds: Sequence[int]
         raise UsageError(
             f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
         ) from error
-    return Drawing(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+    return BatchState(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+
+
+def generators(seeds: Sequence[int]) -> list[torch.Generator]:
+    """Return a generator on the CPU for each seed."""
+    import torch
+
+    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+
+
+def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> torch.Tensor:
+    """Draw standard normal noise, each picture's from its own generator.
+
+    Args:
+        shape: of one picture: (channels, height, width).
+        sources: a generator for each picture.
+
+    Returns:
+        Noise of shape (pictures, channels, height, width), float32, on the CPU.
+    """
+    import torch
+
+    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
+
+
+def seed_of_attempt(seed: int, attempt: int) -> int:
+    """Return the seed that a picture is drawn with when its first `attempt - 1` drawings were flagged."""
+    if attempt == 1:
+        return seed
+    digest = hashlib.sha256(f"olivelike retry/{seed}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SEEDS

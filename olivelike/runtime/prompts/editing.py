@@ -81,7 +81,8 @@ class _Frame:
         if self.bracket == "[" and marks and set(marks) == {"|"}:
             return [_Alternating(self.parts)]
         last = self.parts[-1]
-        when = _WHEN.fullmatch("".join(last)) if all(isinstance(node, str) for node in last) else None  # type: ignore[arg-type]
+        texts = [node for node in last if isinstance(node, str)]
+        when = _WHEN.fullmatch("".join(texts)) if len(texts) == len(last) else None
         if self.bracket == "[" and when is not None and marks.endswith(":"):
             inner = _joined(self.parts[:-1], self.marks[:-1])
             if len(inner) <= 2:
@@ -135,3 +136,38 @@ def _say(nodes: list[_Node], step: int, steps: int) -> Iterator[str]:
             yield node
         else:
             todo += node.at(step, steps)[::-1]
+
+
+_AND: Final = re.compile(r"\bAND\b")
+_WEIGHT: Final = re.compile(r"[-+]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})")
+
+
+@dataclass(frozen=True)
+class PromptTerm:
+    """One part of a prompt."""
+
+    weight: float
+    """What its guidance is multiplied by."""
+    texts: tuple[str, ...]
+    """What it says at each step."""
+
+
+def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple[PromptTerm, ...]:
+    """Part a prompt at each `AND`, and lay out what each part says at each step.
+
+    Args:
+        prompt: what the user wrote.
+        steps: how many there are.
+        prompt_weights: `False` takes all of it literally.
+    """
+    if not prompt_weights:
+        return (PromptTerm(1.0, (prompt,) * steps),)
+    texts = _AND.split(prompt)
+    if len(texts) == 1:
+        return (PromptTerm(1.0, texts_of_steps(prompt, steps)),)
+    terms = []
+    for text in texts:
+        said, _, number = text.rpartition(":")
+        said, weight = (said, float(number)) if _WEIGHT.fullmatch(number.strip()) and said else (text, 1.0)
+        terms.append(PromptTerm(weight, texts_of_steps(said, steps)))
+    return tuple(terms)

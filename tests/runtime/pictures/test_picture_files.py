@@ -26,8 +26,8 @@ from olivelike.runtime.pictures import (
     to_pictures,
 )
 from olivelike.runtime.pictures.a1111 import a1111_text
-from olivelike.runtime.pictures.new_file import write_new_file
 from olivelike.runtime.pictures.picture_names import slug
+from olivelike.runtime.pictures.writer import write_new_file
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, image):
