@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from olivelike.sources.identify.published import PUBLISHED, scheduler_file
+from olivelike.sources.identify.published import CLASSES, PUBLISHED, scheduler_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,7 @@ def pipeline_index(family: Family) -> Config:
     published = PUBLISHED[kind.family]
     scheduler, _ = scheduler_file(published, kind.prediction, zero_snr=False)
     entries = {
-        **{folder: list(found) for folder, found in published.classes.items()},
+        **{folder: list(CLASSES[folder]) for folder in published.configs},
         **{folder: ["transformers", "CLIPTokenizer"] for folder in kind.tokenizers},
         **published.index,
         "scheduler": ["diffusers", scheduler],
