@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike._files import write_whole
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
@@ -100,7 +101,8 @@ def make_checkpoint(
         weights.write(target, None, dtype)
         if variant:
             weights.write(target, variant, "F16")
-    _write_index(root, _index(layout) if own else pipeline_index(family))
+    index = _index(layout) if own else pipeline_index(family)
+    write_whole(root / INDEX_FILE, _json_text(index).encode(), durable=False)
     return root
 
 
@@ -132,13 +134,6 @@ def _index(layout: Layout) -> Config:
         "image_encoder": [None, None],
         "requires_safety_checker": True,
     }
-
-
-def _write_index(root: Path, index: Config) -> None:
-    """Write `model_index.json` whole or not at all."""
-    unfinished = root / f"{INDEX_FILE}.tmp"
-    _write_json(unfinished, index)
-    unfinished.replace(root / INDEX_FILE)
 
 
 def _write_config(
@@ -269,4 +264,8 @@ def _quiet() -> Iterator[None]:
 
 def _write_json(path: Path, value: Any) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
+    path.write_text(_json_text(value), encoding="utf-8", newline="\n")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

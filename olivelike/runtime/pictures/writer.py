@@ -1,13 +1,13 @@
-"""Pictures into files, one after the other, each under a name of its own."""
+"""Pictures into files that appear whole, one after the other, each under a name of its own."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from datetime import datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from olivelike._files import write_whole
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import encode_picture
 from olivelike.runtime.pictures.picture_names import parse_output
@@ -121,7 +121,7 @@ class PictureWriter:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # With `overwrite` too, no picture takes the place of one of the same run.
-                write_new_file(path, data, overwrite=overwrite and path not in self._written)
+                write_whole(path, data, durable=False, overwrite=overwrite and path not in self._written)
             except FileExistsError:
                 if not os.path.lexists(path):
                     raise UsageError(
@@ -140,46 +140,3 @@ def _numbered(path: Path) -> Iterator[Path]:
     yield path
     for number in range(2, _MOST_TRIES):
         yield path.with_name(f"{path.stem}-{number}{path.suffix}")
-
-
-def write_new_file(path: Path, data: bytes, *, overwrite: bool = False) -> None:
-    """Write a file that other programs see complete or not at all.
-
-    Args:
-        path: where; its folder exists.
-        data: the content.
-        overwrite: replace what has the name.
-
-    Raises:
-        FileExistsError: if the name is taken, also by a process that was faster.
-        OSError: if it can't be written.
-    """
-    # The name is cut, since with the final one's length it might be too long.
-    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666
-        )
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        if overwrite:
-            temporary.replace(path)
-        else:
-            _take_name(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _take_name(temporary: Path, path: Path) -> None:
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        raise
-    except OSError:
-        # A disk without hard links, such as FAT: the name is taken by an empty file first.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        try:
-            temporary.replace(path)
-        except OSError:
-            path.unlink()
-            raise

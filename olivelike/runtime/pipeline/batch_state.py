@@ -1,10 +1,15 @@
-"""A batch in the making: its generators and its scheduler, fresh for each."""
+"""A batch in the making: its scheduler, and all chance in it, fresh for each.
+
+Each picture has a torch generator on the CPU. The order of draws is that of diffusers' `StableDiffusionPipeline`,
+`…Img2ImgPipeline` and `…InpaintPipeline` with a list of generators: sample of the encoded picture, initial noise,
+sample of the masked picture, then what each step draws.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import SEEDS
@@ -17,6 +22,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.schedulers.make_scheduler import Scheduler
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +30,9 @@ class BatchState:
     """What all that makes a batch of pictures needs."""
 
     request: Request
-    """Settled: with size and strength."""
+    """With nothing left open."""
     folder: PipelineFolder
-    scheduler: Any
+    scheduler: Scheduler
     """Of diffusers, with its timesteps set."""
     seeds: tuple[int, ...]
     """One for each picture."""
@@ -50,7 +56,7 @@ def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], 
         UsageError: for a scheduler that there is none of, or a number of steps that it refuses.
         SourceError: if the folder's own is for networks of another kind, or its config is damaged.
     """
-    scheduler: Any = make_scheduler(request.scheduler, folder.scheduler)
+    scheduler = make_scheduler(request.scheduler, folder.scheduler)
     try:
         scheduler.set_timesteps(request.steps, device=device)
     except (ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""The loop around the UNet."""
+"""The loop around the UNet, with classifier-free guidance (https://arxiv.org/abs/2207.12598) by one term or several."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class DenoisingCallbacks:
-    """Who is told of each step, and who may stop it."""
+    """What is called after each step of a batch, and what may stop it."""
 
     batch: int
     batches: int

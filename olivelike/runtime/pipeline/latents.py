@@ -1,4 +1,4 @@
-"""What denoising starts from: noise, a picture with noise, or a picture with a hole.
+"""What denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
 """

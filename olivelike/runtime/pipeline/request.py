@@ -1,4 +1,4 @@
-"""What to make: prompts, sizes, steps, seeds."""
+"""What to make, as a `Request`, and what was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between pictures and latents."""
+"""Between pictures and latents, finished or not."""
 
 from __future__ import annotations
 

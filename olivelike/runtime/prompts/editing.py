@@ -1,7 +1,11 @@
 r"""Prompts that change from step to step, as A1111 writes them: `[from:to:when]`, `[to:when]`, `[from::when]`, `[a|b]`.
 
-The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no
-editing stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
+The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no editing
+stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
+
+Prompts of several parts, `a castle AND a storm :0.6`, are parted as `get_multicond_prompt_list` in the same module
+does, after Composable Diffusion (https://arxiv.org/abs/2206.01714). A weight needs an `AND`: without one, `16:9` at a
+prompt's end is text.
 """
 
 from __future__ import annotations
@@ -167,7 +171,9 @@ def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple
         return (PromptTerm(1.0, texts_of_steps(prompt, steps)),)
     terms = []
     for text in texts:
-        said, _, number = text.rpartition(":")
-        said, weight = (said, float(number)) if _WEIGHT.fullmatch(number.strip()) and said else (text, 1.0)
-        terms.append(PromptTerm(weight, texts_of_steps(said, steps)))
+        written, _, number = text.rpartition(":")
+        written, weight = (
+            (written, float(number)) if _WEIGHT.fullmatch(number.strip()) and written else (text, 1.0)
+        )
+        terms.append(PromptTerm(weight, texts_of_steps(written, steps)))
     return tuple(terms)

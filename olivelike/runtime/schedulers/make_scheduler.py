@@ -1,4 +1,4 @@
-"""Diffusers' schedulers for a pipeline's folder: made from its config, under the name that the user knows."""
+"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
     EDM,
     SIGMAS,
-    SchedulerChoice,
     find_scheduler,
     packages_for,
     sampler_of,
-    scheduler_names,
     why_not_own,
 )
 
@@ -30,18 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     Rule = tuple[Callable[[Any], bool], str]
-
-__all__ = [
-    "Scheduler",
-    "SchedulerChoice",
-    "StepFacts",
-    "find_scheduler",
-    "make_scheduler",
-    "sampler_name",
-    "scheduler_names",
-    "seed_noise",
-    "step_facts",
-]
 
 _MODEL_FACTS = frozenset(
     {

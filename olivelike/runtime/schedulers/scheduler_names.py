@@ -1,4 +1,4 @@
-"""Names of samplers: diffusers' classes, and A1111's names with the settings that they mean.
+"""Names of samplers: diffusers' classes, A1111's names with the settings that they mean, and names that can't be had.
 
 A1111's names and schedule types are those of its `modules/sd_samplers_kdiffusion.py` and `modules/sd_schedulers.py`;
 what they are in diffusers is the table in its guide "Schedulers"
@@ -121,7 +121,7 @@ DEFAULT_SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
     **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
 }
-"""What A1111, since 1.9, takes for the schedule type `Automatic`; where nothing is said here, the plain one."""
+"""What A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
 
 PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
 """A1111's schedule types that space noise levels as a class of diffusers does by itself."""

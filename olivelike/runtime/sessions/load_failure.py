@@ -39,9 +39,9 @@ def load_failure(path: Path, error: Exception, settings: SessionSettings) -> Ses
     from olivelike.graphs.inspect import inspect_model
 
     where = settings.provider.short_name
-    said = reason(error)
+    message = reason(error)
     if lacks_memory(error):
-        return SessionError(f"{path}: out of memory as it was opened on {where} ({said})")
+        return SessionError(f"{path}: out of memory as it was opened on {where} ({message})")
     try:
         inspection = inspect_model(path, known_targets(settings))
     except SourceError as broken:
@@ -50,7 +50,7 @@ def load_failure(path: Path, error: Exception, settings: SessionSettings) -> Ses
     assert offer is not None
     found = [*data_problems(inspection, settings), *version_problems(inspection, offer)]
     found.extend(_operator_problems(inspection, settings, where))
-    why = "; ".join([*found, f"{offer.name} {offer.version} says: {said}"])
+    why = "; ".join([*found, f"{offer.name} {offer.version} says: {message}"])
     return SessionError(f"{path}: can't be opened on {where}: {why}")
 
 

@@ -86,7 +86,7 @@ class OpenVinoBoundCall:
         Raises:
             SessionError: if OpenVINO fails, out of memory included. After that no call of the session may run: they
                 share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
-            Interrupted: if it was told to end early.
+            Interrupted: if it was asked to end early.
         """
         if self.failed.is_set():
             raise SessionError(f"{self.network}: OpenVINO failed in an earlier run; open the network again")

@@ -59,9 +59,9 @@ def provider_list(
         options: dict[str, str] = {}
         if device_id is not None and name in _WITH_DEVICE_ID:
             options["device_id"] = str(device_id)
-            if (stated := choice.options.get("device_id", str(device_id))) != str(device_id):
+            if (named := choice.options.get("device_id", str(device_id))) != str(device_id):
                 raise UsageError(
-                    f"{choice.provider.short_name}: device_id={stated} is among its options, but the device is "
+                    f"{choice.provider.short_name}: device_id={named} is among its options, but the device is "
                     f"{device_id}, where tensors are; name one"
                 )
         if stream is not None and name in _CUDA_GRAPH:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _DTYPES: Final = {"float": "float32", "double": "float64"}
 _GRAPH_IDS: Final = count(1)
-"""Recorded CUDA graphs are told apart by number; 0 is what runs without a number share."""
+"""Recorded CUDA graphs are distinguished by number; 0 is what runs without a number share."""
 
 
 class OrtSession(Session):
@@ -124,7 +124,7 @@ class OrtBoundCall:
 
         Raises:
             SessionError: if ONNX Runtime fails, out of memory included.
-            Interrupted: if it was told to end early.
+            Interrupted: if it was asked to end early.
         """
         try:
             if self.placement.stream is None:
@@ -165,7 +165,7 @@ def open_ort_session(
 
     Raises:
         SessionError: if a provider or device is not there, or the network can't be opened.
-        Interrupted: if ONNX Runtime was told to end early.
+        Interrupted: if ONNX Runtime was asked to end early.
     """
     for choice in settings.providers:
         require_provider(choice.provider)
@@ -194,7 +194,7 @@ def start_inference(
 
     Raises:
         SessionError: if the network can't be opened, or a provider does not start.
-        Interrupted: if ONNX Runtime was told to end early.
+        Interrupted: if ONNX Runtime was asked to end early.
     """
     import onnxruntime
 
@@ -223,8 +223,8 @@ def _asked_device(settings: SessionSettings) -> int | str | None:
     """Return the device of the settings, or else of the options of the first provider that states one."""
     if settings.device is not None:
         return settings.device
-    stated = (choice.options.get("device_id", "") for choice in settings.providers)
-    return next((int(number) for number in stated if number.isdecimal()), None)
+    named = (choice.options.get("device_id", "") for choice in settings.providers)
+    return next((int(number) for number in named if number.isdecimal()), None)
 
 
 def _buffer(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:
