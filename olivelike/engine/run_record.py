@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from olivelike.engine.execute.executor import NodeResult
+    from olivelike.engine.execute.driver import NodeResult
     from olivelike.engine.plan import Node, OpenedEmbedding, OpenedLora
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult

@@ -10,18 +10,18 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.pipeline_files import INDEX_FILE, component_config, index, to_json
+from olivelike.engine.output.pipeline_files import INDEX_FILE, index
 from olivelike.engine.output.publication import discard_staging, publish, staging_folder
 from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
+from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import DamagedError
-from olivelike.graphs.interface import LAYOUTS, TOKENIZERS
-from olivelike.model import Architecture
+from olivelike.graphs.interface import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.execute.executor import Execution
+    from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan import Node, OpenedEmbedding, OpenedLora, Resolver
     from olivelike.engine.preparation import Prepared
     from olivelike.store import Store
@@ -111,12 +111,7 @@ def publish_output(
             continue
         made = {"node": node.id, "key": result.key}
         facets = resolver.facets(node) or {}
-        config = _config(prepared, node.component, facets.get("architecture"))
-        sizes = dict(result.facts["files"])
-        if config is not None:
-            write_file(staging / node.component / "config.json", config)
-            sizes["config.json"] = _facts(config)
-        for name, facts in sizes.items():
+        for name, facts in result.facts["files"].items():
             files[f"{node.component}/{name}"] = {**facts, "from": made}
             written[f"{node.component}/{name}"] = facts["sha256"]
         components[node.component] = {
@@ -162,16 +157,6 @@ def publish_output(
     return kept
 
 
-def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:
-    """Return a component's `config.json`; that of a graph that someone else exported is taken as it is."""
-    if component in TOKENIZERS:
-        return None
-    if architecture is not None:
-        return component_config(Architecture.from_bytes(_stored(prepared.store, architecture)))
-    config = prepared.source.checkpoint(component).config
-    return to_json(config) if config else None
-
-
 def published_origin(origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return an origin for other people's eyes: the name of a file or folder in place of its path."""
     told: dict[str, Any] = {
@@ -186,7 +171,7 @@ def _lora(opened: OpenedLora, resolver: Resolver) -> dict[str, Any]:
     lora = opened.lora
     return {
         **published_origin(opened.origin),
-        "sha256": resolver.file_digest(opened.file.path),
+        "sha256": resolver.inputs.digests[opened.file.path],
         "weight": lora.weight,
         "weights": dict(lora.weights),
         "adapter": lora.adapter,
@@ -194,7 +179,7 @@ def _lora(opened: OpenedLora, resolver: Resolver) -> dict[str, Any]:
 
 
 def _embedding(opened: OpenedEmbedding, resolver: Resolver) -> dict[str, Any]:
-    sha256 = resolver.file_digest(opened.path)
+    sha256 = resolver.inputs.digests[opened.path]
     vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
     return {**published_origin(opened.origin), "sha256": sha256, "token": opened.token, "vectors": vectors}
 
@@ -222,10 +207,8 @@ def _stored(store: Store, digest: str) -> bytes:
 
 
 def _passes(node: Node, nodes: Sequence[Node]) -> list[dict[str, Any]]:
-    by_id = {other.id: other for other in nodes}
-    chain: list[dict[str, Any]] = []
-    parent = by_id[node.parent or ""]
-    while parent.step is not None:
-        chain.append({"pass": parent.name, "options": parent.step.instance.model_dump(mode="json")})
-        parent = by_id[parent.parent or ""]
-    return chain[::-1]
+    return [
+        {"pass": step.pass_name, "options": step.instance.model_dump(mode="json")}
+        for step in (before.step for before in reversed(ancestors(node, nodes)))
+        if step is not None
+    ]

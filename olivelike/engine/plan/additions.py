@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import digest_json
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -69,20 +67,6 @@ class Additions:
         if "embeddings" in reads:
             found += [opened.path for opened in self.embeddings_of(component)]
         return tuple(found)
-
-    def loras_digest(self, component: str, digests: Mapping[Path, str]) -> str:
-        """Return the digest of all that decides a merge: contents and weights, in whatever order they are listed."""
-        rows: list[list[Any]] = [
-            [*(digests[path] for path in opened.files), opened.lora.weight_of(component), opened.lora.adapter]
-            for opened in self.loras_of(component)
-        ]
-        rows.sort(key=str)
-        return digest_json(["loras/1", rows])
-
-    def embeddings_digest(self, component: str, digests: Mapping[Path, str]) -> str:
-        """Return the digest of tokens and vectors; their order decides the numbers of the tokens."""
-        rows = [[opened.token, digests[opened.path]] for opened in self.embeddings_of(component)]
-        return digest_json(["embeddings/1", rows])
 
     def tokens(self, source: PipelineSource) -> dict[str, dict[str, Any]]:
         """Return what tokenizers get, by their folder: the `tokens`, and the number that the `first` of them has.

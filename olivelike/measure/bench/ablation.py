@@ -196,7 +196,7 @@ def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
         except DamagedError:  # The next run remakes it.
             continue
         if action is not None:
-            resolver.settle(node, action.outputs)
+            resolver.record_outputs(node, action.outputs)
             found[node.id] = action.facts
     return found
 
