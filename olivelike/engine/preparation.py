@@ -13,7 +13,7 @@ from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_record import RECORD_FILE
 from olivelike.engine.output.state import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
-from olivelike.engine.plan.check_additions import check_additions, open_additions
+from olivelike.engine.plan.additions import check_additions, open_additions
 from olivelike.errors import UsageError
 from olivelike.graphs.interface import TOKENIZERS
 from olivelike.sources import RawTensor, SourceSpec, open_source

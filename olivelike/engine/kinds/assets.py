@@ -14,12 +14,11 @@ from olivelike.errors import SourceError
 from olivelike.model import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from olivelike.engine.kinds.kind import Assignment, Done, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
-    from olivelike.sources import PipelineSource
 
 ASSETS = "assets"
 """What the table of these files is called among what nodes make: a map from relative path to digest."""
@@ -50,6 +49,7 @@ class AssetsJob(Job):
 class AssetsNode(Kind):
     """The files beside the networks, of the whole pipeline."""
 
+    job_type = AssetsJob
     libraries = ("tokenizers",)
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
@@ -68,10 +68,6 @@ class AssetsNode(Kind):
     def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: there is one such node."""
         return {}
-
-    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
-        """Return what brings files up to date."""
-        return AssetsJob.run
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
@@ -104,13 +100,8 @@ class TokenizerJob(Job):
 class TokenizerNode(Kind):
     """The beginning of a tokenizer's chain."""
 
-    def reads(self, node: Node) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the table of assets."""
-        return (ASSETS,)
-
-    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
-        """Return what reads vocabularies."""
-        return TokenizerJob.run
+    job_type = TokenizerJob
+    always_reads = (ASSETS,)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""

@@ -150,12 +150,15 @@ def check_graph(name: str, data: bytes) -> None:
 class Kind(ABC):
     """How nodes of one kind are planned; these defaults fit one that makes small files of the source."""
 
+    job_type: ClassVar[type[Job]]
+    """What a worker does for such a node; the code behind its method `run` is in the key."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version changes the result although no import of its code names them."""
+    always_reads: ClassVar[tuple[str, ...]] = ()
 
     def reads(self, node: Node) -> tuple[str, ...]:  # noqa: ARG002  (overridden)
         """Return what decides the result: facets, and what else nodes before it made or a workflow adds."""
-        return ()
+        return self.always_reads
 
     def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:  # noqa: ARG002
         """Return the files that must be hashed before the node's key is known."""
@@ -169,9 +172,9 @@ class Kind(ABC):
         """Return what else its work is told."""
         return {"component": node.component}
 
-    @abstractmethod
-    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
-        """Return the function that makes the result, such as `run` of its job."""
+    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the function that makes the result."""
+        return self.job_type.run
 
     def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
         """Return the node's key, or why it has none."""

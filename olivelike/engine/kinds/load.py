@@ -62,13 +62,15 @@ def _facts(found: Adaptation) -> dict[str, Any]:
 class LoadNode(Kind):
     """The beginning of a network's chain."""
 
+    job_type = LoadJob
+
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
         """Return the digest of the checkpoint's form."""
         return {"checkpoint": inputs.source.checkpoint(node.component).layout_digest}
 
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
         """Return what reads a source of this sort."""
-        return LoadJob.run if source.checkpoint(node.component).graph is None else AdoptJob.run
+        return self.job_type.run if source.checkpoint(node.component).graph is None else AdoptJob.run
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""

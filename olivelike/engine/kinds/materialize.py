@@ -15,7 +15,7 @@ from olivelike.errors import PassError
 from olivelike.graphs.interface import TOKENIZERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from olivelike.engine.kinds.kind import Assignment, Job, Workbench, Workplace
     from olivelike.engine.plan.node import Node
@@ -62,20 +62,14 @@ class MaterializeJob(ModelJob):
 class MaterializeNode(ModelNode):
     """The end of a chain in one output, whose own record says what it holds."""
 
+    job_type = MaterializeJob
     libraries = ("diffusers", "transformers")
     """Configs have their versions."""
-
-    def reads(self, node: Node) -> tuple[str, ...]:  # noqa: ARG002
-        """Return all facets."""
-        return ("architecture", "weights", "graph")
+    always_reads = ("architecture", "weights", "graph")
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return the names of the files."""
         return dict(node.file_names)
-
-    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
-        """Return what writes components."""
-        return MaterializeJob.run
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:
         """Return the size of the weights behind all passes, and room for the largest tensor."""

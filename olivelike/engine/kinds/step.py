@@ -17,7 +17,7 @@ from olivelike.errors import PassError
 from olivelike.model import FACETS, Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from olivelike.engine.keys.formulas import Key
     from olivelike.engine.kinds.kind import Assignment, Job, Workbench, Workplace
@@ -149,13 +149,11 @@ def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
 class StepNode(ModelNode):
     """A step of a chain."""
 
+    job_type = StepJob
+
     def reads(self, node: Node) -> tuple[str, ...]:
         """Return what the pass reads; facts of the target are in the key beside the digests."""
         return tuple(name for name in _step(node).instance.reads if name != "target")
-
-    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
-        """Return the pass's own method; its key is that of the pass."""
-        return _step(node).instance.run
 
     def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
         """Return the key of the step."""
