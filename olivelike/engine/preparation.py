@@ -15,7 +15,7 @@ from olivelike.engine.output.state import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.additions import check_additions, open_additions
 from olivelike.errors import UsageError
-from olivelike.graphs.interface import TOKENIZERS
+from olivelike.model.components import TOKENIZERS
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow

@@ -10,13 +10,14 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.pipeline_files import INDEX_FILE, index
+from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import discard_staging, publish, staging_folder
 from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import DamagedError
-from olivelike.graphs.interface import LAYOUTS
+from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.components import INDEX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

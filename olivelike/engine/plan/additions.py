@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
+from olivelike.model.components import TOKENIZER_OF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from olivelike.workflow import Embedding, FileRef, LoadedWorkflow, Lora
 
     ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
-
-_TOKENIZERS = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Additions:
                 if component not in source.checkpoints:
                     continue
                 shape = token_table_shape(source.checkpoint(component))
-                entry = found.setdefault(_TOKENIZERS[component], {"first": shape and shape[0], "tokens": []})
+                entry = found.setdefault(TOKENIZER_OF[component], {"first": shape and shape[0], "tokens": []})
                 entry["tokens"] += [opened.token, *(f"{opened.token}_{i}" for i in range(1, rows))]
         return found
 

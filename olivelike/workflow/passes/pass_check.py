@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import PluginError
 from olivelike.model import FACETS
 from olivelike.pass_api import INPUTS
-from olivelike.workflow.passes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
