@@ -15,6 +15,7 @@ from olivelike.engine.execute.executor import Failed
 from olivelike.engine.execute.memory_budget import resident
 from olivelike.engine.kinds.kind import Workbench
 from olivelike.errors import OlivelikeError, PassError, VerificationError
+from olivelike.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def attempt(job: Job, logger: logging.Logger, progress: Progress) -> Done | Fail
     before, start = resident(os.getpid()), time.perf_counter()
     node, facts, word = job.place.node, {}, PassError.word
     try:
-        done = job.run(Workbench.at(job.place, logger, progress))
+        done = job.run(Workbench(Store.open(Path(job.place.store)), logger, progress))
     except OlivelikeError as error:
         logger.exception("%s failed", node)
         message, word = str(error), error.word

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike.engine.keys.formulas import work_key
 from olivelike.errors import DamagedError, PassError
@@ -13,6 +12,7 @@ from olivelike.errors import DamagedError, PassError
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from olivelike.engine.keys.formulas import Key
     from olivelike.engine.plan.inputs import Inputs
@@ -108,13 +108,6 @@ class Workbench:
     store: Store
     logger: logging.Logger
     progress: Progress
-
-    @classmethod
-    def at(cls, place: Workplace, logger: logging.Logger, progress: Progress) -> Self:
-        """Open the store of a job."""
-        from olivelike.store import Store
-
-        return cls(Store.open(Path(place.store)), logger, progress)
 
     def stored(self, digest: str, what: str) -> bytes:
         """Return an object of the store.

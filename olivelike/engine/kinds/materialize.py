@@ -87,5 +87,9 @@ class MaterializeNode(ModelNode):
         config = dict(checkpoints[node.component].config) if node.component in checkpoints else None
         assert assignment.folder is not None
         return MaterializeJob(
-            place, self.model_input(assignment), str(assignment.folder), node.file_names, config
+            place,
+            **self.model_fields(assignment),
+            folder=str(assignment.folder),
+            file_names=node.file_names,
+            config=config,
         )

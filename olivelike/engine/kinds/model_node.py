@@ -23,8 +23,8 @@ ORIGINAL = "original."
 
 
 @dataclass(frozen=True)
-class ModelInput:
-    """A model as a job is told of it."""
+class ModelJob(Job):
+    """A job that takes a model."""
 
     facets: Mapping[str, str]
     """Digest of each facet that the node reads, by name; those as loaded behind `original.`."""
@@ -35,33 +35,20 @@ class ModelInput:
     stamps: Mapping[str, list[int]]
     """Size in bytes and time in nanoseconds of each source file when its digest was taken, by path."""
 
-
-@dataclass(frozen=True)
-class ModelJob(Job):
-    """A job that takes a model."""
-
-    model: Mapping[str, Any]
-    """The fields of a `ModelInput`."""
-
-    @property
-    def given(self) -> ModelInput:
-        """The model as told."""
-        return ModelInput(**self.model)
-
     @property
     def weight_files(self) -> dict[str, Path]:
         """Path of each source file that holds weights, by digest."""
-        return {digest: Path(path) for digest, path in self.given.files.items()}
+        return {digest: Path(path) for digest, path in self.files.items()}
 
     def read_model(self, bench: Workbench) -> Model:
         """Return the model that the node reads."""
-        return Model(self.place.component, **self._facets(bench, self.given.facets))
+        return Model(self.place.component, **self._facets(bench, self.facets))
 
     def read_original(self, bench: Workbench, model: Model) -> Model:
         """Return the network as it was loaded; the job names those of its facets that are no longer the model's."""
         named = {
             name.removeprefix(ORIGINAL): digest
-            for name, digest in self.given.facets.items()
+            for name, digest in self.facets.items()
             if name.startswith(ORIGINAL)
         }
         facets = {"architecture": model.architecture, "weights": model.weights, **self._facets(bench, named)}
@@ -73,16 +60,15 @@ class ModelJob(Job):
         Raises:
             SourceError: naming the file.
         """
-        for path, stamp in self.given.stamps.items():
+        for path, stamp in self.stamps.items():
             status = Path(path).stat()
             if [status.st_size, status.st_mtime_ns] != stamp:
                 raise SourceError(f"{path} changed while it was read; run again when it is complete")
 
     def _facets(self, bench: Workbench, digests: Mapping[str, str]) -> dict[str, Any]:
-        tables = self.given.tables
         return {
-            name: Weights.from_json(tables[digest])
-            if digest in tables
+            name: Weights.from_json(self.tables[digest])
+            if digest in self.tables
             else FACETS[name].from_bytes(bench.stored(digest, f"{self.place.node}: its {name}"))
             for name, digest in digests.items()
             if name in FACETS
@@ -134,8 +120,8 @@ class ModelNode(Kind):
             )
         return found
 
-    def model_input(self, assignment: Assignment) -> dict[str, Any]:
-        """Return what a job is told of the model that a node reads."""
+    def model_fields(self, assignment: Assignment) -> dict[str, Any]:
+        """Return the fields of a `ModelJob`."""
         node, inputs, upstream = assignment.node, assignment.inputs, assignment.upstream
         reads = self.reads(node)
         takes_weights = bool({"weights", "original"} & set(reads))

@@ -174,9 +174,9 @@ class StepNode(ModelNode):
         embeddings = inputs.additions.embeddings_of(place.component) if "embeddings" in reads else ()
         return StepJob(
             place,
-            self.model_input(assignment),
-            entry.name,
-            entry.plugin,
+            **self.model_fields(assignment),
+            pass_name=entry.name,
+            plugin=entry.plugin,
             maker=key.maker if key is not None else "",
             options=step.instance.model_dump(mode="json"),
             target=inputs.workflow.workflow.target.lowering() if "target" in reads else None,

@@ -7,27 +7,20 @@ executed node made. Downstream keys hold the digests of what upstream made, so e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Assignment, Upstream
 from olivelike.engine.plan.node import changes_network
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from olivelike.engine.keys.formulas import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.store import Action
-
-
-class OutputState(Protocol):
-    """Tells whether an output folder already holds what a key stands for."""
-
-    def __call__(self, node: Node, key: str) -> bool:
-        """Tell whether the output of a node that writes one holds the result of `key`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,13 @@ class Resolution:
 class Resolver:
     """Keys and results of one workflow's nodes, as they become known; digests are all that it holds."""
 
-    def __init__(self, inputs: Inputs, output_state: OutputState) -> None:
+    def __init__(self, inputs: Inputs, output_state: Callable[[Node, str], bool]) -> None:
+        """Know nothing yet.
+
+        Args:
+            inputs: The workflow, opened.
+            output_state: Tells whether the output of a node holds the result of a key.
+        """
         self.inputs = inputs
         self._output_state = output_state
         self._behind: dict[str | None, Upstream] = {None: Upstream()}
