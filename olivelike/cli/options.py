@@ -160,6 +160,6 @@ def limit_bytes(memory_limit: str | None) -> int | None:
     """Return the bytes that `--memory-limit` means."""
     if memory_limit is None:
         return None
-    from olivelike.store.limits import parse_size
+    from olivelike._text import byte_count
 
-    return parse_size(memory_limit, "--memory-limit")
+    return byte_count(memory_limit, "--memory-limit")

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from olivelike._files import Lock
     from olivelike.engine.execute.events import EventName, Listener
     from olivelike.engine.execute.executor import Answer, Executor
     from olivelike.engine.kinds.kind import Done
     from olivelike.engine.plan import Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
-    from olivelike.store import KeyLock, Root
+    from olivelike.store import Root
 
 Status = Literal["hit", "executed", "failed", "skipped"]
 
@@ -103,7 +104,7 @@ class _Running:
     node: Node
     resolution: Resolution
     reason: str
-    lock: KeyLock | None
+    lock: Lock | None
     memory: int
     started: float
 
