@@ -1,4 +1,4 @@
-"""Pictures into files, one after the other, each under a name of its own."""
+"""Pictures into files that appear whole, one after the other, each under a name of its own."""
 
 from __future__ import annotations
 
