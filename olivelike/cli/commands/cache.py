@@ -199,7 +199,7 @@ def pin(
     )
     prepared = engine.prepare(workflow, options, writes=True)
     plan = prepared.plan()
-    keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.kind != "materialize"]
+    keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.output is None]
     name = prepared.workflow.workflow.name
     prepared.store.pin(name, keys)
     write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")

@@ -75,7 +75,7 @@ def convert(
     from olivelike.measure.report import write_report
     from olivelike.workflow.places import Place
 
-    wish = engine.Wish(
+    request = engine.ConvertRequest(
         source,
         target,
         output,
@@ -90,19 +90,19 @@ def convert(
         cache_dir=cache_dir,
         allow_pickle=allow_pickle,
         overwrite=overwrite,
-        command=wish.command(allow_pickle=allow_pickle),
+        command=request.command(allow_pickle=allow_pickle),
         keep_going=keep_going,
         fail_fast=not keep_going,
         workers=workers,
         memory_limit=shared.limit_bytes(memory_limit),
     )
     here = Path.cwd()
-    text = engine.draft_workflow(wish, options, here)
+    text = engine.draft_workflow(request, options, here)
     write = write_error if json else write_line
     for line in text.splitlines():
         write(line)
     if save_workflow is not None:
-        engine.save_workflow(wish, options, save_workflow)
+        engine.save_workflow(request, options, save_workflow)
     place = Place(here / "convert.yaml", here, text)
     if dry_run:
         from olivelike.cli.commands.plan import show_plan

@@ -1,4 +1,4 @@
-"""Drafting the workflow that optimises one source for one target."""
+"""What `olivelike convert` is asked for, and the workflow that does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
+class ConvertRequest:
     """What a user says in place of a workflow; files are relative to the current folder."""
 
     source: str
@@ -46,11 +46,11 @@ class Wish:
         return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
 
 
-def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:
-    """Return the workflow that grants a wish, as the text of a file.
+def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:
+    """Return the workflow that does what is asked, as the text of a file.
 
     Args:
-        wish: What is wanted.
+        request: What is asked for.
         options: Whether pickled files are allowed.
         folder: The project folder, which the workflow's paths are relative to.
 
@@ -59,45 +59,47 @@ def draft_workflow(wish: Wish, options: Options, folder: Path) -> str:
         SourceError: for a source that is missing or damaged.
     """
     here = Path.cwd()
-    target = find_target(wish.target)
-    source, vae = text_source(wish.source, here), text_source(wish.vae, here) if wish.vae else None
+    target = find_target(request.target)
+    source, vae = text_source(request.source, here), text_source(request.vae, here) if request.vae else None
     spec = source_spec(source, vae)
     components = [
         name for name in COMPONENTS if name in available_components(spec, allow_pickle=options.allow_pickle)
     ]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
-    precision = wish.precision or target.precision
+    precision = request.precision or target.precision
     chains = {name: _chain(opened.checkpoint(name), precision) for name in components}
 
     def place(ref: FileRef) -> str:
         return str(ref) if ref.path is None else _relative(ref.path, folder)
 
-    loras = [parse_lora(text, here) for text in wish.loras]
+    loras = [parse_lora(text, here) for text in request.loras]
     draft = Draft(
-        name=wish.output.name or "converted",
-        source=_relative(source.path, folder) if source.path is not None else wish.source,
+        name=request.output.name or "converted",
+        source=_relative(source.path, folder) if source.path is not None else request.source,
         target=target.name,
         components=chains,
-        output=_relative(absolute(wish.output, here), folder),
-        precision=wish.precision,
-        prediction=wish.prediction,
-        vae=(_relative(vae.path, folder) if vae.path is not None else wish.vae) if vae is not None else None,
+        output=_relative(absolute(request.output, here), folder),
+        precision=request.precision,
+        prediction=request.prediction,
+        vae=(_relative(vae.path, folder) if vae.path is not None else request.vae)
+        if vae is not None
+        else None,
         loras=[(place(lora.file), lora.weight) for lora in loras],
-        embeddings=[place(file_ref(text, here)) for text in wish.embeddings],
-        layout=wish.layout,
+        embeddings=[place(file_ref(text, here)) for text in request.embeddings],
+        layout=request.layout,
     )
     return workflow_text(draft)
 
 
-def save_workflow(wish: Wish, options: Options, path: Path) -> None:
-    """Write the workflow that grants a wish to a new file.
+def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
+    """Write the workflow that does what is asked to a new file.
 
     Raises:
         UsageError: if the file is there already, or can't be written.
     """
     path = absolute(path, Path.cwd())
     project = path.parent.parent if path.parent.name == "workflows" else path.parent
-    text = draft_workflow(wish, options, project)
+    text = draft_workflow(request, options, project)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as file:
