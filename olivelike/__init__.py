@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.engine.drafting import ConvertRequest as ConvertRequest
-    from olivelike.engine.drafting import convert as convert
+    from olivelike.engine.convert_request import ConvertRequest as ConvertRequest
+    from olivelike.engine.convert_request import convert as convert
     from olivelike.engine.explanation import Explanation as Explanation
     from olivelike.engine.explanation import explain as explain
     from olivelike.engine.output.folder_info import FolderInfo as FolderInfo
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from olivelike.graphs.inspect import inspect_model as inspect_model
     from olivelike.measure.bench.ablation import Ablation as Ablation
     from olivelike.measure.bench.ablation import ablate as ablate
-    from olivelike.measure.bench.bench import bench as bench
     from olivelike.measure.bench.bench_report import BenchReport as BenchReport
     from olivelike.measure.bench.bench_settings import BenchSettings as BenchSettings
+    from olivelike.measure.bench.whole_pictures import bench as bench
     from olivelike.measure.clients import CheckResult as CheckResult
     from olivelike.measure.clients import check_client as check_client
     from olivelike.measure.doctor import Diagnosis as Diagnosis
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.scaffold import create_project as create_project
 
 _HOMES = {
-    "engine.drafting": ("ConvertRequest", "convert"),
+    "engine.convert_request": ("ConvertRequest", "convert"),
     "engine.explanation": ("Explanation", "explain"),
     "engine.output.folder_info": ("FolderInfo", "describe_folder"),
     "engine.output.swap": ("swap_loras",),
@@ -96,7 +96,7 @@ _HOMES = {
     "engine.run": ("RunResult", "run"),
     "errors": ("OlivelikeError",),
     "graphs.inspect": ("Inspection", "inspect_model"),
-    "measure.bench.bench": ("bench",),
+    "measure.bench.whole_pictures": ("bench",),
     "measure.bench.bench_report": ("BenchReport",),
     "measure.bench.bench_settings": ("BenchSettings",),
     "measure.bench.ablation": ("Ablation", "ablate"),

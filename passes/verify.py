@@ -52,7 +52,7 @@ class Verify(Pass):
         limit = LIMITS[precision] if self.max_relative_error is None else self.max_relative_error
         loaded = parameter_reader(context.original.weights, context.tensors)
         original = Original(context.original.architecture, loaded, samples=self.samples, seed=self.seed)
-        found = original.hold(Evaluation(graph, parameter=read), precision, context.progress)
+        found = original.compare(Evaluation(graph, parameter=read), precision, context.progress)
         found.require(model.component, limit)
         context.facts["verification"] = {**found.to_json(), "limit": limit, "passed": True}
         return model

@@ -1,6 +1,6 @@
 """The engine: what every front end calls to plan and run workflows."""
 
-from olivelike.engine.drafting import ConvertRequest, convert, draft, save_workflow
+from olivelike.engine.convert_request import ConvertRequest, convert, draft, save_workflow
 from olivelike.engine.preparation import Options, Pin, Prepared, pin, plan, prepare, validate
 from olivelike.engine.run import RunResult, run
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.state import OutputStates
-from olivelike.engine.plan import Resolver, build_nodes, check_chains, make_plan
+from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
+from olivelike.engine.plan.additions import check_additions, open_additions
 from olivelike.engine.plan.chains import check_without_source
-from olivelike.engine.plan.check_additions import check_additions, open_additions
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
+from olivelike.model.components import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
@@ -139,7 +140,8 @@ class Prepared:
 
     def resolver(self) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        return Resolver(self.workflow, self.source, self.additions, self.store, OutputStates(self.store))
+        inputs = Inputs(self.workflow, self.source, self.additions, self.store)
+        return Resolver(inputs, OutputStates(self.store))
 
     def plan(self) -> Plan:
         """Compute the plan; nothing changes."""
@@ -186,17 +188,18 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         return _remembered_pickle_table(path, store)
 
     additions = open_additions(loaded, read_pickle if options.allow_pickle else None)
-    nodes = build_nodes(loaded, outputs, additions, options.only, options.until)
+    steps = active_steps(loaded, outputs, additions, options.only)
+    nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
         source_spec(loaded.workflow.source, loaded.workflow.vae),
-        [node.component for node in nodes if node.kind == "load"],
+        dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
     )
     if options.until is None:
         check_apart(outputs, loaded, source, additions, store)
     check_additions(additions, loaded, source)
-    check_chains(loaded, source, additions, materialized=options.until is None)
+    check_chains(loaded, steps, source, materialized=options.until is None)
     history = History(store, loaded.workflow.name)
     return Prepared(loaded, source, additions, store, outputs, nodes, history, options)
 
@@ -257,9 +260,7 @@ def pin(ref: str | Place, options: Options = DEFAULTS) -> Pin:
         OlivelikeError: as `prepare`.
     """
     prepared = prepare(ref, options, writes=True)
-    nodes = [
-        node for node in prepared.plan().nodes if node.status == "hit" and node.node.kind != "materialize"
-    ]
+    nodes = [node for node in prepared.plan().nodes if node.status == "hit" and node.node.output is None]
     keys = tuple(node.key.digest for node in nodes if node.key is not None)
     name = prepared.workflow.workflow.name
     prepared.store.pin(name, keys)

@@ -14,7 +14,7 @@ from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
-from olivelike.engine.plan import PIPELINE, all_hits, judge
+from olivelike.engine.plan import PIPELINE, all_hits, explain_status
 from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.errors import (
     DamagedError,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from olivelike.engine.execute.driver import Driver, Execution, NodeResult
     from olivelike.engine.execute.events import Listener
-    from olivelike.engine.execute.executor import Execution, Executor, NodeResult
+    from olivelike.engine.execute.executor import ExecutorMaker
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
     from olivelike.model.records.run_record import RunRecord
@@ -88,6 +89,7 @@ def run(
     options: Options = DEFAULTS,
     listener: Listener = lambda _: None,
     report: ReportWriter | None = None,
+    executor: ExecutorMaker | None = None,
 ) -> RunResult:
     """Run a workflow: execute what is not stored, publish what changed.
 
@@ -96,6 +98,7 @@ def run(
         options: What the front end asks for.
         listener: Receives every event.
         report: Writes a report of the run's record into a folder, as `olivelike.measure.report.write_report`.
+        executor: What runs the jobs; by default worker processes, `InlineExecutor` for this process.
 
     Returns:
         The result of a run in which every node succeeded.
@@ -105,14 +108,19 @@ def run(
     """
     start = time.perf_counter()
     prepared = prepare(ref, options, writes=True)
-    return _Run(prepared, listener, report, start).run()
+    return _Run(prepared, listener, report, executor, start).run()
 
 
 class _Run:
     """One run, from plan to record."""
 
     def __init__(
-        self, prepared: Prepared, listener: Listener, report: ReportWriter | None, start: float
+        self,
+        prepared: Prepared,
+        listener: Listener,
+        report: ReportWriter | None,
+        executor: ExecutorMaker | None,
+        start: float,
     ) -> None:
         self._prepared = prepared
         self._options = prepared.options
@@ -121,7 +129,8 @@ class _Run:
         self._write_report = report
         self._start = start
         self._id = new_run_id()
-        self._executor: Executor | None = None
+        self._make_executor = executor
+        self._driver: Driver | None = None
         self._has_ended = False
         # With `until`, nothing is published.
         self._outputs = () if self._options.until is not None else prepared.outputs
@@ -163,7 +172,7 @@ class _Run:
                 self._finish("failed", self._so_far(), f"a bug: {type(sys.exception()).__name__}")
 
     def _so_far(self) -> Execution | None:
-        return self._executor.execution if self._executor is not None else None
+        return self._driver.execution if self._driver is not None else None
 
     def _is_up_to_date(self) -> bool:
         if any((output.path / JOURNAL_FILE).exists() for output in self._outputs):
@@ -178,7 +187,7 @@ class _Run:
         except DamagedError:
             return False
         for node in nodes:
-            self._emit("node_hit", node=node.id, reason=judge(node, hits[node.id], ())[1])
+            self._emit("node_hit", node=node.id, reason=explain_status(node, hits[node.id], ())[1])
         for output in self._outputs:
             self._emit("output_unchanged", path=str(output.path))
         return True
@@ -206,7 +215,7 @@ class _Run:
 
     def _take_outputs(self, stack: contextlib.ExitStack) -> None:
         """Lock the output folders against other runs, in one order for all; look at them once more."""
-        from olivelike.digest import digest_json
+        from olivelike.engine.keys.formulas import output_lock
 
         # However it is spelled, or reached through links, one folder has one lock. A read-only store has no locks.
         folders = {str(resolved(output.path)).casefold(): str(output.path) for output in self._outputs}
@@ -215,7 +224,7 @@ class _Run:
             def waiting(path: str = path) -> None:
                 self._emit("warning", message=f"waiting for another run that writes {path}")
 
-            stack.enter_context(self._store.lock(digest_json(["output-lock/1", folder]), waiting))
+            stack.enter_context(self._store.lock(output_lock(folder), waiting))
         for output in self._outputs:
             recover(output.path, overwrite=self._options.overwrite)
             check_output(self._prepared, output)
@@ -226,7 +235,7 @@ class _Run:
         for attempt in range(ATTEMPTS):
             stagings.renew()
             resolver = self._prepared.resolver()
-            resolver.prefetch()
+            resolver.inputs.prefetch()
             try:
                 execution = self._execute(resolver, stagings, root, force=attempt == 0)
                 self._publish(execution, resolver, stagings)
@@ -242,29 +251,28 @@ class _Run:
     def _execute(
         self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool
     ) -> Execution:
-        from olivelike.engine.execute.executor import Executor
+        from olivelike.engine.execute.driver import Driver, Settings
+        from olivelike.engine.execute.process_executor import ProcessExecutor
 
-        prepared, options = self._prepared, self._options
-        self._executor = Executor(
-            prepared.nodes,
-            prepared.workflow,
-            prepared.source,
-            prepared.additions,
-            self._store,
-            resolver,
+        prepared, options, workers = self._prepared, self._options, self._prepared.workers()
+        settings = Settings(
             run_id=self._id,
+            nodes=prepared.nodes,
             staging=stagings.folders,
             history=prepared.history,
-            workers=prepared.workers(),
-            memory_limit=prepared.memory_limit(),
             forecast=prepared.forecast(),
             listener=self._listener,
+            workers=workers,
+            memory_limit=prepared.memory_limit(),
             root=root,
-            force=options.clean_cache and force,
             began=self._start,
+            force=options.clean_cache and force,
             fail_fast=options.fail_fast,
         )
-        return self._executor.run()
+        make = self._make_executor or ProcessExecutor
+        executor = make(workers, self._store.log_path(self._id, "workers"))
+        self._driver = Driver(settings, resolver, executor)
+        return self._driver.run()
 
     def _publish(self, execution: Execution, resolver: Resolver, stagings: Stagings) -> None:
         failed = any(result.status in {"failed", "skipped"} for result in execution.results.values())
@@ -278,7 +286,7 @@ class _Run:
             self._emit("output_unchanged" if kept is None else "output_published", path=str(output.path))
 
     def _is_complete(self, output: Output, execution: Execution) -> bool:
-        nodes = [node for node in self._prepared.nodes if node.output == output or node.kind == "assets"]
+        nodes = [node for node in self._prepared.nodes if node.output == output or node.component == PIPELINE]
         return all(execution.results[node.id].status in {"hit", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:

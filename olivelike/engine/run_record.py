@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from olivelike.engine.execute.executor import NodeResult
+    from olivelike.engine.execute.driver import NodeResult
     from olivelike.engine.plan import Node
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from olivelike.digest import canonical_json, digest_bytes
 
@@ -61,18 +62,27 @@ class Weights(Mapping[str, Tensor]):
         """Digests of all files that hold bytes of this table."""
         return frozenset(tensor.file for tensor in self._tensors.values())
 
-    def to_bytes(self) -> bytes:
-        """Serialise as canonical JSON."""
+    def to_json(self) -> list[Any]:
+        """Return the table as JSON values."""
         rows = [
             [name, t.dtype, list(t.shape), t.file, t.offset, *([True] if t.transposed else [])]
             for name, t in self._tensors.items()
         ]
-        return canonical_json(["weights/1", rows])
+        return ["weights/1", rows]
+
+    def to_bytes(self) -> bytes:
+        """Serialise as canonical JSON."""
+        return canonical_json(self.to_json())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Weights:
         """Read what `to_bytes` wrote."""
-        kind, rows = json.loads(data)
+        return cls.from_json(json.loads(data))
+
+    @classmethod
+    def from_json(cls, content: list[Any]) -> Weights:
+        """Read what `to_json` gave."""
+        kind, rows = content
         if kind != "weights/1":
             raise ValueError(f"expected weights/1, found {kind!r}")
         return cls({name: Tensor(dtype, tuple(shape), *place) for name, dtype, shape, *place in rows})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import OlivelikeError, UsageError
-from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
+from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.single_file_writer import make_single_file, require_readable
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser(
         "make-checkpoint", help="write a diffusers folder with seeded random weights"
     )
-    command.add_argument("family", choices=list(FAMILY_CONFIGS))
+    command.add_argument("family", choices=list(KINDS))
     command.add_argument("folder", type=Path, metavar="DIR")
     command.add_argument("--size", choices=["tiny", "small", "full"])
     command.add_argument("--seed", type=int, default=0)

@@ -1,202 +1,128 @@
-"""Configs of the checkpoints that `make_checkpoint` writes: SD 1.5 as published, and a small copy of it.
+"""What the folders of `make_checkpoint` say beside their weights: as published, and at small widths.
 
-The `full` values are those of `stable-diffusion-v1-5/stable-diffusion-v1-5`, stray keys included; the `tiny`
-ones keep every structural choice (block types, layers per level, heads, factor 8 of the VAE) at small widths.
+The `full` values are those of the published pipelines (`olivelike.sources.identify.published`), with what only SD 1.5's
+own folder says in `olivelike/data/published/sd15_folder.json`. The `tiny` ones keep every structural choice of SD 1.5
+(block types, layers per level, heads, factor 8 of the VAE). The `small` ones obey each family's rules (widths in
+multiples of 32 in the UNet and the VAE, of 64 where heads have 64 channels; CLIP's whole vocabulary), so that the same
+weights in one file are told to be the very same networks.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, scheduler_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from olivelike.model.families import FamilyName, Prediction
 
 Size = Literal["tiny", "small", "full"]
+Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
+Config = dict[str, Any]
+"""What one JSON file holds."""
 
-INDEX: dict[str, Any] = {
-    "_class_name": "StableDiffusionPipeline",
-    "_diffusers_version": "0.6.0",
-    "feature_extractor": ["transformers", "CLIPImageProcessor"],
-    "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
-    "scheduler": ["diffusers", "PNDMScheduler"],
-    "text_encoder": ["transformers", "CLIPTextModel"],
-    "tokenizer": ["transformers", "CLIPTokenizer"],
-    "unet": ["diffusers", "UNet2DConditionModel"],
-    "vae": ["diffusers", "AutoencoderKL"],
+_PUBLISHED = Path(__file__).parents[1] / "data" / "published"
+_SD15_FOLDER: Final[dict[str, Config]] = json.loads((_PUBLISHED / "sd15_folder.json").read_bytes())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A pipeline that can be written; which one it is like, and where it differs from its family's own."""
+
+    family: FamilyName
+    small: Mapping[str, Config]
+    """Folder → what differs at small size."""
+    prediction: Prediction = "epsilon"
+    unet: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the UNet."""
+    is_inpainting: bool = False
+
+    @property
+    def tokenizers(self) -> Mapping[str, str]:
+        """Folder of each tokenizer → folder of its published settings."""
+        return PUBLISHED[self.family].tokenizers
+
+
+# What is small in every family: one layer per level, two layers of text.
+_SMALL_CLIP: Config = {
+    "hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 1, "num_hidden_layers": 2,
+}  # fmt: skip
+_SMALL_CLIP_2: Config = {**_SMALL_CLIP, "projection_dim": 64}
+_SMALL_VAE: Config = {"block_out_channels": [32, 64, 64, 64], "layers_per_block": 1}
+_SMALL_UNET: Config = {
+    "block_out_channels": [32, 64, 64, 64], "cross_attention_dim": 64, "layers_per_block": 1,
+}  # fmt: skip
+_SMALL_UNET_SD2: Config = {
+    **_SMALL_UNET,
+    "attention_head_dim": [1, 1, 2, 1],
+    "block_out_channels": [64, 64, 128, 64],
 }
-
-_UNET: dict[str, Any] = {
-    "_class_name": "UNet2DConditionModel",
-    "_diffusers_version": "0.6.0",
-    "act_fn": "silu",
-    "attention_head_dim": 8,
-    "block_out_channels": [320, 640, 1280, 1280],
-    "center_input_sample": False,
-    "cross_attention_dim": 768,
-    "down_block_types": [
-        "CrossAttnDownBlock2D",
-        "CrossAttnDownBlock2D",
-        "CrossAttnDownBlock2D",
-        "DownBlock2D",
-    ],
-    "downsample_padding": 1,
-    "flip_sin_to_cos": True,
-    "freq_shift": 0,
-    "in_channels": 4,
-    "layers_per_block": 2,
-    "mid_block_scale_factor": 1,
-    "norm_eps": 1e-05,
-    "norm_num_groups": 32,
-    "out_channels": 4,
-    "sample_size": 64,
-    "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
+_SMALL_UNET_XL: Config = {
+    "attention_head_dim": [1, 1, 1],
+    "block_out_channels": [32, 64, 64],
+    "cross_attention_dim": 128,
+    "layers_per_block": 1,
+    "projection_class_embeddings_input_dim": 64 + 6 * 256,
+    "transformer_layers_per_block": [1, 1, 2],
 }
-
-_VAE: dict[str, Any] = {
-    "_class_name": "AutoencoderKL",
-    "_diffusers_version": "0.6.0",
-    "act_fn": "silu",
-    "block_out_channels": [128, 256, 512, 512],
-    "down_block_types": ["DownEncoderBlock2D"] * 4,
-    "in_channels": 3,
-    "latent_channels": 4,
-    "layers_per_block": 2,
-    "norm_num_groups": 32,
-    "out_channels": 3,
-    "sample_size": 512,
-    "up_block_types": ["UpDecoderBlock2D"] * 4,
+_SMALL_UNET_REFINER: Config = {
+    **_SMALL_UNET_SD2,
+    "block_out_channels": [32, 64, 128, 64],
+    "projection_class_embeddings_input_dim": 64 + 5 * 256,
+    "transformer_layers_per_block": 2,
 }
+_SMALL_SD1 = {"unet": _SMALL_UNET, "vae": _SMALL_VAE, "text_encoder": _SMALL_CLIP}
+_SMALL_SD2 = {**_SMALL_SD1, "unet": _SMALL_UNET_SD2}
+_SMALL_XL = {**_SMALL_SD1, "unet": _SMALL_UNET_XL, "text_encoder_2": _SMALL_CLIP_2}
+_SMALL_REFINER = {"unet": _SMALL_UNET_REFINER, "vae": _SMALL_VAE, "text_encoder_2": _SMALL_CLIP_2}
 
-_TEXT: dict[str, Any] = {
-    "_name_or_path": "openai/clip-vit-large-patch14",
-    "architectures": ["CLIPTextModel"],
-    "attention_dropout": 0.0,
-    "bos_token_id": 0,
-    "dropout": 0.0,
-    "eos_token_id": 2,
-    "hidden_act": "quick_gelu",
-    "hidden_size": 768,
-    "initializer_factor": 1.0,
-    "initializer_range": 0.02,
-    "intermediate_size": 3072,
-    "layer_norm_eps": 1e-05,
-    "max_position_embeddings": 77,
-    "model_type": "clip_text_model",
-    "num_attention_heads": 12,
-    "num_hidden_layers": 12,
-    "pad_token_id": 1,
-    "projection_dim": 768,
-    "torch_dtype": "float32",
-    "transformers_version": "4.22.0.dev0",
-    "vocab_size": 49408,
-}
-
-_SAFETY: dict[str, Any] = {
-    "_commit_hash": "4bb648a606ef040e7685bde262611766a5fdd67b",
-    "_name_or_path": "CompVis/stable-diffusion-safety-checker",
-    "architectures": ["StableDiffusionSafetyChecker"],
-    "initializer_factor": 1.0,
-    "logit_scale_init_value": 2.6592,
-    "model_type": "clip",
-    "projection_dim": 768,
-    "text_config": {
-        "attention_dropout": 0.0,
-        "bos_token_id": 0,
-        "dropout": 0.0,
-        "eos_token_id": 2,
-        "hidden_act": "quick_gelu",
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "layer_norm_eps": 1e-05,
-        "max_position_embeddings": 77,
-        "model_type": "clip_text_model",
-        "num_attention_heads": 12,
-        "num_beams": 1,
-        "num_hidden_layers": 12,
-        "pad_token_id": 1,
-        "torchscript": False,
-        "transformers_version": "4.21.0.dev0",
-        "use_bfloat16": False,
-        "vocab_size": 49408,
-    },
-    "text_config_dict": {
-        "hidden_size": 768,
-        "intermediate_size": 3072,
-        "num_attention_heads": 12,
-        "num_hidden_layers": 12,
-    },
-    "torch_dtype": "float32",
-    "transformers_version": None,
-    "vision_config": {
-        "attention_dropout": 0.0,
-        "dropout": 0.0,
-        "hidden_act": "quick_gelu",
-        "hidden_size": 1024,
-        "image_size": 224,
-        "intermediate_size": 4096,
-        "layer_norm_eps": 1e-05,
-        "model_type": "clip_vision_model",
-        "num_attention_heads": 16,
-        "num_channels": 3,
-        "num_hidden_layers": 24,
-        "patch_size": 14,
-        "torchscript": False,
-        "transformers_version": "4.21.0.dev0",
-        "use_bfloat16": False,
-    },
-    "vision_config_dict": {
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "num_hidden_layers": 24,
-        "patch_size": 14,
-    },
-}
-
-SCHEDULER: dict[str, Any] = {
-    "_class_name": "PNDMScheduler",
-    "_diffusers_version": "0.6.0",
-    "beta_end": 0.012,
-    "beta_schedule": "scaled_linear",
-    "beta_start": 0.00085,
-    "clip_sample": False,
-    "num_train_timesteps": 1000,
-    "set_alpha_to_one": False,
-    "skip_prk_steps": True,
-    "steps_offset": 1,
-    "trained_betas": None,
-}
-
-_FEATURE_EXTRACTOR: dict[str, Any] = {
-    "crop_size": {"height": 224, "width": 224},
-    "do_center_crop": True,
-    "do_convert_rgb": True,
-    "do_normalize": True,
-    "do_rescale": True,
-    "do_resize": True,
-    "feature_extractor_type": "CLIPFeatureExtractor",
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "resample": 3,
-    "rescale_factor": 0.00392156862745098,
-    "size": {"shortest_edge": 224},
+KINDS: Final[Mapping[Family, Kind]] = {
+    "sd15": Kind("sd1", _SMALL_SD1),
+    "sd15_inpainting": Kind("sd1", _SMALL_SD1, unet={"in_channels": 9}, is_inpainting=True),
+    "sd21": Kind("sd2", _SMALL_SD2, "v_prediction", PUBLISHED["sd2"].changes["v_prediction"]),
+    "sd21_base": Kind("sd2", _SMALL_SD2, unet={"upcast_attention": False}),
+    "sdxl": Kind("sdxl", _SMALL_XL),
+    "sdxl_refiner": Kind("sdxl_refiner", _SMALL_REFINER),
 }
 
 # Heads stay at 8 in the UNet; group counts shrink with the widths so that each group keeps several channels.
-_TINY_UNET = {
+_TINY_UNET: Config = {
     "block_out_channels": [16, 32, 64, 64],
     "cross_attention_dim": 32,
     "norm_num_groups": 8,
     "sample_size": 8,
 }
-_TINY_VAE = {"block_out_channels": [8, 16, 32, 32], "norm_num_groups": 4, "sample_size": 64}
-_TINY_CLIP = {"hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 3}
+_TINY_VAE: Config = {"block_out_channels": [8, 16, 32, 32], "norm_num_groups": 4, "sample_size": 64}
+_TINY_CLIP: Config = {
+    "hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 3,
+}  # fmt: skip
 _TINY_VOCABULARY = 1000
 _TINY_IMAGE = 56
 
 
-def component_configs(size: Size) -> dict[str, dict[str, Any]]:
-    """Return the published `config.json` of each network folder, by folder name."""
-    configs = {"text_encoder": _TEXT, "unet": _UNET, "vae": _VAE, "safety_checker": _SAFETY}
-    configs = copy.deepcopy(configs)
+def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
+    """Return the published `config.json` of each network folder, by folder name.
+
+    SD 1.5 has its safety checker, in the sizes in which `make_checkpoint` writes one.
+    """
+    kind = KINDS[family]
+    configs = {
+        folder: {**config, **_SD15_FOLDER["text_encoder" if "text" in folder else folder]}
+        for folder, config in PUBLISHED[kind.family].configs.items()
+    }
+    configs["unet"] |= kind.unet
+    if size == "small":
+        for folder, changes in kind.small.items():
+            configs[folder] |= changes
+    elif family == "sd15":
+        configs["safety_checker"] = dict(_SD15_FOLDER["safety_checker"])
+    configs = {folder: copy.deepcopy(dict(sorted(config.items()))) for folder, config in configs.items()}
     if size == "tiny":
         configs["unet"] |= _TINY_UNET
         configs["vae"] |= _TINY_VAE
@@ -210,10 +136,60 @@ def component_configs(size: Size) -> dict[str, dict[str, Any]]:
     return configs
 
 
-def feature_extractor_config(size: Size) -> dict[str, Any]:
+def hub_configs(size: Size) -> dict[str, Config]:
+    """Return SD 1.5's configs as its hub repository holds them, with keys that training code left behind."""
+    leftovers = _SD15_FOLDER["hub"]
+    return {folder: config | leftovers.get(folder, {}) for folder, config in component_configs(size).items()}
+
+
+def feature_extractor_config(size: Size) -> Config:
     """Return the published `preprocessor_config.json`, scaled to what the safety checker takes."""
-    config = copy.deepcopy(_FEATURE_EXTRACTOR)
+    config = copy.deepcopy(_SD15_FOLDER["feature_extractor"])
     if size == "tiny":
         config["crop_size"] = {"height": _TINY_IMAGE, "width": _TINY_IMAGE}
         config["size"] = {"shortest_edge": _TINY_IMAGE}
     return config
+
+
+def scheduler_config(family: Family) -> Config:
+    """Return the published `scheduler_config.json`; that of SD 1.5 does not state what the UNet predicts."""
+    kind = KINDS[family]
+    _, path = scheduler_file(PUBLISHED[kind.family], kind.prediction, zero_snr=False)
+    published: Config = json.loads(path.read_bytes())
+    stated = {key: published.pop(key) for key in sorted({*published} - _SD15_SCHEDULER)}
+    if kind.family == "sd1":
+        del stated["prediction_type"]
+    return {"_class_name": published.pop("_class_name"), "_diffusers_version": "0.6.0", **published, **stated}
+
+
+_SD15_SCHEDULER = {
+    "_class_name", "beta_end", "beta_schedule", "beta_start", "clip_sample", "num_train_timesteps",
+    "set_alpha_to_one", "skip_prk_steps", "steps_offset", "trained_betas",
+}  # fmt: skip
+
+
+def pipeline_index(family: Family) -> Config:
+    """Return the published `model_index.json`, without a safety checker."""
+    kind = KINDS[family]
+    published = PUBLISHED[kind.family]
+    scheduler, _ = scheduler_file(published, kind.prediction, zero_snr=False)
+    entries = {
+        **{folder: list(NETWORK_CLASSES[folder]) for folder in published.configs},
+        **{folder: ["transformers", "CLIPTokenizer"] for folder in kind.tokenizers},
+        **published.index,
+        "scheduler": ["diffusers", scheduler],
+    }
+    entries.pop("requires_safety_checker", None)
+    return {
+        "_class_name": published.inpainting_pipeline if kind.is_inpainting else published.pipeline,
+        "_diffusers_version": "0.6.0" if kind.family in ("sd1", "sd2") else "0.19.0.dev0",
+        **dict(sorted(entries.items())),
+    }
+
+
+SCHEDULER: Final = scheduler_config("sd15")
+INDEX: Final = pipeline_index("sd15") | {
+    "feature_extractor": ["transformers", "CLIPImageProcessor"],
+    "safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"],
+}
+"""The whole index of SD 1.5."""

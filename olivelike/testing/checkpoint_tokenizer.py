@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CLIP_MERGES = Path(__file__).parents[1] / "data" / "published" / "tokenizer" / "merges.txt"
+_PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "tokenizer"
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _WORD_END = "</w>"
@@ -41,48 +41,37 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     _write_json(folder / "vocab.json", vocabulary, indent=None)
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-    _write_settings(folder, END)
+    _write_settings(folder, "pad_end")
 
 
-def write_clip_tokenizer(folder: Path, pad: str) -> None:
+def write_clip_tokenizer(folder: Path, settings: str) -> None:
     """Write CLIP's own tokenizer of 49,408 tokens, whose merges are part of the package.
 
     Args:
         folder: the tokenizer's folder; made if absent.
-        pad: the token that fills short prompts: `<|endoftext|>`, or `!` in SD 2 and in SDXL's second tokenizer.
+        settings: folder of the published settings: `pad_end`, or `pad_exclamation` as in SD 2 and in SDXL's second
+            tokenizer, after what fills short prompts.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    merges = _CLIP_MERGES.read_bytes()
+    merges = (_PUBLISHED / "merges.txt").read_bytes()
     (folder / "merges.txt").write_bytes(merges)
     letters = _byte_letters()
     joined = [line.replace(" ", "") for line in merges.decode().splitlines()[1:]]
     tokens = [*letters, *(letter + _WORD_END for letter in letters), *joined, START, END]
     _write_json(folder / "vocab.json", {token: index for index, token in enumerate(tokens)}, indent=None)
-    _write_settings(folder, pad)
+    _write_settings(folder, settings)
 
 
-def _write_settings(folder: Path, pad: str) -> None:
-    special = {
-        "bos_token": _added(START),
-        "eos_token": _added(END),
-        "pad_token": pad,
-        "unk_token": _added(END),
+def _write_settings(folder: Path, settings: str) -> None:
+    """Write the published settings, with what only folders of a library have in them."""
+    special = json.loads((_PUBLISHED / settings / "special_tokens_map.json").read_bytes())
+    config = json.loads((_PUBLISHED / settings / "tokenizer_config.json").read_bytes())
+    config |= {
+        "name_or_path": "openai/clip-vit-large-patch14",
+        "special_tokens_map_file": "./special_tokens_map.json",
     }
     _write_json(folder / "special_tokens_map.json", special)
-    config = {
-        "add_prefix_space": False,
-        "bos_token": {"__type": "AddedToken", **_added(START)},
-        "do_lower_case": True,
-        "eos_token": {"__type": "AddedToken", **_added(END)},
-        "errors": "replace",
-        "model_max_length": 77,
-        "name_or_path": "openai/clip-vit-large-patch14",
-        "pad_token": pad,
-        "special_tokens_map_file": "./special_tokens_map.json",
-        "tokenizer_class": "CLIPTokenizer",
-        "unk_token": {"__type": "AddedToken", **_added(END)},
-    }
-    _write_json(folder / "tokenizer_config.json", config)
+    _write_json(folder / "tokenizer_config.json", dict(sorted(config.items())))
 
 
 def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
@@ -127,10 +116,6 @@ def _byte_letters() -> list[str]:
     ]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
-
-
-def _added(content: str) -> dict[str, Any]:
-    return {"content": content, "lstrip": False, "normalized": True, "rstrip": False, "single_word": False}
 
 
 def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:

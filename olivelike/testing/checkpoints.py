@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,24 +13,25 @@ from olivelike._files import write_whole
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
-    SCHEDULER,
-    Size,
+    KINDS,
     component_configs,
     feature_extractor_config,
+    hub_configs,
+    pipeline_index,
+    scheduler_config,
 )
-from olivelike.testing.checkpoint_families import FAMILY_CONFIGS
-from olivelike.testing.checkpoint_hub_layout import extra_tensors, hub_name, stray_keys
 from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
 from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from olivelike.testing.checkpoint_configs import Config, Family, Size
     from olivelike.testing.checkpoint_weights import Array, Dtype
 
-Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
+_OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
 
 def make_checkpoint(
@@ -71,7 +74,7 @@ def make_checkpoint(
     size = size or ("tiny" if family == "sd15" else "small")
     own = family == "sd15" and size != "small"
     for value, known in (
-        (family, tuple(FAMILY_CONFIGS)),
+        (family, tuple(KINDS)),
         (size, ("tiny", "small", "full") if family == "sd15" else ("small", "full")),
         (layout, ("saved", "hub") if own else ("saved",)),
         (dtype, ("F32", "F16")),
@@ -83,46 +86,30 @@ def make_checkpoint(
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     (root / INDEX_FILE).unlink(missing_ok=True)
-    published = component_configs(size) if own else FAMILY_CONFIGS[family].configs(size)
+    published = hub_configs(size) if layout == "hub" else component_configs(size, family)
     if own:
         _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
     else:
-        _write_family_extras(root, family)
+        for name, settings in KINDS[family].tokenizers.items():
+            write_clip_tokenizer(root / name, settings)
+        _write_json(root / "scheduler/scheduler_config.json", scheduler_config(family))
     for component, config in published.items():
         target = root / component
         target.mkdir(exist_ok=True)
         shapes = _write_config(target, component, config, layout)
-        for name in (None, variant) if variant else (None,):
-            stored: Dtype = "F16" if name else dtype
-            _write_weights(
-                target,
-                component,
-                config,
-                shapes,
-                seed=seed,
-                layout=layout,
-                variant=name,
-                dtype=stored,
-                hollow=hollow,
-            )
-    index = _index(layout) if own else dict(FAMILY_CONFIGS[family].index)
+        weights = _Weights(component, config, shapes, seed, layout, hollow)
+        weights.write(target, None, dtype)
+        if variant:
+            weights.write(target, variant, "F16")
+    index = _index(layout) if own else pipeline_index(family)
     write_whole(root / INDEX_FILE, _json_text(index).encode(), durable=False)
     return root
 
 
-def _write_family_extras(root: Path, family: Family) -> None:
-    """Write tokenizers and scheduler of any family."""
-    configs = FAMILY_CONFIGS[family]
-    for folder, pad in configs.tokenizers.items():
-        write_clip_tokenizer(root / folder, pad)
-    (root / "scheduler").mkdir(exist_ok=True)
-    _write_json(root / "scheduler/scheduler_config.json", configs.scheduler)
-
-
 def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> None:
-    """Write what is no network: tokenizer, scheduler and feature extractor."""
+    """Write what is no network of SD 1.5: tokenizer, scheduler and feature extractor."""
     write_tokenizer(root / "tokenizer", vocab_size)
-    scheduler, extractor = dict(SCHEDULER), feature_extractor_config(size)
+    scheduler, extractor = scheduler_config("sd15"), feature_extractor_config(size)
     if layout == "saved":
         import diffusers
 
@@ -133,29 +120,24 @@ def _write_extras(root: Path, size: Size, layout: Layout, vocab_size: int) -> No
         }
         del extractor["feature_extractor_type"]
         extractor["image_processor_type"] = "CLIPImageProcessor"
-    for name, value in (
-        ("scheduler/scheduler_config", scheduler),
-        ("feature_extractor/preprocessor_config", extractor),
-    ):
-        (root / name).parent.mkdir(exist_ok=True)
-        _write_json(root / f"{name}.json", value)
+    _write_json(root / "scheduler/scheduler_config.json", scheduler)
+    _write_json(root / "feature_extractor/preprocessor_config.json", extractor)
 
 
-def _index(layout: Layout) -> dict[str, Any]:
-    index = dict(INDEX)
-    if layout == "saved":
-        import diffusers
+def _index(layout: Layout) -> Config:
+    if layout == "hub":
+        return INDEX | {"feature_extractor": ["transformers", "CLIPFeatureExtractor"]}
+    import diffusers
 
-        return index | {
-            "_diffusers_version": diffusers.__version__,
-            "image_encoder": [None, None],
-            "requires_safety_checker": True,
-        }
-    return index | {"feature_extractor": ["transformers", "CLIPFeatureExtractor"]}
+    return INDEX | {
+        "_diffusers_version": diffusers.__version__,
+        "image_encoder": [None, None],
+        "requires_safety_checker": True,
+    }
 
 
 def _write_config(
-    folder: Path, component: str, published: dict[str, Any], layout: Layout
+    folder: Path, component: str, published: Config, layout: Layout
 ) -> dict[str, tuple[int, ...]]:
     """Write `config.json`; return the parameters of the class that it describes, by today's names."""
     import torch
@@ -164,7 +146,7 @@ def _write_config(
         network = _build(component, published)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if layout == "hub":
-        _write_json(folder / "config.json", {**published, **stray_keys(component)})
+        _write_json(folder / "config.json", published)
     elif component in ("unet", "vae"):
         network.save_config(folder)
     else:
@@ -173,7 +155,7 @@ def _write_config(
     return shapes
 
 
-def _build(component: str, config: dict[str, Any]) -> Any:
+def _build(component: str, config: Config) -> Any:
     import diffusers
     import transformers
     from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
@@ -190,47 +172,76 @@ def _build(component: str, config: dict[str, Any]) -> Any:
     return StableDiffusionSafetyChecker(transformers.CLIPConfig.from_dict(config))
 
 
-def _write_weights(
-    folder: Path,
-    component: str,
-    config: dict[str, Any],
-    shapes: dict[str, tuple[int, ...]],
-    *,
-    seed: int,
-    layout: Layout,
-    variant: str | None,
-    dtype: Dtype,
-    hollow: bool,
-) -> None:
-    stem = "diffusion_pytorch_model" if component in ("unet", "vae") else "model"
-    name_of = {name: name for name in sorted(shapes)}
-    extra: dict[str, int] = {}
-    if layout == "hub":
-        # The order of the modules, not the alphabet: tensors of one module lie together.
-        name_of = {hub_name(component, name): name for name in shapes}
-        extra = extra_tensors(component, config)
-    tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {
-        name: ("I64", (1, length)) for name, length in extra.items()
-    }
-    tensors |= {stored: (dtype, shapes[name]) for stored, name in name_of.items()}
+@dataclass(frozen=True)
+class _Weights:
+    """The weights of one network."""
 
-    def value(stored: str) -> Array:
-        if stored in extra:
-            import numpy as np
+    component: str
+    config: Config
+    shapes: Mapping[str, tuple[int, ...]]
+    """By today's names."""
+    seed: int
+    layout: Layout
+    hollow: bool
 
-            return np.arange(extra[stored])[None]
-        return random_parameter(name_of[stored], shapes[name_of[stored]], seed, component)
+    def write(self, folder: Path, variant: str | None, dtype: Dtype) -> None:
+        stem = "diffusion_pytorch_model" if self.component in ("unet", "vae") else "model"
+        name_of = {name: name for name in sorted(self.shapes)}
+        positions: dict[str, int] = {}
+        if self.layout == "hub":
+            # The order of the modules, not the alphabet: tensors of one module lie together.
+            name_of = {_hub_name(self.component, name): name for name in self.shapes}
+            positions = _stored_positions(self.component, self.config)
+        tensors: dict[str, tuple[Dtype, tuple[int, ...]]] = {
+            name: ("I64", (1, length)) for name, length in positions.items()
+        }
+        tensors |= {stored: (dtype, self.shapes[name]) for stored, name in name_of.items()}
 
-    infix = f".{variant}" if variant else ""
-    if layout == "hub" and component == "unet":
-        parts = _split(list(tensors), _UNET_SHARDS)
-        files = [f"{stem}{infix}-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
-        where = {name: file for file, part in zip(files, parts, strict=True) for name in part}
-        _write_json(folder / f"{stem}.safetensors.index{infix}.json", {"metadata": {}, "weight_map": where})
-    else:
-        parts, files = [list(tensors)], [f"{stem}{infix}.safetensors"]
-    for file, part in zip(files, parts, strict=True):
-        write_safetensors(folder / file, {name: tensors[name] for name in part}, None if hollow else value)
+        def value(stored: str) -> Array:
+            if stored in positions:
+                import numpy as np
+
+                return np.arange(positions[stored])[None]
+            name = name_of[stored]
+            return random_parameter(name, self.shapes[name], self.seed, self.component)
+
+        infix = f".{variant}" if variant else ""
+        if self.layout == "hub" and self.component == "unet":
+            parts = _split(list(tensors), _UNET_SHARDS)
+            files = [f"{stem}{infix}-{i + 1:05}-of-{len(parts):05}.safetensors" for i in range(len(parts))]
+            where = {name: file for file, part in zip(files, parts, strict=True) for name in part}
+            index = folder / f"{stem}.safetensors.index{infix}.json"
+            _write_json(index, {"metadata": {}, "weight_map": where})
+        else:
+            parts, files = [list(tensors)], [f"{stem}{infix}.safetensors"]
+        for file, part in zip(files, parts, strict=True):
+            written = {name: tensors[name] for name in part}
+            write_safetensors(folder / file, written, None if self.hollow else value)
+
+
+def _hub_name(component: str, name: str) -> str:
+    """Return the older name under which hubs store a parameter."""
+    match component:
+        case "text_encoder":
+            return f"text_model.{name}"
+        case "safety_checker":
+            return re.sub(r"^vision_model\.", "vision_model.vision_model.", name)
+        case "vae" if ".attentions." in name:
+            for new, old in _OLD_VAE_ATTENTION.items():
+                name = name.replace(f".{new}.", f".{old}.")
+    return name
+
+
+def _stored_positions(component: str, config: Config) -> dict[str, int]:
+    """Return names and lengths of stored `position_ids`, which are no parameters."""
+    match component:
+        case "text_encoder":
+            return {"text_model.embeddings.position_ids": config["max_position_embeddings"]}
+        case "safety_checker":
+            vision = config["vision_config"]
+            length = (vision["image_size"] // vision["patch_size"]) ** 2 + 1
+            return {"vision_model.vision_model.embeddings.position_ids": length}
+    return {}
 
 
 def _split(names: list[str], count: int) -> list[list[str]]:
@@ -252,6 +263,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(_json_text(value), encoding="utf-8", newline="\n")
 
 

@@ -1,4 +1,4 @@
-"""Holding an ONNX component against the torch network that it was made from."""
+"""Comparing an ONNX component with the torch network that it was made from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
-from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.verify.figures import relative_error
-from olivelike.measure.verify.random_inputs import CASES, Case, random_inputs
+from olivelike.measure.random_inputs import CASES, Case
 from olivelike.testing.models import LocalModel, no_progress
 
 if TYPE_CHECKING:
@@ -111,18 +109,33 @@ def materialize_model(model: LocalModel, folder: Path) -> None:
 
 
 def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: int) -> Comparison:
+    from olivelike.measure.verify.original import Original
+
     assert reference.architecture is not None
-    interface = interface_of(reference.component, reference.architecture.config)
-    session = open_on_cpu(folder)
-    network = torch_network(reference)
-    errors: dict[Case, dict[str, float]] = {}
-    for case in cases:
-        feeds = random_inputs(interface.inputs, case, reference.architecture.config, seed)
-        expected = run_torch(network, feeds)
-        actual = session.run(list(interface.outputs), _as_the_graph_takes(session, feeds))
-        pairs = zip(interface.outputs, actual, expected, strict=True)
-        errors[case] = {name: relative_error(found, wanted) for name, found, wanted in pairs}
-    return Comparison(errors)
+    original = Original(
+        reference.architecture, reference.parameter, samples=len(cases), seed=seed, cases=tuple(cases)
+    )
+    found = original.compare(_OpenedGraph(folder), "")
+    return Comparison(
+        {
+            sample.case: {name: figures.relative_error for name, figures in sample.outputs.items()}
+            for sample in found.samples
+        }
+    )
+
+
+class _OpenedGraph:
+    """A component's folder as one session, which takes float32 in place of half precision."""
+
+    def __init__(self, folder: Path) -> None:
+        self._session = open_on_cpu(folder)
+
+    def run(self, feeds: Mapping[str, Array], observe: object = None) -> dict[str, Array]:
+        del observe
+        half = {value.name for value in self._session.get_inputs() if value.type == "tensor(float16)"}
+        taken = {name: value.astype(np.float16) if name in half else value for name, value in feeds.items()}
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, taken), strict=True))
 
 
 def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
@@ -142,36 +155,11 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
 
 
 def torch_network(model: LocalModel) -> torch.nn.Module:
-    """Return the torch network with the model's weights in float64, taking a component's inputs in order."""
-    import torch
-
+    """Return the torch network with all the model's weights in float64, taking a component's inputs in order."""
     from olivelike.graphs.export.torch_network import build_network, wrap
+    from olivelike.measure.verify.reference import fill
 
     assert model.architecture is not None
-    assert model.weights is not None
     network = build_network(model.architecture)
-    for name, parameter in list(network.named_parameters(remove_duplicate=False)):
-        owner, _, leaf = name.rpartition(".")
-        values = torch.from_numpy(model.parameter(name).astype(np.float64))
-        setattr(
-            network.get_submodule(owner), leaf, torch.nn.Parameter(values.reshape(parameter.shape), False)
-        )
+    fill(network, dict(network.named_parameters(remove_duplicate=False)), model.parameter)
     return wrap(model.component, network.double())
-
-
-def run_torch(network: torch.nn.Module, feeds: Mapping[str, Array]) -> list[Array]:
-    """Return a float64 network's outputs, in order."""
-    import torch
-
-    arguments = [torch.from_numpy(value.copy()) for value in feeds.values()]
-    arguments = [value.double() if value.is_floating_point() else value for value in arguments]
-    with torch.no_grad():
-        outputs = network(*arguments)
-    return [value.numpy() for value in (outputs if isinstance(outputs, tuple) else (outputs,))]
-
-
-def _as_the_graph_takes(
-    session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]
-) -> dict[str, Array]:
-    half = {value.name for value in session.get_inputs() if value.type == "tensor(float16)"}
-    return {name: value.astype(np.float16) if name in half else value for name, value in feeds.items()}

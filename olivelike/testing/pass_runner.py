@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.execute.tasks import check_result, checked_facts
+from olivelike.engine.kinds.step import check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Model

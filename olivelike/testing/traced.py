@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from olivelike.engine.keys.makers import pass_key
+from olivelike.engine.keys.formulas import pass_key
 from olivelike.engine.plan import Key
 from olivelike.model import Graph
 from olivelike.store import Action, Store

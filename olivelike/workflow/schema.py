@@ -99,7 +99,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow with every default filled in; equal files give equal values."""
+    """A workflow but for its chains, with every default filled in; equal files give equal values."""
 
     name: str
     source: Source
@@ -108,11 +108,7 @@ class Workflow:
     loras: tuple[Lora, ...]
     embeddings: tuple[Embedding, ...]
     target: Target
-    components: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]
-    """Each component's chain: pass names and all their options as JSON values."""
     outputs: tuple[Output, ...]
-    sweep: Mapping[str, Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]] = field(default_factory=dict)
-    """The chains of each variant, by its name."""
 
 
 class _Section(BaseModel):

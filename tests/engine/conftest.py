@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from olivelike.engine import Options, RunResult, run
+from olivelike.engine.execute.executor import ExecutorMaker
+from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import OlivelikeError
 from olivelike.measure.report import write_report
 from olivelike.testing import load_model
@@ -37,6 +39,8 @@ class Project:
     result: RunResult | None = None
     error: OlivelikeError | None = None
     events: list[Any] = field(default_factory=list)
+    executor: ExecutorMaker = InlineExecutor
+    """Tests that are about processes say `ProcessExecutor`."""
 
     @property
     def workflow(self) -> Path:
@@ -51,7 +55,7 @@ class Project:
         self.events, self.error = [], None
         try:
             asked = Options(overrides=overrides, **options)
-            self.result = run(str(self.workflow), asked, self.events.append, write_report)
+            self.result = run(str(self.workflow), asked, self.events.append, write_report, self.executor)
         except OlivelikeError as error:
             self.error = error
             raise

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from olivelike import errors
+from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.errors import PassError, PluginError, SourceError
 
 from .conftest import Project
@@ -39,7 +40,7 @@ CASES = {
     ),
     "is killed": (
         "        import os, signal\n        os.kill(os.getpid(), signal.SIGKILL)",
-        "killed by signal 9",
+        "its process was killed by SIGKILL, as the system does when memory runs out; try --workers 1",
     ),
     "exits": ("        import os\n        os._exit(3)", "ended with status 3"),
     "runs out of memory": ("        raise MemoryError", "--memory-limit"),
@@ -64,6 +65,7 @@ def add_plugin(project: Project, body: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_pass_that_misbehaves_fails_its_node_and_nothing_else(project: Project, case: str) -> None:
     body, message = CASES[case]
+    project.executor = ProcessExecutor
     add_plugin(project, body)
     before = project.files()
     with pytest.raises(PassError, match=message) as caught:
@@ -89,6 +91,7 @@ def test_an_error_of_a_pass_keeps_its_kind(project: Project, kind: str, status: 
 
 
 def test_a_failure_is_not_remembered(project: Project) -> None:
+    project.executor = ProcessExecutor
     add_plugin(project, "        raise ValueError('once')")
     with pytest.raises(PassError):
         project.run()
@@ -130,6 +133,7 @@ def test_a_plugin_that_does_not_load_is_refused_before_anything_runs(project: Pr
 
 
 def test_a_changed_helper_module_reruns_the_plugin_and_is_named(project: Project) -> None:
+    project.executor = ProcessExecutor
     add_plugin(project, "        from helper import same\n        return same(model)")
     helper = project.folder / "plugins" / "helper.py"
     helper.write_text("def same(model):\n    return model\n", encoding="utf-8")

@@ -293,7 +293,7 @@ def test_a_lora_with_keys_for_a_component_that_is_left_out_is_refused(project: P
 
 def test_a_lora_that_changes_during_the_run_is_not_stored(project: Project, monkeypatch) -> None:
     path = project.folder / "loras" / "two.safetensors"
-    from olivelike.engine.plan.source_digests import FileDigests
+    from olivelike.engine.plan.inputs import FileDigests
 
     compute = FileDigests._compute
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.errors import PassError, PluginError
 
 from .conftest import Project
@@ -35,6 +36,7 @@ def note(project: Project):
     """Put a pass into the chain that writes a text, and return where its files go."""
 
     def note(value: str, imports: str = "", facts: str = "") -> Path:
+        project.executor = ProcessExecutor  # Code is what it was when a process first imported it.
         folder = project.folder / "plugins"
         folder.mkdir(exist_ok=True)
         (folder / "note.py").write_text(

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from olivelike.engine.execute.process_executor import ProcessExecutor
+
 from .conftest import Project
 
 SLOW_PASS = """
@@ -148,6 +150,7 @@ def test_a_run_killed_at_any_moment_ends_right_when_repeated(project: Project, s
 
 
 def test_a_small_memory_limit_runs_one_node_at_a_time(project: Project) -> None:
+    project.executor = ProcessExecutor
     project.run("components.vae_decoder.1.float16.keep_io=true", memory_limit=1, clean_cache=False)
     running = most = 0
     for event in project.events:

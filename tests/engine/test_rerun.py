@@ -183,15 +183,15 @@ def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:
 def test_another_version_of_a_library_reruns_the_passes_whose_code_imports_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from olivelike.engine.keys import makers
+    from olivelike.engine.keys import formulas
 
-    real = makers.tool_versions
+    real = formulas.tool_versions
 
     def newer(names: tuple[str, ...], imported: tuple[str, ...]) -> dict[str, str]:
         versions = real(names, imported)
         return {name: "99.0" if name == "onnxscript" else version for name, version in versions.items()}
 
-    monkeypatch.setattr(makers, "tool_versions", newer)
+    monkeypatch.setattr(formulas, "tool_versions", newer)
     project.run(only=("vae_decoder",))
     assert project.executed() == {"vae_decoder.convert"}
     assert project.reasons()["vae_decoder.convert"].startswith("version of onnxscript changed from ")

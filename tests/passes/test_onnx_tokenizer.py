@@ -70,7 +70,7 @@ class Tokenizers:
 def clip(tmp_path_factory):
     """CLIP's own vocabulary with the tokens of three textual inversions."""
     folder = tmp_path_factory.mktemp("clip")
-    write_clip_tokenizer(folder, "<|endoftext|>")
+    write_clip_tokenizer(folder, "pad_end")
     return Tokenizers(folder, ADDED)
 
 
@@ -78,7 +78,7 @@ def clip(tmp_path_factory):
 def other_padding(tmp_path_factory):
     """CLIP's vocabulary as SD 2 and SDXL's second encoder have it: short texts end in exclamation marks."""
     folder = tmp_path_factory.mktemp("padded")
-    write_clip_tokenizer(folder, "!")
+    write_clip_tokenizer(folder, "pad_exclamation")
     return Tokenizers(folder)
 
 

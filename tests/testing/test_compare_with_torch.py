@@ -7,8 +7,8 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import UsageError, VerificationError
+from olivelike.measure.verify.figures import relative_error
 from olivelike.testing import Case, Comparison, compare_with_torch, run_pass, tiny_model
-from olivelike.testing.parity import relative_error
 from olivelike.workflow.passes import Registry
 
 CASE = Case(1, 16, 8, 5)

@@ -127,11 +127,11 @@ def bench(
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
     from olivelike.measure.bench.baseline import check_baseline, compare
-    from olivelike.measure.bench.bench import bench as run
     from olivelike.measure.bench.bench_report import read_report
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.measure.bench.csv_file import append_rows, check_csv, require_writable
     from olivelike.measure.bench.engines import ENGINES
+    from olivelike.measure.bench.whole_pictures import bench as run
     from olivelike.measure.report.write import BENCH_FILE
 
     if not threshold >= 0:
@@ -195,7 +195,7 @@ def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, comp
     if slower := [str(comparison) for comparison in comparisons if comparison.slower]:
         raise VerificationError(f"slower than the baseline by more than allowed: {'; '.join(slower)}")
     if report.failed:
-        told = (f"{row['engine']} (batch size {row['batch_size']}): {row['status']}" for row in report.failed)
+        told = (f"{row.engine} (batch size {row.batch_size}): {row.status}" for row in report.failed)
         raise SessionError(f"not all engines could be measured: {', '.join(told)}; their rows say why")
     if not report.rows:
         told = (f"{skip.engine}: {skip.reason}" for skip in report.skipped)

@@ -73,10 +73,10 @@ def table_lines(report: BenchReport, comparisons: Sequence[Comparison]) -> Itera
     for skip in report.skipped:
         yield f"left out: {skip.engine}: {skip.reason}"
     for row in report.failed:
-        yield f"{row['status']}: {row['engine']}, batch size {row['batch_size']}: {row['error']}"
+        yield f"{row.status}: {row.engine}, batch size {row.batch_size}: {row.error}"
     for row in report.rows:
-        if row["note"]:
-            yield f"note: {row['engine']}, batch size {row['batch_size']}: {row['note']}"
+        if row.note:
+            yield f"note: {row.engine}, batch size {row.batch_size}: {row.note}"
     for comparison in comparisons:
         yield f"against the baseline: {comparison}"
 
@@ -85,7 +85,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     from rich.console import Console
 
     # A column that no row has anything in only takes room.
-    shown = [name for name, _ in _SHOWN if any(row[name] is not None for row in rows)]
+    shown = [name for name, _ in _SHOWN if any(row.value(name) is not None for row in rows)]
     terminal = terminal_width()
     left_out = []
     if terminal is not None:
@@ -116,7 +116,7 @@ def _grid(rows: Sequence[Row], shown: Sequence[str]) -> Table:
     first = rows[0]
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=f"{first['folder']}: {first['width']}x{first['height']}, {first['steps']} steps{_against(rows)}",
+        title=f"{first.folder}: {first.width}x{first.height}, {first.steps} steps{_against(rows)}",
         title_justify="left",
     )
     for name, title in _SHOWN:
@@ -129,18 +129,18 @@ def _grid(rows: Sequence[Row], shown: Sequence[str]) -> Table:
 
 
 def _against(rows: Sequence[Row]) -> str:
-    against = dict.fromkeys(str(row["speed_against"]) for row in rows if row["speed_against"])
+    against = dict.fromkeys(str(row.speed_against) for row in rows if row.speed_against)
     return f", speed against {' and '.join(against)}" if against else ""
 
 
 def _cell(row: Row, name: str) -> str:
-    value: Value = row[name]
+    value: Value = row.value(name)
     if name == "speed":
         return "" if value is None else f"{value:.2f}x"
     if name == "spread_percent":
         return "" if value is None else f"{value:.0f}%"
-    if name == "median_latency" and row["status"] != "ok":
-        return str(row["status"])
+    if name == "median_latency" and row.status != "ok":
+        return str(row.status)
     if name == "provider":
         return str(value or "").removesuffix("ExecutionProvider")
     if isinstance(value, float):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from olivelike.engine.execute.pool import Pool
+    from collections.abc import Callable, Iterable
 
 _INTERVAL = 0.1
 
@@ -14,22 +15,20 @@ _INTERVAL = 0.1
 class MemoryWatch:
     """Samples resident memory of this process and its workers, in a thread."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, workers: Callable[[], Iterable[int]]) -> None:
+        """Begin to sample; `workers` returns their process ids."""
+        self._workers = workers
         self._peaks: dict[int, int] = {}
+        self._peak = 0
         self._stopped = threading.Event()
-        self.peak = 0
-        """Highest sum over all processes, in bytes."""
         self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def start(self) -> None:
-        """Begin to sample."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop sampling."""
+    def stop(self) -> int:
+        """Stop sampling; return the highest sum over all processes, in bytes."""
         self._stopped.set()
         self._thread.join()
+        return self._peak
 
     def begin(self, pid: int) -> None:
         """Start the peak of one worker anew."""
@@ -40,15 +39,13 @@ class MemoryWatch:
         return max(self._peaks.get(pid, 0), resident(pid))
 
     def _watch(self) -> None:
-        import os
-
         while not self._stopped.wait(_INTERVAL):
             total = resident(os.getpid())
-            for worker in self._pool.workers:
-                size = resident(worker.pid)
-                self._peaks[worker.pid] = max(self._peaks.get(worker.pid, 0), size)
+            for pid in self._workers():
+                size = resident(pid)
+                self._peaks[pid] = max(self._peaks.get(pid, 0), size)
                 total += size
-            self.peak = max(self.peak, total)
+            self._peak = max(self._peak, total)
 
 
 def resident(pid: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import digest_json
+from olivelike.engine.keys.formulas import question_digest
 from olivelike.pass_api import Memory
 
 if TYPE_CHECKING:
@@ -20,11 +20,8 @@ class StoredMemory(Memory):
 
     def recall(self, question: Any) -> Any:
         """Return the answer to a question, or `None`."""
-        return self._store.recall_json("memory", self._key(question))
+        return self._store.recall_json("memory", question_digest(self._maker, question))
 
     def remember(self, question: Any, answer: Any) -> None:
         """Keep an answer."""
-        self._store.remember_json("memory", self._key(question), answer)
-
-    def _key(self, question: Any) -> str:
-        return digest_json(["memory/1", self._maker, question])
+        self._store.remember_json("memory", question_digest(self._maker, question), answer)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Self
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.pipeline_files import component_config, index, to_json
+from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
+from olivelike.engine.plan.planner import ancestors
 from olivelike.errors import DamagedError
-from olivelike.model import Architecture
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE, TOKENIZERS
+from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from olivelike.engine.execute.executor import Execution
+    from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan import Node, Resolver
     from olivelike.engine.preparation import Prepared
     from olivelike.store import Store
@@ -113,15 +113,11 @@ def publish_output(
             files |= before.component_files(node.component)
             continue
         facets = resolver.facets(node) or {}
-        config = _config(prepared, node.component, facets.get("architecture"))
-        made = {name: (facts["size"], facts["sha256"]) for name, facts in result.facts["files"].items()}
-        if config is not None:
-            write_file(staging / node.component / "config.json", config)
-            made["config.json"] = (len(config), digest_bytes(config))
         assert result.key is not None
-        for name, (size, sha256) in made.items():
-            files[f"{node.component}/{name}"] = OutputFile(size, sha256, node.id, result.key)
-            written[f"{node.component}/{name}"] = sha256
+        for name, facts in result.facts["files"].items():
+            file = OutputFile(facts["size"], facts["sha256"], node.id, result.key)
+            files[f"{node.component}/{name}"] = file
+            written[f"{node.component}/{name}"] = file.sha256
         found = {name: result.facts[name] for name in ("derivations", "saturated", "flushed")}
         components[node.component] = ComponentRecord(
             result.key, facets, _passes(node, prepared.nodes), **found
@@ -144,15 +140,15 @@ def publish_output(
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
-    adapters, digest = prepared.additions, resolver.file_digest
+    adapters, digests = prepared.additions, resolver.inputs.digests
     record = OutputRecord(
         workflow.name,
         target,
         prepared.source.origin.published(),
         components,
         files,
-        tuple(lora.record(lora.origin.published(), digest(lora.file.path)) for lora in adapters.loras),
-        tuple(found.record(found.origin.published(), digest(found.path)) for found in adapters.embeddings),
+        tuple(lora.record(lora.origin.published(), digests[lora.file.path]) for lora in adapters.loras),
+        tuple(found.record(found.origin.published(), digests[found.path]) for found in adapters.embeddings),
         output.layout,
     )
     existing = existing_files(prepared, output, before)
@@ -163,16 +159,6 @@ def publish_output(
         remember(output.path / path, prepared.store, sha256)
     remember_pipeline(prepared, output)
     return kept
-
-
-def _config(prepared: Prepared, component: str, architecture: str | None) -> bytes | None:
-    """Return a component's `config.json`; that of a graph that someone else exported is taken as it is."""
-    if component in TOKENIZERS:
-        return None
-    if architecture is not None:
-        return component_config(Architecture.from_bytes(_stored(prepared.store, architecture)))
-    config = prepared.source.checkpoint(component).config
-    return to_json(config) if config else None
 
 
 def _assets(prepared: Prepared, digest: str, components: Iterable[str], output: Output) -> dict[str, bytes]:
@@ -194,10 +180,9 @@ def _stored(store: Store, digest: str) -> bytes:
 
 
 def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:
-    by_id = {other.id: other for other in nodes}
-    chain: list[StepRecord] = []
-    parent = by_id[node.parent or ""]
-    while parent.step is not None:
-        chain.append(StepRecord(parent.name, parent.step.instance.model_dump(mode="json")))
-        parent = by_id[parent.parent or ""]
-    return tuple(reversed(chain))
+    steps = (before.step for before in reversed(ancestors(node, nodes)))
+    return tuple(
+        StepRecord(step.pass_name, step.instance.model_dump(mode="json"))
+        for step in steps
+        if step is not None
+    )

@@ -4,73 +4,93 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
-from olivelike.engine.plan.sharing import share
+from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
 from olivelike.model.components import TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from olivelike.engine.plan.additions import Additions
     from olivelike.workflow import LoadedWorkflow, Output
 
 
-def build_nodes(
-    workflow: LoadedWorkflow,
-    outputs: Sequence[Output],
-    additions: Additions,
-    only: Collection[str] = (),
-    until: str | None = None,
-) -> tuple[Node, ...]:
-    """Place a workflow's steps into a DAG, in an order that puts parents first.
+ActiveSteps = Mapping[str | None, Mapping[str, Sequence[Step]]]
+"""By variant and component, the steps that have something to do; without a sweep the variant is `None`."""
+
+
+def active_steps(
+    workflow: LoadedWorkflow, outputs: Sequence[Output], additions: Additions, only: Collection[str] = ()
+) -> ActiveSteps:
+    """Return the chains that a run has, those of tokenizers included that a layout wants as ONNX models.
 
     Args:
         workflow: The resolved workflow.
         outputs: Folders to write.
         additions: LoRAs and textual inversions; a step that reads them is left out where none apply.
         only: Components to keep; all if empty.
+
+    Raises:
+        UsageError: for a component that the workflow does not have, or that a layout lacks.
+        WorkflowError: if a LoRA applies to a component and no step merges it.
+    """
+    _check_components(workflow, outputs, only)
+    found: dict[str | None, dict[str, Sequence[Step]]] = {}
+    for name, variant in workflow.variants.items():
+        mine = [output for output in outputs if output.variant == name]
+        found[name] = {
+            component: _active(component, steps, variant, additions)
+            for component, steps in _with_tokenizers(variant, mine).items()
+            if (not only or component in only) and any(_holds(o, component, variant) for o in mine)
+        }
+    return found
+
+
+def build_nodes(
+    workflow: LoadedWorkflow, outputs: Sequence[Output], steps: ActiveSteps, until: str | None = None
+) -> tuple[Node, ...]:
+    """Place a workflow's steps into a DAG, in an order that puts parents first.
+
+    Args:
+        workflow: The resolved workflow.
+        outputs: Folders to write.
+        steps: Its chains.
         until: Last pass to run in each chain; nothing after it, and no output, becomes a node.
 
     Raises:
-        UsageError: for a component or pass that the workflow does not have.
+        UsageError: for a pass that no chain has.
     """
-    _check_names(workflow, outputs, only, until)
-    if not workflow.sweep:
-        return _chains(workflow, outputs, additions, only, until)
-    return share(
-        {
-            name: _chains(variant, [o for o in outputs if o.variant == name], additions, only, until)
-            for name, variant in workflow.variants.items()
-            if name is not None
-        }
-    )
+    _check_until(workflow, outputs, until)
+    chains = {
+        name: _chains(variant, [o for o in outputs if o.variant == name], steps[name], until)
+        for name, variant in workflow.variants.items()
+    }
+    return chains[None] if None in chains else merge_variants(chains)
 
 
 def _chains(
     workflow: LoadedWorkflow,
     outputs: Sequence[Output],
-    additions: Additions,
-    only: Collection[str],
+    active: Mapping[str, Sequence[Step]],
     until: str | None,
 ) -> tuple[Node, ...]:
     assets = Node(f"{PIPELINE}.assets", PIPELINE, "assets", None)
     networks: list[Node] = []
     tokenizers: list[Node] = []
-    for component, steps in _with_tokenizers(workflow, outputs).items():
-        if (only and component not in only) or not any(_holds(o, component, workflow) for o in outputs):
-            continue
+    for component, steps in active.items():
         if component in TOKENIZERS:
             begin = Node(f"{component}.tokenizer", component, "tokenizer", assets.id)
         else:
             begin = Node(f"{component}.load", component, "load", None)
         chain = [begin]
         counts: Counter[str] = Counter()
-        for step in effective_steps(component, steps, workflow, additions):
+        for step in steps:
             counts[step.pass_name] += 1
             number = counts[step.pass_name]
             suffix = f".{number}" if number > 1 else ""
@@ -140,15 +160,12 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
     return [*nodes, written]
 
 
-def effective_steps(
+def _active(
     component: str, steps: Sequence[Step], workflow: LoadedWorkflow, additions: Additions
-) -> list[Step]:
+) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written.
-
-    Raises:
-        WorkflowError: if a LoRA applies to the component and no step merges it.
     """
     if additions.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in additions.loras_of(component))
@@ -169,26 +186,27 @@ def effective_steps(
 
 def _length(chain: Sequence[Node], until: str | None) -> int:
     """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
-    found = [index for index, node in enumerate(chain) if node.kind == "pass" and node.name == until]
+    found = [index for index, node in enumerate(chain) if node.step is not None and node.name == until]
     return found[-1] + 1 if found else len(chain)
 
 
-def _check_names(
-    workflow: LoadedWorkflow, outputs: Sequence[Output], only: Collection[str], until: str | None
-) -> None:
-    chains = [chain for variant in workflow.variants.values() for chain in variant.steps.items()]
-    components = dict(chains)
+def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only: Collection[str]) -> None:
+    components = dict.fromkeys(name for variant in workflow.variants.values() for name in variant.steps)
     for component in only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
-    passes = {step.pass_name for _, steps in chains for step in steps}
-    for name, place in [(until, "--until"), *((output.until, "until") for output in outputs)]:
-        if name is not None and name not in passes:
-            raise UsageError(f"{place} {name}: no chain has that pass; they have {', '.join(sorted(passes))}")
     for output in outputs:
         if not any(LAYOUTS[output.layout].has(component) for component in components):
             wanted = ", ".join(LAYOUTS[output.layout].components or ())
             raise UsageError(
                 f"layout {output.layout} is for {wanted}, which the workflow lacks; add it to `components`"
             )
+
+
+def _check_until(workflow: LoadedWorkflow, outputs: Sequence[Output], until: str | None) -> None:
+    chains = [chain for variant in workflow.variants.values() for chain in variant.steps.values()]
+    passes = {step.pass_name for chain in chains for step in chain}
+    for name, place in [(until, "--until"), *((output.until, "until") for output in outputs)]:
+        if name is not None and name not in passes:
+            raise UsageError(f"{place} {name}: no chain has that pass; they have {', '.join(sorted(passes))}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, get_args
 
-from olivelike.engine.plan.building import effective_steps
 from olivelike.engine.plan.node import changes_network
 from olivelike.model.components import TOKENIZERS
 from olivelike.pass_api import INPUTS
@@ -15,7 +14,7 @@ from olivelike.workflow.schema import ComponentName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from olivelike.engine.plan.additions import Additions
+    from olivelike.engine.plan.building import ActiveSteps
     from olivelike.model.targets import Target
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Lora, Step
@@ -26,7 +25,7 @@ _TORCH, _ONNX = "architecture", "graph"
 
 
 def check_chains(
-    workflow: LoadedWorkflow, source: PipelineSource, additions: Additions, *, materialized: bool
+    workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineSource, *, materialized: bool
 ) -> None:
     """Check the chain of each component that the source was opened for.
 
@@ -35,14 +34,14 @@ def check_chains(
             an original that nobody has, or a chain makes no graph although an output is `materialized`.
     """
     findings = Findings()
-    for variant in workflow.variants.values():
-        for component, steps in variant.steps.items():
+    target = workflow.workflow.target
+    for name, variant in workflow.variants.items():
+        for component, active in steps[name].items():
             if component not in source.checkpoints:
                 continue
             has = _TORCH if source.checkpoint(component).graph is None else _ONNX
-            effective = effective_steps(component, steps, workflow, additions)
-            target = workflow.workflow.target
-            for mistake in _mistakes(component, effective, has, target, steps[-1].position, materialized):
+            end = variant.steps[component][-1].position
+            for mistake in _mistakes(component, active, has, target, end, materialized):
                 findings.add(*mistake)
     findings.raise_if_any()
 

@@ -74,7 +74,7 @@ class Forecast:
         self._workers, self._memory_limit = workers, memory_limit
         # In the order in which the executor takes them.
         self._nodes = sorted(nodes, key=lambda node: -self._elements.get(node.component, 0))
-        self._memory = {node.id: estimate(node, nodes, source)[1] for node in nodes}
+        self._memory = {node.id: estimate(node, nodes, source).memory_bytes for node in nodes}
         samples: dict[str, list[_Sample]] = {node.name: [] for node in nodes}
         for name, sample in _samples(records):
             if name in samples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
 from olivelike.model.components import TOKENIZERS
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Pass
     from olivelike.workflow import Output, Step
 
-Kind = Literal["load", "pass", "materialize", "assets", "tokenizer"]
 
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""
@@ -21,26 +20,19 @@ ADD_EMBEDDINGS = "add_embeddings"
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
 
-ORIGINAL = "original."
-"""Stands before the name of a facet that a node reads as it was loaded, where passes have changed it since."""
-
 PIPELINE = "pipeline"
 """Stands for a component in nodes that concern the whole pipeline."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One step in the DAG.
-
-    `load` resolves a component's checkpoint to an architecture and parameter names; a `pass` runs a step;
-    `materialize` streams graph and weights into an output; `assets` brings tokenizers, scheduler and feature
-    extractor up to date; `tokenizer` takes the vocabulary of one of these tokenizers for an architecture.
-    """
+    """One step in the DAG."""
 
     id: str
     """`unet.convert`; `unet.materialize@ship`, with the output's name, if there are several. It is in no key."""
     component: str
-    kind: Kind
+    kind: str
+    """One of `olivelike.engine.kinds.KINDS`."""
     parent: str | None
     """The node whose model this one takes; `None` for `load`."""
     step: Step | None = None
@@ -48,7 +40,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The step's own name: that of its pass, or `load` or `materialize`."""
+        """The step's own name: that of its pass, or the kind."""
         return self.step.pass_name if self.step is not None else self.kind
 
     @property

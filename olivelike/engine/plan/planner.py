@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike.engine.kinds import kind_of
 from olivelike.engine.plan.explain import differences, nearest
-from olivelike.engine.plan.resolver import MATERIALIZE_MEMORY, Resolution
+from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from olivelike.engine.keys.key import Key
+    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.kinds.kind import Estimate
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
-
-_FLOAT_BYTES = 4
 
 Status = Literal["hit", "miss", "pending", "uncached"]
 
@@ -78,7 +77,7 @@ def make_plan(
 
     Args:
         nodes: The DAG, parents first.
-        resolver: Settled along the way with what the store holds.
+        resolver: Told along the way what the store holds.
         source: Sizes for the estimates.
         history: Run records of this workflow, newest first.
     """
@@ -89,10 +88,10 @@ def make_plan(
         except DamagedError:  # A run sets the object aside and remakes it.
             resolution = Resolution(None)
         if resolution.action is not None:
-            resolver.settle(node, resolution.action.outputs)
-        status, reason = judge(node, resolution, history)
-        write, memory = estimate(node, nodes, source)
-        planned.append(PlannedNode(node, status, reason, resolution.key, write, memory))
+            resolver.record_outputs(node, resolution.action.outputs)
+        status, reason = explain_status(node, resolution, history)
+        cost = estimate(node, nodes, source)
+        planned.append(PlannedNode(node, status, reason, resolution.key, cost.write_bytes, cost.memory_bytes))
     return Plan(tuple(planned))
 
 
@@ -108,14 +107,14 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
         if not resolution.done:
             return None
         if resolution.action is not None:
-            resolver.settle(node, resolution.action.outputs)
+            resolver.record_outputs(node, resolution.action.outputs)
     return found
 
 
-def judge(node: Node, resolution: Resolution, history: Iterable[RunRecord]) -> tuple[Status, str]:
+def explain_status(node: Node, resolution: Resolution, history: Iterable[RunRecord]) -> tuple[Status, str]:
     """Return a node's status, and why it has it, in words."""
     if resolution.done:
-        return "hit", "the output folder is up to date" if node.kind == "materialize" else "stored"
+        return "hit", "the output folder is up to date" if node.output is not None else "stored"
     if resolution.problem is not None:
         return "uncached", resolution.problem
     if resolution.key is None:
@@ -127,25 +126,21 @@ def judge(node: Node, resolution: Resolution, history: Iterable[RunRecord]) -> t
     changed = differences(inputs, before)
     if changed:
         return "miss", "; ".join(changed)
-    if node.kind == "materialize":
+    if node.output is not None:
         return "miss", "the output folder lacks it"
     return "miss", "its result is no longer stored, or was damaged"
 
 
-def estimate(node: Node, nodes: Sequence[Node], source: PipelineSource) -> tuple[int, int]:
-    """Return the estimated bytes that a node writes, and its peak memory in bytes."""
-    if node.kind in {"load", "assets", "tokenizer"}:
-        return 100_000, 800 << 20
-    if node.step is not None:
-        return 2_000_000, node.step.instance.resources.memory_bytes
-    if node.component not in source.checkpoints:  # a tokenizer
-        return 2_000_000, MATERIALIZE_MEMORY
-    checkpoint = source.checkpoint(node.component)
+def estimate(node: Node, nodes: Sequence[Node], source: PipelineSource) -> Estimate:
+    """Return what a node is expected to cost if it runs."""
+    return kind_of(node).estimate(node, ancestors(node, nodes), source)
+
+
+def ancestors(node: Node, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes before one, the nearest first."""
     by_id = {other.id: other for other in nodes}
-    scale, ancestor = 1.0, by_id[node.parent or ""]
-    while ancestor.parent is not None:
-        if ancestor.step is not None:
-            scale *= ancestor.step.instance.resources.weights_scale
-        ancestor = by_id[ancestor.parent]
-    largest = max((math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()), default=0)
-    return int(checkpoint.elements * _FLOAT_BYTES * scale), MATERIALIZE_MEMORY + 3 * _FLOAT_BYTES * largest
+    found: list[Node] = []
+    while node.parent is not None:
+        node = by_id[node.parent]
+        found.append(node)
+    return found

@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.dimensions import renamed
 from olivelike.graphs.export.simplify import simplify
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
 from olivelike.graphs.interface.component_interface import Interface, interface_of
@@ -140,17 +141,16 @@ def _restrict_names(graph: ir.Graph, interface: Interface) -> None:
             dim = value.shape[axis]
             if name is not None and isinstance(dim, ir.SymbolicDim) and dim.value is not None:
                 names.setdefault(dim.value, name)
-    pattern = re.compile(r"\b(" + "|".join(map(re.escape, names)) + r")\b") if names else None
     for value in _all_values(graph):
-        if pattern is None or value.shape is None:
-            continue
-        renamed = (
-            pattern.sub(lambda match: names[match[0]], dim.value)
-            if isinstance(dim, ir.SymbolicDim) and dim.value is not None
-            else dim
-            for dim in value.shape
-        )
-        value.shape = ir.Shape(list(renamed))
+        if value.shape is not None:
+            value.shape = ir.Shape(
+                [
+                    renamed(dim.value, names)
+                    if isinstance(dim, ir.SymbolicDim) and dim.value is not None
+                    else dim
+                    for dim in value.shape
+                ]
+            )
     for value, described in zip(graph.inputs, interface.inputs, strict=True):
         assert value.shape is not None
         value.shape = ir.Shape(

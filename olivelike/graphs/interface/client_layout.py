@@ -6,12 +6,12 @@ Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. N
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.editing.dimensions import renamed, spaced
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _cast_output(graph: ir.Graph, value: ir.Value, dtype: ir.DataType) -> None:
 
 def _name_dims(graph: ir.Graph, layout: Layout) -> None:
     """Name the UNet's dynamic dimensions as clients do that fix them; a number stays one, but for channels."""
-    renamed: dict[str, str] = {}
+    found: dict[str, str] = {}
     for value in real_inputs(graph):
         names = _UNET_DIMS.get(value.name or "")
         if names is None or value.shape is None or len(names) != len(value.shape):
@@ -209,31 +209,26 @@ def _name_dims(graph: ir.Graph, layout: Layout) -> None:
             if name is None or not wanted:
                 continue
             if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
-                renamed.setdefault(dim.value, name)
+                found.setdefault(dim.value, name)
             dims[axis] = name
         value.shape = ir.Shape(dims)
-    changed = {old: new for old, new in renamed.items() if old != new}
+    changed = {old: new for old, new in found.items() if old != new}
     if not changed:
         return
     for value in (value for node in graph for value in node.outputs):
         if value.shape is not None:
-            value.shape = ir.Shape([_renamed(dim, changed) for dim in value.shape])
+            value.shape = ir.Shape([_in_names(dim, changed) for dim in value.shape])
 
 
-def _renamed(dim: int | ir.SymbolicDim, names: dict[str, str]) -> int | str | None:
+def _in_names(dim: int | ir.SymbolicDim, names: dict[str, str]) -> int | str | None:
     if isinstance(dim, int):
         return dim
-    return None if dim.value is None else re.sub(r"\w+", lambda word: names.get(word[0], word[0]), dim.value)
+    return None if dim.value is None else renamed(dim.value, names)
 
 
 def _space_formulas(value: ir.Value) -> None:
     """Write `8*height` as `8* height`: optimum splits at spaces to put sizes in place of names."""
     if value.shape is not None:
         value.shape = ir.Shape(
-            [
-                dim
-                if isinstance(dim, int) or dim.value is None
-                else re.sub(r"[A-Za-z_]\w*", lambda name: f" {name[0]} ", dim.value).strip()
-                for dim in value.shape
-            ]
+            [dim if isinstance(dim, int) or dim.value is None else spaced(dim.value) for dim in value.shape]
         )

@@ -14,16 +14,16 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 
 | module | what it does |
 | --- | --- |
-| `settings` | what to measure: `BenchSettings`, checked before anything is opened |
-| `bench` | `bench`: engines against each other on whole pictures, a row for each and each batch size |
+| `bench_settings` | what to measure: `BenchSettings`, checked before anything is opened |
+| `whole_pictures` | `bench`: engines against each other on whole pictures, a row for each and each batch size |
 | `networks` | `measure_folder`, `measure_folders`: single networks, on random inputs |
-| `engines`, `checkpoint` | which engines there are, and what each needs |
-| `contest`, `child`, `watch` | processes that take turns, the parent's end of one, and its memory from outside |
-| `worker` | the child: opens an engine, then runs it when told to |
+| `ablation` | each variant of a workflow: latency, memory and error, network by network |
+| `engines`, `source_checkpoint` | which engines there are, and what each needs |
+| `contest`, `child` | processes that take turns, and the parent's end of one |
+| `bench_job`, `bench_worker` | what goes to a child; the child, which opens an engine and runs it when told to |
 | `pipeline_engine`, `torch_engine`, `network_engine` | what a child may open |
-| `stopwatch`, `memory`, `nvidia`, `quiet` | what is measured, and what speaks against it |
-| `job`, `timing` | what goes to a child, and what comes back |
-| `row`, `csv_file`, `report`, `baseline` | what comes out, and how two of them compare |
+| `stopwatch`, `memory`, `nvidia_memory`, `quiet`, `machine` | what is measured, on what, and what speaks against it |
+| `row`, `csv_file`, `bench_report`, `baseline` | what comes out, and how two of them compare |
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.bench import bench
     from olivelike.measure.bench.bench_report import BenchReport
     from olivelike.measure.bench.bench_settings import BenchSettings
     from olivelike.measure.bench.networks import Measurement, measure_folder, measure_folders
+    from olivelike.measure.bench.whole_pictures import bench
 
 __all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
 
 __getattr__ = names_from(
     __name__,
     {
-        "bench": ("bench",),
+        "whole_pictures": ("bench",),
         "networks": ("Measurement", "measure_folder", "measure_folders"),
         "bench_report": ("BenchReport",),
         "bench_settings": ("BenchSettings",),

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
+from olivelike.engine.plan import PIPELINE
 from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.engine.run import run
 from olivelike.errors import (
@@ -185,7 +186,7 @@ def verified_rows(
     stopped = _stopped(prepared, nodes, failed)
     rows = []
     for node in prepared.nodes:
-        if node.kind != "materialize" or node.component not in shown or node.output is None:
+        if node.output is None or node.component not in shown:
             continue
         assert node.output.variant is not None
         row = Row(node.output.variant, node.component)
@@ -258,7 +259,7 @@ def _stopped(prepared: Prepared, nodes: Mapping[str, Node], failed: Collection[s
     """Return why variants were not published, by name."""
     found: dict[str | None, dict[str, None]] = {}
     for node in prepared.nodes:
-        if node.kind not in {"materialize", "assets"}:
+        if node.output is None and node.component != PIPELINE:
             continue
         variants = [node.output.variant] if node.output else [output.variant for output in prepared.outputs]
         at: Node | None = node
@@ -271,7 +272,7 @@ def _stopped(prepared: Prepared, nodes: Mapping[str, Node], failed: Collection[s
 
 
 def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:
-    present = list(dict.fromkeys(node.component for node in prepared.nodes if node.kind == "load"))
+    present = list(prepared.source.checkpoints)
     for name in components:
         if name not in present:
             raise UsageError(
@@ -297,7 +298,7 @@ def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
         except DamagedError:  # The next run remakes it.
             continue
         if action is not None:
-            resolver.settle(node, action.outputs)
+            resolver.record_outputs(node, action.outputs)
             found[node.id] = action.facts
     return found
 

@@ -68,7 +68,7 @@ def check_baseline(baseline: BenchReport, checked: Checked) -> None:
         for engine in settings.engines
         for batch_size in settings.batch_sizes
     }
-    if not any(_median(row) and _key(row, _PLANNED) in planned for row in baseline.rows):
+    if not any(row.median_latency and _key(row, _PLANNED) in planned for row in baseline.rows):
         raise nothing_in_common()
 
 
@@ -80,11 +80,11 @@ def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tup
         baseline: what was measured before.
         threshold: percent that a median may be higher by.
     """
-    before = {_key(row, _ALIKE): row for row in baseline.rows}
+    before = {_key(row, _ALIKE): row.median_latency for row in baseline.rows}
     return tuple(
-        Comparison(str(row["engine"]), _whole(row["batch_size"]), old, new, threshold)
+        Comparison(row.engine, row.batch_size or 0, old, row.median_latency, threshold)
         for row in report.rows
-        if (new := _median(row)) and (old := _median(before.get(_key(row, _ALIKE), {})))
+        if row.median_latency and (old := before.get(_key(row, _ALIKE)))
     )
 
 
@@ -97,14 +97,4 @@ def nothing_in_common() -> UsageError:
 
 
 def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
-    return tuple(row.get(column) for column in columns)
-
-
-def _median(row: Row) -> float | None:
-    value = row.get("median_latency")
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
-
-
-def _whole(value: Value) -> int:
-    assert isinstance(value, int)
-    return value
+    return tuple(row.value(column) for column in columns)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+import base64
+import pickle
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
-
-from olivelike.runtime.sessions.providers import OPENVINO, find_provider
-from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from olivelike.measure.bench.bench_settings import TorchDtype
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 @dataclass(frozen=True)
@@ -61,43 +61,9 @@ class Turn:
 
 def encode_job(job: Job) -> dict[str, Any]:
     """Return a job as JSON values."""
-    fields = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in vars(job).items()
-        if name != "sessions"
-    }
-    return {"kind": type(job).__name__, **fields, "sessions": _encode_sessions(job.sessions)}
+    return {"job": base64.b64encode(pickle.dumps(job)).decode("ascii")}
 
 
-def decode_job(content: dict[str, Any]) -> Job:
-    """Return what `encode_job` encoded."""
-    content = dict(content)
-    kind, sessions = content.pop("kind"), _decode_sessions(content.pop("sessions"))
-    if kind == NetworkJob.__name__:
-        return NetworkJob(Path(content.pop("model")), sessions, **content)
-    width, height = content.pop("size")
-    return PipelineJob(folder=Path(content.pop("folder")), sessions=sessions, size=(width, height), **content)
-
-
-def _encode_sessions(settings: SessionSettings) -> dict[str, Any]:
-    paths = {name: None if (path := getattr(settings, name)) is None else str(path) for name in _PATHS}
-    return {**asdict(settings), **paths}
-
-
-def _decode_sessions(content: dict[str, Any]) -> SessionSettings:
-    choices = tuple(
-        ProviderChoice(find_provider(_spelling(choice["provider"]["name"])), choice["options"])
-        for choice in content["providers"]
-    )
-    paths = {name: None if content[name] is None else Path(content[name]) for name in _PATHS}
-    operators = tuple(content["custom_operators"])
-    return SessionSettings(
-        **cast("Any", {**content, **paths, "providers": choices, "custom_operators": operators})
-    )
-
-
-_PATHS = ("profile", "weights")
-
-
-def _spelling(provider: str) -> str:
-    return "openvino" if provider == OPENVINO else provider
+def decode_job(content: Mapping[str, Any]) -> Job:
+    """Return what `encode_job` encoded; a child has it from its parent alone, so it may be a pickle."""
+    return cast("Job", pickle.loads(base64.b64decode(content["job"])))  # noqa: S301  (its parent's own)

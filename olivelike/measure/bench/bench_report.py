@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
-from olivelike.measure.bench.row import Value
+from olivelike.measure.bench.row import Row
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from olivelike.measure.bench.row import Row
 
 _KIND: Final = "bench/1"
 
@@ -35,11 +35,15 @@ class BenchReport:
     @property
     def failed(self) -> tuple[Row, ...]:
         """The rows of engines that failed, died or hung."""
-        return tuple(row for row in self.rows if row["status"] != "ok")
+        return tuple(row for row in self.rows if row.status != "ok")
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
-        return {"kind": _KIND, **asdict(self)}
+        return {
+            "kind": _KIND,
+            "rows": [row.to_json() for row in self.rows],
+            "skipped": [asdict(skip) for skip in self.skipped],
+        }
 
 
 def read_report(path: Path) -> BenchReport:
@@ -56,10 +60,7 @@ def read_report(path: Path) -> BenchReport:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: can't be read as a baseline: {error}; {remedy}") from error
     rows = content.get("rows") if isinstance(content, dict) and content.get("kind") == _KIND else None
-    if not isinstance(rows, list) or not all(map(_is_row, rows)):
-        raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}")
-    return BenchReport(tuple(rows))
-
-
-def _is_row(content: object) -> bool:
-    return isinstance(content, dict) and all(isinstance(value, Value) for value in content.values())
+    try:
+        return BenchReport(TypeAdapter(tuple[Row, ...]).validate_python(rows))
+    except ValidationError:
+        raise UsageError(f"{path}: is no report of `olivelike bench`; {remedy}") from None

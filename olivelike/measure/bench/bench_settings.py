@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.measure.bench.engines import ENGINES, unknown_engine
+from olivelike.measure.bench.engines import ENGINES
 from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
@@ -86,7 +87,7 @@ def check(settings: BenchSettings) -> Checked:
     """
     for name in settings.engines:
         if name not in ENGINES:
-            raise unknown_engine(name)
+            raise UsageError(f"--engine: unknown engine {name!r}; {did_you_mean(name, ENGINES, 'engines')}")
     if not settings.engines or not settings.batch_sizes:
         raise UsageError("name at least one engine and one batch size")
     for batch_size in settings.batch_sizes:

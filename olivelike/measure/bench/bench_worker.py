@@ -1,29 +1,24 @@
-"""A child that opens one engine and runs it when told to: JSON lines on standard input and output.
-
-What libraries print goes to standard error. When the parent dies, the input ends and the child exits at once.
-"""
+"""A child that opens one engine and runs it when told to: JSON lines on standard input and output."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
 import re
-import signal
-import sys
-import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
 from olivelike.measure.bench.bench_job import NetworkJob, Turn, decode_job
 from olivelike.measure.bench.engines import EngineAbsent
-from olivelike.measure.bench.process_memory import peak_resident_bytes
+from olivelike.measure.bench.memory import peak_resident_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from olivelike.measure.bench.bench_job import Job
-    from olivelike.measure.bench.timing import Timing
+    from olivelike.measure.bench.stopwatch import Timing
 
 _NO_MEMORY: Final = re.compile(
     r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE
@@ -44,29 +39,32 @@ class Engine(Protocol):
         """Return the device memory that its allocator has had at most; `None` if it does not know."""
 
 
-def main() -> NoReturn:
-    """Serve; returns never."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides what Ctrl-C means.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(messages,), daemon=True).start()
-    engine: Engine | None = None
-    while True:
-        message = json.loads(messages.get())
+class _Worker:
+    """Opens the engine of the first message, and runs it at each other one."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+
+    def handle(self, message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> None:
         try:
-            if engine is None:
-                start = time.perf_counter()
-                engine = open_engine(decode_job(message))
-                answer: dict[str, Any] = {"load_seconds": time.perf_counter() - start, "facts": engine.facts}
-            else:
-                answer = {"timing": engine.run(Turn(**message)).to_json()}
-            answer |= {"device_bytes": engine.device_bytes()}
+            found = self._answer(message)
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the worker boundary)
             traceback.print_exc()
-            answer = _failure(error)
-        answers.write(json.dumps({**answer, "peak_bytes": peak_resident_bytes()}) + "\n")
-        answers.flush()
+            found = _failure(error)
+        answer({**found, "peak_bytes": peak_resident_bytes()})
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        if self._engine is not None:
+            timing = self._engine.run(Turn(**message))
+            return {"timing": asdict(timing), "device_bytes": self._engine.device_bytes()}
+        start = time.perf_counter()
+        self._engine = open_engine(decode_job(message))
+        seconds = time.perf_counter() - start
+        return {
+            "load_seconds": seconds,
+            "facts": self._engine.facts,
+            "device_bytes": self._engine.device_bytes(),
+        }
 
 
 def open_engine(job: Job) -> Engine:
@@ -89,12 +87,6 @@ def open_engine(job: Job) -> Engine:
     return PipelineEngine(job)
 
 
-def _read(messages: queue.SimpleQueue[str]) -> None:
-    for line in sys.stdin:
-        messages.put(line)
-    os._exit(0)
-
-
 def _failure(error: BaseException) -> dict[str, str]:
     message = str(error) if isinstance(error, OlivelikeError) else f"{type(error).__name__}: {error}"
     if isinstance(error, EngineAbsent):
@@ -107,4 +99,4 @@ def _failure(error: BaseException) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_Worker().handle)

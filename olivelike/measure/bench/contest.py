@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.measure.bench.bench_job import encode_job
 from olivelike.measure.bench.child import Child, ChildFailure
+from olivelike.measure.bench.memory import Peaks, watching
 from olivelike.measure.bench.nvidia_memory import open_driver
 from olivelike.measure.bench.quiet import Surroundings, surveying
-from olivelike.measure.bench.timing import Timing
-from olivelike.measure.bench.watch import Peaks, watching
+from olivelike.measure.bench.stopwatch import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,15 +38,15 @@ class Event:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """What was measured of one child."""
+    """What was measured of one child so far."""
 
     facts: Mapping[str, str] = field(default_factory=dict)
     load_seconds: float | None = None
     """From the order to open until it is ready, imports included."""
-    warmup: tuple[Timing, ...] = ()
-    timings: tuple[Timing, ...] = ()
+    warmup: list[Timing] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
     surroundings: Surroundings = field(default_factory=Surroundings)
     """What went on beside the measured runs."""
     status: Literal["ok"] | Status = "ok"
@@ -122,28 +122,23 @@ class _Contender:
         driver: NvidiaDriver | None,
         listen: Callable[[Event], None],
     ) -> None:
-        self.name = name
-        self.child = child
-        self.measured = Measured()
-        self._limit = limit
-        self._driver = driver
-        self._listen = listen
+        self.name, self.child, self.measured = name, child, Measured()
+        self._limit, self._driver, self._listen = limit, driver, listen
 
     def open(self, job: dict[str, Any]) -> None:
         self.tell("opening")
-        with watching(self.child.pid, self._driver) as peaks:
+        with watching(self.child.pid, self._driver) as self.measured.first:
             answer = self._ask(job)
-        self.measured = replace(self.measured, first=peaks)
         if answer is not None:
-            facts, seconds = answer["facts"], answer["load_seconds"]
-            self.measured = replace(self.measured, facts=facts, load_seconds=seconds)
-            self.tell("opened", seconds=seconds)
+            self.measured.facts, self.measured.load_seconds = answer["facts"], answer["load_seconds"]
+            self.tell("opened", seconds=answer["load_seconds"])
 
     def run(self, turn: Turn, *, measured: bool) -> None:
         """Run once, if nothing has failed."""
-        if self.measured.status != "ok":
+        so_far = self.measured
+        if so_far.status != "ok":
             return
-        done = len(self.measured.warmup) + len(self.measured.timings)
+        done = len(so_far.warmup) + len(so_far.timings)
         with surveying() as found:
             if done < _WATCHED_RUNS:
                 with watching(self.child.pid, self._driver) as peaks:
@@ -154,13 +149,12 @@ class _Contender:
         if answer is None:
             return
         timing = Timing(**answer["timing"])
-        if measured:
-            around = sum(found, start=self.measured.surroundings)
-            timings = (*self.measured.timings, timing)
-            self.measured = replace(self.measured, timings=timings, surroundings=around)
-            self.tell("measured", seconds=timing.seconds)
-        else:
-            self.measured = replace(self.measured, warmup=(*self.measured.warmup, timing))
+        if not measured:
+            so_far.warmup.append(timing)
+            return
+        so_far.timings.append(timing)
+        so_far.surroundings = sum(found, start=so_far.surroundings)
+        self.tell("measured", seconds=timing.seconds)
 
     def tell(self, name: EventName, text: str = "", seconds: float = 0.0) -> None:
         """Tell whoever listens, of a failed engine only that it failed."""
@@ -171,29 +165,24 @@ class _Contender:
         try:
             answer = self.child.ask(message, self._limit)
         except ChildFailure as failure:
-            self.measured = replace(self.measured, status=failure.status, message=str(failure))
+            self.measured.status, self.measured.message = failure.status, str(failure)
             self.tell("failed", str(failure))
             self.child.stop()  # It may hold memory that the others need.
             return None
-        by_allocator = answer["device_bytes"]
-        self.measured = replace(
-            self.measured,
-            peak_bytes=answer["peak_bytes"],
-            device_bytes=_most(self.measured.device_bytes, by_allocator),
-        )
+        self.measured.peak_bytes = answer["peak_bytes"]
+        self.measured.device_bytes = _most(self.measured.device_bytes, answer["device_bytes"])
         return answer
 
     def _keep(self, peaks: Peaks, *, second: bool) -> None:
         if second:
-            self.measured = replace(self.measured, second=peaks)
+            self.measured.second = peaks
             return
         opened = self.measured.first
-        first = Peaks(
+        self.measured.first = Peaks(
             max(opened.resident, peaks.resident, self.measured.peak_bytes or 0),
             max(opened.tree, peaks.tree),
             _most(opened.device, peaks.device),
         )
-        self.measured = replace(self.measured, first=first)
 
 
 def _most(one: int | None, other: int | None) -> int | None:

@@ -62,7 +62,7 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
                 writer.writerow(COLUMNS)
             elif not begun.endswith("\n"):  # Cut off, or written by hand.
                 text.write("\n")
-            writer.writerows([_cell(row[column]) for column in COLUMNS] for row in rows)
+            writer.writerows([_cell(row.value(column)) for column in COLUMNS] for row in rows)
             with path.open("a", encoding="utf-8", newline="") as file:
                 file.write(text.getvalue())
     except TimeoutError:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from olivelike._text import did_you_mean
-from olivelike.errors import SessionError, UsageError
+from olivelike.errors import SessionError
 from olivelike.runtime.sessions import providers
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
@@ -104,11 +103,6 @@ def require_packages(engine: str, device: str) -> None:
         raise EngineAbsent(
             "torch.compile needs a C++ compiler on the CPU, and there is none (g++, clang++, cl)"
         )
-
-
-def unknown_engine(name: str) -> UsageError:
-    """Return the error for a name that is no engine's."""
-    return UsageError(f"--engine: unknown engine {name!r}; {did_you_mean(name, ENGINES, 'engines')}")
 
 
 def _compiler() -> str | None:

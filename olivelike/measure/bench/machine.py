@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.environment import host, versions
 from olivelike.measure.bench.nvidia_memory import open_driver
+from olivelike.measure.bench.row import Machine
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.row import Value
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 _ONNXRUNTIME: Final = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
 
 
-def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> dict[str, Value]:
-    """Return system, processors, present clocks and versions by column; nothing that names the machine.
+def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> Machine:
+    """Return system, processors, present clocks and versions.
 
     Args:
         folder: what is measured.
@@ -31,29 +31,28 @@ def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -
 
     found, here = versions(), host()
     frequency = psutil.cpu_freq()
-    values: dict[str, Value] = {
-        "folder": folder.resolve().name,
-        "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "system": f"{here.system} {here.release} {here.machine}",
-        "cpu": _cpu_name(),
-        "cores": here.cores,
-        "threads": sessions.intra_threads or None,
-        "cpu_MHz": round(frequency.current) if frequency else None,
-        "python_version": found["python"],
-        "onnxruntime_version": next((found[name] for name in _ONNXRUNTIME if name in found), None),
-        "openvino_version": _version("openvino"),
-    }
-    values |= {
-        f"{name}_version": found.get(name) for name in ("olivelike", "torch", "diffusers", "transformers")
-    }
-    if gpu is not None and (driver := open_driver()) is not None and (state := driver.state(gpu)) is not None:
-        values |= {
-            "gpu": state.name,
-            "gpu_MHz": state.clock_mhz,
-            "gpu_memory_MHz": state.memory_clock_mhz,
-            "driver": state.driver,
-        }
-    return values
+    driver = open_driver() if gpu is not None else None
+    state = driver.state(gpu) if driver is not None and gpu is not None else None
+    return Machine(
+        folder=folder.resolve().name,
+        time=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        system=f"{here.system} {here.release} {here.machine}",
+        cpu=_cpu_name(),
+        cores=here.cores,
+        threads=sessions.intra_threads or None,
+        cpu_MHz=round(frequency.current) if frequency else None,
+        gpu=None if state is None else state.name,
+        gpu_MHz=None if state is None else state.clock_mhz,
+        gpu_memory_MHz=None if state is None else state.memory_clock_mhz,
+        driver=None if state is None else state.driver,
+        python_version=found["python"],
+        olivelike_version=found.get("olivelike"),
+        torch_version=found.get("torch"),
+        diffusers_version=found.get("diffusers"),
+        transformers_version=found.get("transformers"),
+        onnxruntime_version=next((found[name] for name in _ONNXRUNTIME if name in found), None),
+        openvino_version=_version("openvino"),
+    )
 
 
 def _cpu_name() -> str:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from olivelike.measure.bench.bench_job import PipelineJob, Turn
-    from olivelike.measure.bench.stopwatch import Stage
-    from olivelike.measure.bench.timing import Timing
+    from olivelike.measure.bench.stopwatch import Stage, Timing
     from olivelike.runtime.sessions.session import BoundCall
     from olivelike.runtime.sessions.session_settings import SessionSettings
 

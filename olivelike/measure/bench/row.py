@@ -4,48 +4,115 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.measure.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
 from olivelike.measure.bench.quiet import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from olivelike.measure.bench.bench_settings import Checked
     from olivelike.measure.bench.contest import Measured
 
 Value = str | int | float | bool | None
-Row = dict[str, Value]
-"""A value for each column; `None` where nothing was measured."""
 
-FIRST_COLUMNS: Final = (
-    "engine", "version", "provider", "disable_safety_checker", "height", "width", "steps", "batch_size",
-    "batch_count", "num_prompts", "average_latency", "median_latency", "first_run_memory_MB",
-    "second_run_memory_MB",
-)  # fmt: skip
-"""Those of the benchmark script that ONNX Runtime comes with, in its order:
-https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/transformers/models/stable_diffusion/"""
-MEASURED_COLUMNS: Final = (
-    "status", "error", "dtype", "cuda_graph", "warmup_runs", "min_latency", "p90_latency", "p95_latency",
-    "p99_latency", "steps_per_second", "text_encoder_ms", "step_ms", "vae_decoder_ms", "safety_checker_ms",
-    "load_seconds", "peak_resident_MB", "peak_tree_MB", "peak_device_MB", "speed", "speed_against", "spread_percent",
-    "outliers", "load_average", "other_cpu_percent", "note",
-)  # fmt: skip
-MACHINE_COLUMNS: Final = (
-    "folder", "time", "system", "cpu", "cores", "threads", "cpu_MHz", "gpu", "gpu_MHz", "gpu_memory_MHz", "driver",
-    "python_version", "olivelike_version", "torch_version", "diffusers_version", "transformers_version",
-    "onnxruntime_version", "openvino_version",
-)  # fmt: skip
-COLUMNS: Final = FIRST_COLUMNS + MEASURED_COLUMNS + MACHINE_COLUMNS
 
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a row was measured on; nothing in it names the machine."""
+
+    folder: str | None = None
+    """Name of the pipeline's folder."""
+    time: str | None = None
+    system: str | None = None
+    cpu: str | None = None
+    cores: int | None = None
+    threads: int | None = None
+    """Threads within an operator, if a number was asked for."""
+    cpu_MHz: int | None = None  # noqa: N815
+    gpu: str | None = None
+    gpu_MHz: int | None = None  # noqa: N815
+    gpu_memory_MHz: int | None = None  # noqa: N815
+    driver: str | None = None
+    python_version: str | None = None
+    olivelike_version: str | None = None
+    torch_version: str | None = None
+    diffusers_version: str | None = None
+    transformers_version: str | None = None
+    onnxruntime_version: str | None = None
+    openvino_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Machine):
+    """One engine at one batch size; `None` where nothing was measured.
+
+    The columns to `second_run_memory_MB` are those of the benchmark script that ONNX Runtime comes with, in its order:
+    https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/transformers/models/stable_diffusion/
+    """
+
+    engine: str
+    version: str | None = None
+    provider: str | None = None
+    disable_safety_checker: bool | None = None
+    height: int | None = None
+    width: int | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    batch_count: int | None = None
+    num_prompts: int | None = None
+    average_latency: float | None = None
+    median_latency: float | None = None
+    first_run_memory_MB: float | None = None  # noqa: N815
+    second_run_memory_MB: float | None = None  # noqa: N815
+    status: str | None = "ok"
+    error: str | None = None
+    dtype: str | None = None
+    cuda_graph: bool | None = None
+    warmup_runs: int | None = None
+    min_latency: float | None = None
+    p90_latency: float | None = None
+    p95_latency: float | None = None
+    p99_latency: float | None = None
+    steps_per_second: float | None = None
+    text_encoder_ms: float | None = None
+    step_ms: float | None = None
+    vae_decoder_ms: float | None = None
+    safety_checker_ms: float | None = None
+    load_seconds: float | None = None
+    peak_resident_MB: float | None = None  # noqa: N815
+    peak_tree_MB: float | None = None  # noqa: N815
+    peak_device_MB: float | None = None  # noqa: N815
+    speed: float | None = None
+    speed_against: str | None = None
+    spread_percent: float | None = None
+    outliers: int | None = None
+    load_average: float | None = None
+    other_cpu_percent: float | None = None
+    note: str | None = None
+
+    def value(self, column: str) -> Value:
+        """Return what stands in a column."""
+        found: Value = getattr(self, column)
+        return found
+
+    def to_json(self) -> dict[str, Value]:
+        """Return all columns as JSON values."""
+        return {column: self.value(column) for column in COLUMNS}
+
+
+_MACHINE_COLUMNS: Final = tuple(column.name for column in fields(Machine))
+COLUMNS: Final = (
+    *(column.name for column in fields(Row) if column.name not in _MACHINE_COLUMNS),
+    *_MACHINE_COLUMNS,
+)
 _MIB: Final = 2**20
 """What that script counts in."""
 
 
-def make_row(
-    engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Mapping[str, Value]
-) -> Row:
+def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> Row:
     """Return the row of an engine.
 
     Args:
@@ -53,54 +120,54 @@ def make_row(
         batch_size: pictures made at once.
         checked: what was asked.
         measured: what came of it.
-        machine: `MACHINE_COLUMNS` with their values.
+        machine: on what.
     """
     settings, asked = checked.settings, checked.settings.asked_sessions
-    seconds = [timing.seconds for timing in measured.timings] if measured.status == "ok" else []
-    timings = measured.timings if seconds else ()
+    timings = measured.timings if measured.status == "ok" else []
+    seconds = [timing.seconds for timing in timings]
     step = _middle([timing.loop / timing.steps for timing in timings if timing.loop and timing.steps])
     on_device = measured.first.device is not None
     device = max((p.device for p in (measured.first, measured.second) if p.device is not None), default=None)
-    values: Row = {
-        "engine": engine,
-        "version": measured.facts.get("version"),
-        "provider": measured.facts.get("provider"),
-        "disable_safety_checker": not checked.checks_safety,
-        "height": checked.size[1],
-        "width": checked.size[0],
-        "steps": settings.steps,
-        "batch_size": batch_size,
-        "batch_count": settings.batch_count,
-        "num_prompts": settings.num_prompts,
-        "average_latency": _rounded(statistics.fmean(seconds) if seconds else None, 4),
-        "median_latency": _rounded(_middle(seconds), 4),
-        "first_run_memory_MB": _mib(measured.first.device if on_device else measured.first.resident),
-        "second_run_memory_MB": _mib(measured.second.device if on_device else measured.second.resident),
-        "status": measured.status,
-        "error": measured.message,
-        "dtype": measured.facts.get("dtype"),
-        "cuda_graph": asked.cuda_graph and engine in (ONNXRUNTIME, TENSORRT),
-        "warmup_runs": settings.warmup_runs,
-        "min_latency": _rounded(min(seconds, default=None), 4),
-        "p90_latency": _rounded(percentile(seconds, 90), 4),
-        "p95_latency": _rounded(percentile(seconds, 95), 4),
-        "p99_latency": _rounded(percentile(seconds, 99), 4),
-        "steps_per_second": _rounded(None if step is None else 1 / step, 3),
-        "text_encoder_ms": _milliseconds([timing.text_encoder for timing in timings]),
-        "step_ms": _milliseconds([step]),
-        "vae_decoder_ms": _milliseconds([timing.vae_decoder for timing in timings]),
-        "safety_checker_ms": _milliseconds([timing.safety_checker for timing in timings]),
-        "load_seconds": _rounded(measured.load_seconds, 2),
-        "peak_resident_MB": _mib(measured.peak_bytes),
-        "peak_tree_MB": _mib(measured.tree_bytes),
-        "peak_device_MB": _mib(device if device is not None else measured.device_bytes),
-        "spread_percent": _rounded(spread_percent(seconds), 1),
-        "outliers": len(outliers(seconds)) if seconds else None,
-        "load_average": _rounded(measured.surroundings.load, 2),
-        "other_cpu_percent": _rounded(measured.surroundings.other_percent, 1),
-        "note": noise(seconds, measured.surroundings) if seconds else None,
-    }
-    return {column: {**machine, **values}.get(column) for column in COLUMNS}
+    return Row(
+        **vars(machine),
+        engine=engine,
+        version=measured.facts.get("version"),
+        provider=measured.facts.get("provider"),
+        disable_safety_checker=not checked.checks_safety,
+        height=checked.size[1],
+        width=checked.size[0],
+        steps=settings.steps,
+        batch_size=batch_size,
+        batch_count=settings.batch_count,
+        num_prompts=settings.num_prompts,
+        average_latency=_rounded(statistics.fmean(seconds) if seconds else None, 4),
+        median_latency=_rounded(_middle(seconds), 4),
+        first_run_memory_MB=_mib(measured.first.device if on_device else measured.first.resident),
+        second_run_memory_MB=_mib(measured.second.device if on_device else measured.second.resident),
+        status=measured.status,
+        error=measured.message,
+        dtype=measured.facts.get("dtype"),
+        cuda_graph=asked.cuda_graph and engine in (ONNXRUNTIME, TENSORRT),
+        warmup_runs=settings.warmup_runs,
+        min_latency=_rounded(min(seconds, default=None), 4),
+        p90_latency=_rounded(percentile(seconds, 90), 4),
+        p95_latency=_rounded(percentile(seconds, 95), 4),
+        p99_latency=_rounded(percentile(seconds, 99), 4),
+        steps_per_second=_rounded(None if step is None else 1 / step, 3),
+        text_encoder_ms=_milliseconds([timing.text_encoder for timing in timings]),
+        step_ms=_milliseconds([step]),
+        vae_decoder_ms=_milliseconds([timing.vae_decoder for timing in timings]),
+        safety_checker_ms=_milliseconds([timing.safety_checker for timing in timings]),
+        load_seconds=_rounded(measured.load_seconds, 2),
+        peak_resident_MB=_mib(measured.peak_bytes),
+        peak_tree_MB=_mib(measured.tree_bytes),
+        peak_device_MB=_mib(device if device is not None else measured.device_bytes),
+        spread_percent=_rounded(spread_percent(seconds), 1),
+        outliers=len(outliers(seconds)) if seconds else None,
+        load_average=_rounded(measured.surroundings.load, 2),
+        other_cpu_percent=_rounded(measured.surroundings.other_percent, 1),
+        note=noise(seconds, measured.surroundings) if seconds else None,
+    )
 
 
 def with_speeds(rows: Sequence[Row]) -> list[Row]:
@@ -110,19 +177,14 @@ def with_speeds(rows: Sequence[Row]) -> list[Row]:
     """
     found = []
     for row in rows:
-        alike = [one for one in rows if one["batch_size"] == row["batch_size"] and _latency(one)]
-        base = next((one for one in alike if one["engine"] == TORCH), alike[0] if alike else row)
-        before, now = _latency(base), _latency(row)
-        compared: Row = {}
+        alike = [one for one in rows if one.batch_size == row.batch_size and one.median_latency]
+        base = next((one for one in alike if one.engine == TORCH), alike[0] if alike else row)
+        before, now = base.median_latency, row.median_latency
         if len(alike) > 1 and before and now:
-            compared = {"speed": round(before / now, 3), "speed_against": base["engine"]}
-        found.append({**row, **compared})
+            found.append(replace(row, speed=round(before / now, 3), speed_against=base.engine))
+        else:
+            found.append(row)
     return found
-
-
-def _latency(row: Row) -> float | None:
-    value = row["median_latency"]
-    return value if isinstance(value, float) and value > 0 else None
 
 
 def percentile(values: Sequence[float], percent: int) -> float | None:

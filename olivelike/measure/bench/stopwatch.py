@@ -1,16 +1,32 @@
-"""`Stopwatch`: when the stages of a run began and ended."""
+"""`Stopwatch`: what a run took, and its stages."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-
-from olivelike.measure.bench.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Stage = Literal["text_encoder", "vae_decoder", "safety_checker"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of a run, and of its stages where a run has stages."""
+
+    seconds: float
+    """From the prompts to the pictures."""
+    steps: int = 0
+    """Evaluations of the UNet, which some schedulers want more of than steps."""
+    text_encoder: float | None = None
+    """From the beginning until the prompts are encoded."""
+    loop: float | None = None
+    """From there until latents are handed to the decoder."""
+    vae_decoder: float | None = None
+    safety_checker: float | None = None
+    """Within the network; `None` if none ran."""
 
 
 class Stopwatch:

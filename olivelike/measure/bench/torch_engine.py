@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from olivelike.measure.bench.bench_job import PipelineJob, Turn
-    from olivelike.measure.bench.stopwatch import Stage
-    from olivelike.measure.bench.timing import Timing
+    from olivelike.measure.bench.stopwatch import Stage, Timing
 
 _GUIDANCE: Final = 7.5
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
+from olivelike.measure.network_sizes import read_config, sizes_of
 from olivelike.measure.profile.profile_events import summarise
-from olivelike.measure.profile.profile_inputs import random_inputs, read_config, sizes_of, takes_text
 from olivelike.measure.profile.profile_result import FolderProfile, NetworkProfile
+from olivelike.measure.random_inputs import random_values
 from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from olivelike.measure.profile.profile_inputs import Sizes
+    from olivelike.measure.network_sizes import PictureSizes
+    from olivelike.measure.random_inputs import Array
+    from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
-
+_VOCABULARY: Final = 1000
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
 
 
@@ -63,8 +65,12 @@ def profile_folder(
         )
     models = _models(path)
     check_dimensions(settings.dimensions, models)
-    sizes = sizes_of(path if path.is_dir() else path.parent.parent, batch_size, height, width)
-    profiles = (_profile(model, settings, sizes, runs) for model in models)
+    profiles = [
+        _profile(
+            model, settings, sizes_of(model.parent, batch_size=batch_size, height=height, width=width), runs
+        )
+        for model in models
+    ]
     return FolderProfile(
         str(path),
         f"onnxruntime {onnxruntime.__version__}",
@@ -85,19 +91,19 @@ def _models(path: Path) -> list[Path]:
     return found
 
 
-def _profile(model: Path, settings: SessionSettings, sizes: Sizes, runs: int) -> NetworkProfile | None:
+def _profile(model: Path, settings: SessionSettings, sizes: PictureSizes, runs: int) -> NetworkProfile | None:
     """Return the profile of one network; `None` for one that takes text."""
+    from olivelike.runtime.sessions.ort_session import open_ort_session
     from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
 
     name = model.parent.name if model.stem == "model" else model.stem
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:
-        with _session(model, replace(settings, profile=Path(folder) / "profile")) as session:
-            if takes_text(session.get_inputs()):
+        opened = open_ort_session(model, replace(settings, profile=Path(folder) / "profile"), {})
+        session = opened.inference_session
+        try:
+            if any(spec.dtype == "string" for spec in opened.inputs.values()):
                 return None
-            try:
-                feeds = random_inputs(name, session.get_inputs(), sizes, read_config(model.parent))
-            except (MemoryError, ValueError) as error:  # ValueError: more than an array can have.
-                raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
+            feeds = _feeds(model, name, opened.inputs.values(), sizes)
             shapes = {key: "x".join(map(str, value.shape)) for key, value in feeds.items()}
             try:
                 for _ in range(1 + runs):
@@ -107,23 +113,19 @@ def _profile(model: Path, settings: SessionSettings, sizes: Sizes, runs: int) ->
                 raise SessionError(
                     f"{model}: {settings.provider.short_name} failed with {listed}: {reason(error)}; {_OTHER_SIZES}"
                 ) from error
+        finally:
+            session.end_profiling()  # The profile is complete, whatever happened.
         (file,) = Path(folder).iterdir()
         milliseconds, operators = summarise(json.loads(file.read_bytes()))
     return NetworkProfile(name, shapes, milliseconds, operators)
 
 
-@contextmanager
-def _session(model: Path, settings: SessionSettings) -> Iterator[Any]:
-    """Yield an `InferenceSession`; its profile is complete at the end of the block, whatever happens in it."""
-    from olivelike.runtime.sessions.devices import find_device
-    from olivelike.runtime.sessions.ort_session import start_inference
-    from olivelike.runtime.sessions.providers import require_provider
-
-    for choice in settings.providers:
-        require_provider(choice.provider)
-    device = find_device(settings.device, settings.provider)
-    session = start_inference(model, settings, {}, device, None)
+def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSizes) -> dict[str, Array]:
+    tokens = read_config(model.parent).get("vocab_size")
+    shapes = {
+        spec.name: (spec.dtype, sizes.shape(name, spec.name, spec.dims, by_place=True)) for spec in inputs
+    }
     try:
-        yield session
-    finally:
-        session.end_profiling()
+        return random_values(shapes, tokens if isinstance(tokens, int) else _VOCABULARY)
+    except (MemoryError, ValueError) as error:  # ValueError: more than an array can have.
+        raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def fewest(candidates: Sequence[str], enough: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...] | None:
+def minimal_subset(
+    candidates: Sequence[str], enough: Callable[[tuple[str, ...]], bool]
+) -> tuple[str, ...] | None:
     """Return a smallest set that is enough: take one member away, and it is not.
 
     Each round finds the shortest beginning of the list that is enough together with what is already chosen; its last

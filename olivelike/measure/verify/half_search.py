@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx_ir as ir
+
+from olivelike.engine.output.derivation import is_float
 from olivelike.errors import VerificationError
-from olivelike.measure.verify.bisection import fewest
-from olivelike.measure.verify.blocks import Reach
+from olivelike.measure.verify.bisection import minimal_subset
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.original import Original, parameter_reader
 from olivelike.model import Graph
+from olivelike.model.graph import block_of
 from olivelike.model.half_values import HALF_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import onnx_ir as ir
+    from collections.abc import Callable, Iterable, Sequence
 
     from olivelike.model import Model
     from olivelike.pass_api import Context
 
+    Array = np.ndarray[Any, Any]
     Convert = Callable[[tuple[str, ...]], ir.Model]
     """Returns the graph in half precision, with some blocks in float32."""
 
+_SINGLE = 4
+"""Bytes of a float32; smaller types are widened, since NumPy finds no maximum of those that it does not know."""
 _EVERYTHING = ("*",)
 """The pattern of all blocks, and of what lies between them."""
 
@@ -83,7 +88,7 @@ class HalfSearch:
         reach = {_alone(block, largest): value for block, value in largest.items()}
         # Overflow is the usual reason, so the blocks that reach furthest are the likely ones.
         ranked = sorted(reach, key=lambda block: -reach[block])
-        blocks = fewest(ranked, self._is_right)
+        blocks = minimal_subset(ranked, self._is_right)
         if blocks is not None:
             return blocks, {block: reach[block] for block in blocks}
         high = ", ".join(f"{block} ({reach[block]:.2g})" for block in ranked[:3] if reach[block] > HALF_MAX)
@@ -104,12 +109,12 @@ class HalfSearch:
         if key not in self._tried:
             graph = self._convert(key)
 
-            def hold() -> dict[str, Any]:
+            def compare() -> dict[str, Any]:
                 evaluation = Evaluation(graph, parameter=self._read)
-                found = self._original().hold(evaluation, "fp16").to_json()
+                found = self._original().compare(evaluation, "fp16").to_json()
                 return {name: found[name] for name in ("relative_error", "worst", "cosine", "nan", "inf")}
 
-            self._tried[key] = self._remembered("trial/1", Graph.from_ir(graph), hold)
+            self._tried[key] = self._remembered("trial/1", Graph.from_ir(graph), compare)
             names = ", ".join(key) or "no block"
             self._context.logger.info("%s in float32: %s", names, _described(self._tried[key]))
         return self._tried[key]
@@ -120,9 +125,9 @@ class HalfSearch:
         graph = self._graph
 
         def watch() -> dict[str, Any]:
-            reach = Reach()
-            self._original().watch(Evaluation(graph.to_ir(), parameter=self._read), reach.observe)
-            return reach.largest
+            peaks = PeakMagnitude()
+            self._original().watch(Evaluation(graph.to_ir(), parameter=self._read), peaks.observe)
+            return peaks.largest
 
         return self._remembered("reach/1", graph, watch)
 
@@ -152,3 +157,26 @@ def _alone(block: str, blocks: Iterable[str]) -> str:
 def _described(figures: dict[str, Any]) -> str:
     bad = [f"{figures[kind]} {name}" for kind, name in (("nan", "NaN"), ("inf", "Inf")) if figures[kind]]
     return " and ".join(bad) or f"relative error {figures['relative_error']:.1e}"
+
+
+class PeakMagnitude:
+    """Notes the largest absolute value that each block takes or gives, parameters included."""
+
+    def __init__(self) -> None:
+        self.largest: dict[str, float] = {}
+        """By block, in the order of the graph."""
+
+    def observe(self, node: ir.Node, operands: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        """Look at one operator; values that are not finite, as in a mask, do not count."""
+        block = block_of(node)
+        if block is None:
+            return
+        values = [_largest(array) for array in (*operands, *outputs) if array is not None]
+        self.largest[block] = max(self.largest.get(block, 0.0), *values)
+
+
+def _largest(array: Array) -> float:
+    if not is_float(ir.DataType.from_numpy(array.dtype)) or not array.size:
+        return 0.0
+    size = np.abs(array.astype(np.float32, copy=False) if array.dtype.itemsize < _SINGLE else array)
+    return float(np.max(size, initial=0.0, where=np.isfinite(size)))

@@ -1,9 +1,9 @@
-"""What torch makes of seeded inputs, and graphs held against it."""
+"""What torch makes of seeded inputs, and graphs compared with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -11,8 +11,8 @@ import onnx_ir as ir
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import CASES, Case, random_inputs
 from olivelike.measure.verify.figures import Figures, compare, summary
-from olivelike.measure.verify.random_inputs import CASES, Case, random_inputs
 from olivelike.measure.verify.reference import Reference
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
@@ -20,7 +20,7 @@ from olivelike.model.half_values import HALVES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from olivelike.measure.verify.evaluation import Evaluation
+    from olivelike.measure.verify.evaluation import Observer
     from olivelike.model import Architecture, Weights
     from olivelike.pass_api import Progress, TensorAccess
 
@@ -49,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Verification:
-    """A graph held against its original."""
+    """A graph compared with its original."""
 
     precision: str
     """`fp16` or `bf16` if any value of the graph is in half precision, else `fp32`."""
@@ -97,11 +97,29 @@ class Verification:
         )
 
 
+class RunnableGraph(Protocol):
+    """A graph that is compared with its original."""
+
+    def run(self, feeds: Mapping[str, Array], observe: Observer | None = None) -> dict[str, Array]:
+        """Return the outputs by name, for inputs by name, cast to the types that the graph takes.
+
+        Args:
+            feeds: Inputs by name.
+            observe: Called after each operator, where the graph is run one operator at a time.
+        """
+
+
 class Original:
     """The outputs of a component's torch network for seeded random inputs, in float64."""
 
     def __init__(
-        self, architecture: Architecture, read: Callable[[str], Array], *, samples: int = 2, seed: int = 0
+        self,
+        architecture: Architecture,
+        read: Callable[[str], Array],
+        *,
+        samples: int = 2,
+        seed: int = 0,
+        cases: Sequence[Case] = CASES,
     ) -> None:
         """Run the network once for each sample.
 
@@ -110,6 +128,7 @@ class Original:
             read: Returns a parameter's values.
             samples: Number of inputs, of different sizes.
             seed: Of the first one; the others have the numbers after it.
+            cases: Their sizes, in turns.
 
         Raises:
             PassError: when the library refuses the config, or a weight does not fit it.
@@ -118,22 +137,22 @@ class Original:
         network = Reference(architecture, read)
         self._samples: list[tuple[Case, int, dict[str, Array], dict[str, Array]]] = []
         for index in range(samples):
-            case = CASES[index % len(CASES)]
+            case = cases[index % len(cases)]
             feeds = random_inputs(interface.inputs, case, architecture.config, seed + index)
             outputs = dict(zip(interface.outputs, network(feeds), strict=True))
             self._samples.append((case, seed + index, feeds, outputs))
 
-    def hold(self, evaluation: Evaluation, precision: str, progress: Progress | None = None) -> Verification:
+    def compare(self, graph: RunnableGraph, precision: str, progress: Progress | None = None) -> Verification:
         """Run a graph on the same inputs and compare all outputs.
 
         Args:
-            evaluation: The graph; an output that it lacks counts as infinitely far off.
+            graph: The graph; an output that it lacks counts as infinitely far off.
             precision: What the result says of the graph.
             progress: Told the samples that are done.
         """
         found, origin = [], _Origin()
         for index, (case, seed, feeds, expected) in enumerate(self._samples):
-            outputs = evaluation.run(feeds, origin.observe)
+            outputs = graph.run(feeds, origin.observe)
             nothing = np.empty(0)
             figures = {name: compare(outputs.get(name, nothing), array) for name, array in expected.items()}
             found.append(Sample(case, seed, figures))
@@ -143,10 +162,10 @@ class Original:
         finite = all(figures.is_finite for figures in result.figures)
         return Verification(precision, result.samples) if finite else result
 
-    def watch(self, evaluation: Evaluation, observe: Callable[..., None]) -> None:
+    def watch(self, graph: RunnableGraph, observe: Observer) -> None:
         """Run a graph on the same inputs, for what there is to see on the way."""
         for _, _, feeds, _ in self._samples:
-            evaluation.run(feeds, observe)
+            graph.run(feeds, observe)
 
 
 def parameter_reader(weights: Weights, tensors: TensorAccess) -> Callable[[str], Array]:

@@ -13,9 +13,12 @@ import torch
 
 from olivelike.errors import SourceError
 from olivelike.graphs.export.torch_network import build_network
+from olivelike.measure.verify.reference import fill
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.originals import Originals
+
+    Array = np.ndarray[Any, Any]
 
 
 def torch_pipeline(originals: Originals) -> Any:
@@ -55,14 +58,13 @@ def _network(originals: Originals, component: str) -> Any:
     """Return a network with its weights; what text to image has no use for, such as the VAE's encoder, is zero."""
     architecture, read = originals.network(component)
     network = build_network(architecture)
-    unused = "encoder." if component == "vae_decoder" else None
-    for name, empty in list(network.named_parameters(remove_duplicate=False)):
-        if unused is not None and name.startswith((unused, "quant_conv.")):
-            values = torch.zeros(empty.shape)
-        else:
-            values = torch.from_numpy(np.ascontiguousarray(read(name), dtype=np.float32)).reshape(empty.shape)
-        owner, _, leaf = name.rpartition(".")
-        setattr(network.get_submodule(owner), leaf, torch.nn.Parameter(values, requires_grad=False))
+    parameters = dict(network.named_parameters(remove_duplicate=False))
+    unused = ("encoder.", "quant_conv.") if component == "vae_decoder" else ()
+
+    def values(name: str) -> Array:
+        return np.zeros(parameters[name].shape, np.float32) if name.startswith(unused) else read(name)
+
+    fill(network, parameters, values, torch.float32)
     return network
 
 

@@ -1,4 +1,4 @@
-"""Holding the networks of an output folder against their originals."""
+"""Comparing the networks of an output folder with their originals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verify_component(
     samples: int = 2,
     seed: int = 0,
 ) -> Verification:
-    """Hold a network, as it is on disk, against its original; weights are read one at a time.
+    """Compare a network, as it is on disk, with its original; weights are read one at a time.
 
     Args:
         folder: The output folder.
@@ -54,4 +54,4 @@ def verify_component(
     architecture, read = originals.network(component)
     model = ir.from_proto(onnx.load(path, load_external_data=False))
     original = Original(architecture, read, samples=samples, seed=seed)
-    return original.hold(Evaluation(model, initializer=initializers.read), precision_of(model))
+    return original.compare(Evaluation(model, initializer=initializers.read), precision_of(model))

@@ -51,6 +51,11 @@ class OrtSession(Session):
         self._placement = placement
         self._elsewhere = elsewhere
 
+    @property
+    def inference_session(self) -> Any:
+        """ONNX Runtime's own session."""
+        return self._session
+
     def _bind(
         self,
         inputs: Mapping[str, torch.Tensor],

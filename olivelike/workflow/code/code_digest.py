@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes, digest_json
-from olivelike.workflow.code.import_targets import Targets
 from olivelike.workflow.code.imports import read_imports
-from olivelike.workflow.code.local_modules import ENGINE, LocalModules
+from olivelike.workflow.code.local_modules import ENGINE, LocalModules, Targets
 from olivelike.workflow.code.tool_versions import IDLE, distributions_of
 from olivelike.workflow.code.unfollowable import find_unfollowable
 from olivelike.workflow.passes.plugin_files import module_names, private_package

@@ -72,6 +72,8 @@ _ANYWHERE: dict[str, Kind] = {
 """Names and attributes that tell enough wherever they stand."""
 _NEVER_BARE = frozenset({"importlib", "pkgutil", "os", "sys"})
 """Modules that are handed to `getattr` or renamed only to hide what is taken from them."""
+_NAMESPACES = frozenset({"importlib", "pkgutil", "sys"})
+"""Modules whose import alone does nothing; what is taken from them does."""
 _FUNCTIONS = frozenset({"exec", "eval", "compile"})
 """Built-in functions that run text; as attributes they are something else, such as `re.compile`."""
 _TEXTS = frozenset(
@@ -117,7 +119,8 @@ def _found(node: ast.AST, aliases: dict[str, str], *, is_base: bool) -> Iterator
     match node:
         case ast.Import(names=names, lineno=line):
             for alias in names:
-                yield from _judge_module(alias.name, line)
+                if alias.name not in _NAMESPACES:
+                    yield from _judge(alias.name, line)
         case ast.ImportFrom(level=0, module=str(module), names=names, lineno=line):
             for alias in names:
                 if alias.name == "*" and any(known.startswith(f"{module}.") for known in _DOTTED):
@@ -140,12 +143,6 @@ def _found(node: ast.AST, aliases: dict[str, str], *, is_base: bool) -> Iterator
             yield from _anywhere(name, line)
         case ast.Constant(value=str(text), lineno=line) if text in _TEXTS:
             yield Unfollowable("environment" if text in {"environ", "getenv"} else "code", line, repr(text))
-
-
-def _judge_module(name: str, line: int) -> Iterator[Unfollowable]:
-    """Judge `import name`: `importlib` and `pkgutil` alone do nothing, what is taken from them does."""
-    if name not in {"importlib", "pkgutil", "sys"}:
-        yield from _judge(name, line)
 
 
 def _judge(dotted: str, line: int) -> Iterator[Unfollowable]:

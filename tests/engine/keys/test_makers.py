@@ -14,7 +14,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from olivelike.engine.keys import makers
+from olivelike.engine.keys import formulas
+from olivelike.engine.kinds import KINDS as KIND
+from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
+from olivelike.engine.kinds.kind import Job
+from olivelike.engine.kinds.load import AdoptJob, LoadJob
+from olivelike.engine.kinds.materialize import MaterializeJob
+from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
 from olivelike.workflow.code.tool_versions import tool_versions
 from olivelike.workflow.passes import Registry
@@ -24,31 +30,23 @@ ROOT = Path(__file__).parents[3]
 
 OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}]}
 KINDS = {
-    "load": makers.LOAD,
-    "load_onnx": makers.LOAD_ONNX,
-    "assets": makers.ASSETS,
-    "tokenizer": makers.TOKENIZER,
-    "materialize": makers.MATERIALIZE,
+    "load": (LoadJob, KIND["load"]),
+    "load_onnx": (AdoptJob, KIND["load"]),
+    "assets": (AssetsJob, KIND["assets"]),
+    "tokenizer": (TokenizerJob, KIND["tokenizer"]),
+    "materialize": (MaterializeJob, KIND["materialize"]),
 }
-WORKER_FUNCTIONS = {
-    "load": "_load",
-    "load_onnx": "_load",
-    "assets": "_normalise_assets",
-    "tokenizer": "_read_tokenizer",
-    "materialize": "_materialize",
-}
-MACHINERY = {"olivelike.store", "olivelike.engine.output.output_files"}
-"""What a worker imports around the work: no result depends on it."""
+"""Jobs that are no pass, and the kind of node that they are for."""
 
 
 def codes():
-    for name, modules in KINDS.items():
-        code = makers.code_of(modules)
-        yield name, code, makers.versions_of(modules, code)
+    for name, (job, kind) in KINDS.items():
+        code = formulas.code_behind(job.run)
+        yield name, code, tool_versions(kind.libraries, code.tools)
     for entry in Registry.built_in().entries():
         for options in OPTIONS.get(entry.name, [{}]):
             instance = entry.cls(**options)
-            code = makers.pass_code(entry, instance)
+            code = formulas.pass_code(entry, instance)
             name = f"{entry.name}: auto" if options.get("auto") else entry.name
             yield name, code, tool_versions(instance.tools, code.tools)
 
@@ -68,23 +66,44 @@ def test_the_code_and_libraries_behind_each_kind_of_node_are_pinned():
     assert listed() == expected, "if the change is meant: python tests/engine/keys/test_makers.py"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_worker_runs_for_a_node_is_in_its_key(kind):
-    """A worker's function imports what does the work; the key holds the modules that define those names."""
-    tree = ast.parse((ROOT / "olivelike/engine/execute/tasks.py").read_text(encoding="utf-8"))
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+@pytest.mark.parametrize("name", KINDS)
+def test_what_a_worker_runs_for_a_node_is_in_its_key(name):
+    """What a job's method imports does the work; what its file imports is machinery, on which no result depends."""
+    job, kind = KINDS[name]
+    file = Path(sys.modules[job.__module__].__file__)
+    classes = {
+        node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if hasattr(node, "name")
+    }
     imported = {
         node.module
-        for node in ast.walk(functions[WORKER_FUNCTIONS[kind]])
+        for node in ast.walk(classes[job.__name__])
         if isinstance(node, ast.ImportFrom) and node.module
     }
-    keyed = {
-        module
-        for name, modules in KINDS.items()
-        if WORKER_FUNCTIONS[name] == WORKER_FUNCTIONS[kind]
-        for module in makers.code_of(modules).modules
-    }
-    assert imported - MACHINERY <= keyed
+    assert imported
+    assert imported <= set(formulas.code_behind(job.run).modules)
+    node = Node("unet", "unet", kind_name(kind), None)
+    key = kind.key(node, {}, SimpleNamespace(source=a_source("model.onnx" if job is AdoptJob else None)))
+    assert key.modules == dict(formulas.code_behind(job.run).modules)
+
+
+def kind_name(kind):
+    return next(name for name, known in KIND.items() if known is kind)
+
+
+def a_source(graph):
+    return SimpleNamespace(checkpoint=lambda component: SimpleNamespace(graph=graph))
+
+
+def test_every_kind_of_node_has_its_jobs_pinned():
+    pinned = {job for job, _ in KINDS.values()} | {StepJob}
+    assert {type(kind) for kind in KIND.values()} == {type(kind) for _, kind in KINDS.values()} | {StepNode}
+    assert set(concrete(Job)) == pinned
+
+
+def concrete(root):
+    """Return the classes below one that can be made."""
+    below = [cls for child in root.__subclasses__() for cls in (child, *concrete(child))]
+    return [cls for cls in below if not cls.__abstractmethods__]
 
 
 def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(monkeypatch):
@@ -98,13 +117,10 @@ def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(m
 
 
 def test_an_onnx_source_is_keyed_by_what_reads_onnx():
-    def source(graph):
-        return SimpleNamespace(checkpoint=lambda component: SimpleNamespace(graph=graph))
-
     node = Node("unet.load", "unet", "load", None)
-    assert makers.modules_of(node, source(None)) == makers.LOAD
-    assert makers.modules_of(node, source(Path("model.onnx"))) == makers.LOAD_ONNX
-    found = makers.code_of(makers.LOAD_ONNX)
+    assert KIND["load"].work(node, a_source(None)) is LoadJob.run
+    assert KIND["load"].work(node, a_source(Path("model.onnx"))) is AdoptJob.run
+    found = formulas.code_behind(AdoptJob.run)
     assert {"olivelike.graphs.adopt.onnx_modern", "olivelike.graphs.editing.editor"} <= set(found.modules)
     assert {"onnx", "onnx-ir", "onnxscript"} <= set(found.tools)
 

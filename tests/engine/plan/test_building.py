@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.engine.plan import Additions, build_nodes
+from olivelike.engine.plan import Additions, active_steps, build_nodes
 from olivelike.errors import WorkflowError
 from olivelike.workflow import load_workflow
 
@@ -25,7 +25,8 @@ def nodes(tmp_path):
         path = tmp_path / "workflow.yaml"
         path.write_text(HEAD + lines)
         loaded = load_workflow(str(path))
-        found = build_nodes(loaded, loaded.workflow.outputs, Additions(), until=until)
+        outputs = loaded.workflow.outputs
+        found = build_nodes(loaded, outputs, active_steps(loaded, outputs, Additions()), until)
         return {node.id: node for node in found}
 
     return build

@@ -7,17 +7,11 @@ import pytest
 import torch
 
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import CASES, Case, random_inputs
+from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.reference import run_torch
 from olivelike.testing import compare_with_torch, run_pass
-from olivelike.testing.parity import (
-    CASES,
-    Case,
-    materialize_model,
-    open_on_cpu,
-    random_inputs,
-    relative_error,
-    run_torch,
-    torch_network,
-)
+from olivelike.testing.parity import materialize_model, open_on_cpu, torch_network
 from olivelike.workflow.passes import Registry
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")

@@ -16,8 +16,11 @@ from onnxscript.rewriter.rules import common as rules
 from olivelike.errors import PassError
 from olivelike.graphs.export.simplify import simplify
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import Case, random_inputs
+from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.reference import run_torch
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
-from olivelike.testing.parity import Case, random_inputs, relative_error, run_torch, torch_network
+from olivelike.testing.parity import torch_network
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
 FLOAT, INT32, BOOL = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32, onnx.TensorProto.BOOL

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import Case, random_inputs
 from olivelike.model import Architecture, Graph
-from olivelike.model.graph import PARAMETER_KEY, parameter_inputs
+from olivelike.model.graph import parameter_inputs
 from olivelike.testing.traced import traced_graph
 
 UNET = {
@@ -82,8 +84,7 @@ ARCHITECTURES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "safety_checker": ("safety_checker", "transformers", "StableDiffusionSafetyChecker", SAFETY),
 }
 
-CASES = ((1, 16, 24, 77), (3, 24, 8, 9))
-"""Batch, height, width, sequence."""
+CASES = (Case(1, 16, 24, 77), Case(3, 24, 8, 9))
 
 EMBEDDING = "image_embeds"
 """The safety checker's answer is a boolean; its tests look at the embedding in front of it."""
@@ -123,7 +124,9 @@ class Network:
     @cached_property
     def feeds(self) -> list[dict[str, np.ndarray]]:
         """Random inputs for each case."""
-        return [self._feeds(*case) for case in CASES]
+        config = self.architecture.config
+        inputs = interface_of(self.architecture.component, config).inputs
+        return [random_inputs(inputs, case, config, seed) for seed, case in enumerate(CASES)]
 
     @cached_property
     def expected(self) -> list[list[np.ndarray]]:
@@ -147,31 +150,6 @@ class Network:
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             results.append([output.numpy() for output in (*outputs, *embedding)])
         return results
-
-    def _feeds(self, batch: int, height: int, width: int, sequence: int) -> dict[str, np.ndarray]:
-        random = np.random.default_rng(batch)
-        sizes = {"batch": batch, "height": height, "width": width, "sequence": sequence}
-        feeds = {}
-        for value in self.graph.to_ir().graph.inputs:
-            if PARAMETER_KEY in value.metadata_props:
-                continue
-            names = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-            shape = [
-                dim
-                if isinstance(dim, int)
-                else 1
-                if dim == "unet_time_batch"
-                else sizes[dim.rsplit("_", 1)[1]]
-                for dim in names
-            ]
-            match value.name:
-                case "input_ids":
-                    feeds[value.name] = random.integers(0, 199, shape).astype(np.int32)
-                case "timestep":
-                    feeds[value.name] = np.full(shape, 381, np.float32)
-                case _:
-                    feeds[value.name] = random.standard_normal(shape).astype(np.float32)
-        return feeds
 
 
 def full_architecture(component: str, library: str, class_name: str, config: dict[str, Any]) -> Architecture:

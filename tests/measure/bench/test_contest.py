@@ -16,7 +16,7 @@ from bench_samples import ONE_THREAD
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Turn, decode_job, encode_job
 from olivelike.measure.bench.bench_settings import BenchSettings, check
 from olivelike.measure.bench.contest import Measured, contest
-from olivelike.measure.bench.row import make_row
+from olivelike.measure.bench.row import Machine, make_row
 from olivelike.runtime.sessions.session_settings import parse_provider
 
 
@@ -29,7 +29,7 @@ def test_the_others_go_on_when_one_is_killed(small_contest):
 
 def test_one_that_is_killed_is_marked_with_how(small_contest):
     killed = small_contest["killed"]
-    assert (killed.status, killed.timings) == ("died", ())
+    assert (killed.status, killed.timings) == ("died", [])
     assert killed.message.startswith("was killed by SIGKILL, as the system does when memory runs out")
 
 
@@ -86,10 +86,10 @@ def test_an_interruption_leaves_no_process_behind(square):
 
 def test_a_row_of_what_failed_says_why_and_has_no_latency(small_pipeline):
     checked = check(BenchSettings(small_pipeline, sessions=ONE_THREAD))
-    row = make_row("torch", 4, checked, Measured(status="died", message="was killed"), {})
-    assert (row["status"], row["error"], row["batch_size"]) == ("died", "was killed", 4)
-    assert row["median_latency"] is None
-    assert row["first_run_memory_MB"] is None
+    row = make_row("torch", 4, checked, Measured(status="died", message="was killed"), Machine())
+    assert (row.status, row.error, row.batch_size) == ("died", "was killed", 4)
+    assert row.median_latency is None
+    assert row.first_run_memory_MB is None
 
 
 def test_jobs_come_out_of_json_as_they_went_in(square):
@@ -104,7 +104,7 @@ def test_jobs_come_out_of_json_as_they_went_in(square):
 
 
 ALLOCATES = """
-from olivelike.measure.bench.process_memory import peak_resident_bytes
+from olivelike.measure.bench.memory import peak_resident_bytes
 block = b"x" * 150_000_000
 del block
 print(peak_resident_bytes())

@@ -14,14 +14,14 @@ from olivelike.measure.bench.baseline import compare
 from olivelike.measure.bench.bench_report import BenchReport, read_report
 from olivelike.measure.bench.csv_file import append_rows, check_csv
 from olivelike.measure.bench.engines import EngineAbsent
-from olivelike.measure.bench.row import COLUMNS, percentile
+from olivelike.measure.bench.row import COLUMNS, Row, percentile
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
 from olivelike.model.records.origin import Origin
 from tests.fixtures.sample_records import write_output_record
 
 
 def row(**values):
-    return {**dict.fromkeys(COLUMNS), "engine": "torch", "batch_size": 1, "status": "ok", **values}
+    return Row(**{"engine": "torch", "batch_size": 1, **values})
 
 
 def test_rows_go_below_those_that_are_there(tmp_path):
@@ -97,9 +97,9 @@ APPENDS = """
 import sys
 from pathlib import Path
 from olivelike.measure.bench.csv_file import append_rows
-from olivelike.measure.bench.row import COLUMNS
+from olivelike.measure.bench.row import COLUMNS, Row
 for number in range(20):
-    append_rows(Path(sys.argv[1]), [dict.fromkeys(COLUMNS, f"{sys.argv[2]}-{number}") for _ in range(3)])
+    append_rows(Path(sys.argv[1]), [Row(**dict.fromkeys(COLUMNS, f"{sys.argv[2]}-{number}")) for _ in range(3)])
 """
 
 
@@ -138,7 +138,7 @@ def test_rows_of_other_things_or_without_a_median_are_not_compared():
 @pytest.mark.parametrize("skipped", [None, [{"x": 1}], 3])
 def test_of_a_baseline_the_rows_count_alone(tmp_path, skipped):
     path = tmp_path / "baseline.json"
-    path.write_text(json.dumps({"kind": "bench/1", "rows": [row()], "skipped": skipped}))
+    path.write_text(json.dumps({"kind": "bench/1", "rows": [row().to_json()], "skipped": skipped}))
     assert read_report(path) == BenchReport((row(),))
 
 

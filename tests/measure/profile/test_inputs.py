@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
-from olivelike.measure.profile.profile_inputs import Sizes, input_shape, random_inputs, sizes_of, takes_text
+from olivelike.measure.network_sizes import PictureSizes, sizes_of
+from olivelike.measure.random_inputs import random_values
 
-SIZES = Sizes(batch_size=2, height=512, width=384)
+SIZES = PictureSizes(batch_size=2, height=512, width=384)
 
 
 @pytest.mark.parametrize(
@@ -38,22 +37,21 @@ SIZES = Sizes(batch_size=2, height=512, width=384)
     ],
 )
 def test_dynamic_dimensions_become_what_their_names_or_places_say(component, name, dims, shape):
-    assert input_shape(component, name, dims, SIZES) == shape
+    assert SIZES.shape(component, name, dims, by_place=True) == shape
 
 
 def test_values_are_of_the_dtypes_that_the_network_takes():
-    inputs = [
-        SimpleNamespace(name="sample", type="tensor(float16)", shape=[1, 4, 8, 8]),
-        SimpleNamespace(name="timestep", type="tensor(float)", shape=["t"]),
-        SimpleNamespace(name="input_ids", type="tensor(int32)", shape=[1, 77]),
-        SimpleNamespace(name="flag", type="tensor(bool)", shape=[5]),
-    ]
-    found = random_inputs("unet", inputs, SIZES, {"vocab_size": 50})
+    inputs = {
+        "sample": ("float16", (1, 4, 8, 8)),
+        "timestep": ("float32", (1,)),
+        "input_ids": ("int32", (1, 77)),
+        "flag": ("bool", (5,)),
+    }
+    found = random_values(inputs, 50)
+    assert [array.shape for array in found.values()] == [shape for _, shape in inputs.values()]
     assert [array.dtype for array in found.values()] == [np.float16, np.float32, np.int32, np.bool_]
     assert found["input_ids"].max() < 50
     assert found["sample"].std() > 0.5
-    assert not takes_text(inputs)
-    assert takes_text([SimpleNamespace(type="tensor(string)")])
 
 
 def test_the_size_is_what_the_unet_was_trained_on(tmp_path):
@@ -63,5 +61,5 @@ def test_the_size_is_what_the_unet_was_trained_on(tmp_path):
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
-    assert sizes_of(tmp_path, 1, None, 64) == Sizes(1, 128, 64, 4)
-    assert sizes_of(tmp_path / "absent", 1, None, None) == Sizes(1, 512, 512, 8)
+    assert sizes_of(tmp_path / "unet", width=64) == PictureSizes(1, 128, 64, 4)
+    assert sizes_of(tmp_path / "absent" / "unet") == PictureSizes(1, 512, 512, 8)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from olivelike.measure.verify.bisection import fewest
+from olivelike.measure.verify.bisection import minimal_subset
 
 LETTERS = tuple("abcdefghijklmnop")
 
@@ -27,32 +27,32 @@ class Condition:
 @pytest.mark.parametrize("needed", ["", "a", "p", "h", "ap", "gh", "bko", "abc", "nop", "".join(LETTERS)])
 def test_exactly_what_is_needed_is_found(needed):
     condition = Condition(needed)
-    assert set(fewest(LETTERS, condition)) == set(needed)
+    assert set(minimal_subset(LETTERS, condition)) == set(needed)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_trials_find_few_members(count):
     for needed in itertools.combinations(LETTERS, count):
         condition = Condition("".join(needed))
-        assert set(fewest(LETTERS, condition)) == set(needed)
+        assert set(minimal_subset(LETTERS, condition)) == set(needed)
         assert len(condition.asked) <= 2 + count * (2 + 2 * math.log2(len(LETTERS)))
 
 
 def test_likely_members_are_found_at_once():
     condition = Condition("ab")
-    fewest(LETTERS, condition)
+    minimal_subset(LETTERS, condition)
     assert len(condition.asked) == 4
 
 
 def test_what_no_set_satisfies_has_no_answer():
-    assert fewest(LETTERS, Condition("z")) is None
-    assert fewest((), Condition("z")) is None
+    assert minimal_subset(LETTERS, Condition("z")) is None
+    assert minimal_subset((), Condition("z")) is None
 
 
 def test_no_member_of_the_answer_can_be_left_out():
     def either(members):
         return {"a", "b"} <= set(members) or {"b", "c", "d"} <= set(members)
 
-    found = fewest(("d", "c", "b", "a"), either)
+    found = minimal_subset(("d", "c", "b", "a"), either)
     assert either(found)
     assert not any(either(tuple(set(found) - {member})) for member in found)

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from olivelike.errors import PassError
-from olivelike.measure.verify.blocks import Reach
 from olivelike.measure.verify.evaluation import Evaluation
+from olivelike.measure.verify.half_search import PeakMagnitude
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.testing import run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu
@@ -70,7 +70,7 @@ def test_bfloat16_is_rounded_after_each_operator():
 def test_how_far_a_block_reaches_is_seen_in_bfloat16():
     model = built([helper.make_node("Mul", ["x", "y"], ["z"])], ["x", "y"], ["z"], dtype=TensorProto.BFLOAT16)
     model.graph.node[0].metadata_props.add(key=BLOCK_KEY, value="blocks.0")
-    reach = Reach()
+    reach = PeakMagnitude()
     feeds = {"x": np.array([[-512.0]]), "y": np.array([[256.0]])}
     Evaluation(ir.from_proto(model)).run(feeds, reach.observe)
     assert reach.largest == {"blocks.0": 131072.0}

@@ -7,10 +7,10 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.verify.random_inputs import Case, random_inputs
-from olivelike.measure.verify.reference import Reference
+from olivelike.measure.random_inputs import Case, random_inputs
+from olivelike.measure.verify.reference import Reference, run_torch
 from olivelike.testing.models import load_model
-from olivelike.testing.parity import run_torch, torch_network
+from olivelike.testing.parity import torch_network
 from tests.fixtures.little_pipeline import little_checkpoint
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")

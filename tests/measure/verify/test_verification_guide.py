@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import CASES
 from olivelike.measure.verify.original import LIMITS
-from olivelike.measure.verify.random_inputs import CASES
 from olivelike.sources.identify.published import PUBLISHED
 from olivelike.workflow import load_workflow
 from olivelike.workflow.passes import Registry

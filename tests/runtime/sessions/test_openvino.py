@@ -11,17 +11,13 @@ from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.measure.random_inputs import CASES, random_inputs
+from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.reference import run_torch
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.testing import Case, LocalModel, run_pass
-from olivelike.testing.parity import (
-    CASES,
-    materialize_model,
-    random_inputs,
-    relative_error,
-    run_torch,
-    torch_network,
-)
+from olivelike.testing.parity import materialize_model, torch_network
 
 torch = pytest.importorskip("torch")
 openvino = pytest.importorskip("openvino", reason="install olivelike[openvino] to test its target")

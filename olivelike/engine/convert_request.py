@@ -1,4 +1,4 @@
-"""Drafting the workflow that optimises one source for one target."""
+"""What `olivelike convert` is asked for, and the workflow that does it."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, 
 
 
 def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:
-    """Return the workflow that makes what is asked for, as the text of a file.
+    """Return the workflow that does what is asked, as the text of a file.
 
     Args:
-        request: What is wanted.
+        request: What is asked for.
         options: Whether pickled files are allowed.
         folder: The project folder, which the workflow's paths are relative to.
 
@@ -132,7 +132,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
 
 
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
-    """Write the workflow that makes what is asked for to a new file.
+    """Write the workflow that does what is asked to a new file.
 
     Raises:
         UsageError: if the file is there already, or can't be written.

@@ -1,17 +1,23 @@
-"""A child's memory, looked at from outside while it runs."""
+"""How much memory a process takes: at most, as it says itself, and as it is seen from outside while it runs."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import psutil
+
     from olivelike.measure.bench.nvidia_memory import NvidiaDriver
 
+_STATUS: Final = Path("/proc/self/status")
+_KIB: Final = 1024
 _INTERVAL: Final = 0.02
 _TREE_EVERY: Final = 10
 """Looking for children of the child takes a hundred times as long as looking at itself."""
@@ -58,10 +64,9 @@ def _watch(pid: int, driver: NvidiaDriver | None, peaks: Peaks, done: threading.
                 return
 
 
-def _look_at_tree(process: object, resident: int, driver: NvidiaDriver | None, peaks: Peaks) -> None:
+def _look_at_tree(process: psutil.Process, resident: int, driver: NvidiaDriver | None, peaks: Peaks) -> None:
     import psutil
 
-    assert isinstance(process, psutil.Process)
     total, pids = resident, {process.pid}
     for member in process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -70,3 +75,23 @@ def _look_at_tree(process: object, resident: int, driver: NvidiaDriver | None, p
     peaks.tree = max(peaks.tree, total)
     if driver is not None and (used := driver.process_bytes(pids)) is not None:
         peaks.device = max(peaks.device or 0, used)
+
+
+def peak_resident_bytes() -> int:
+    """Return the highest resident memory of this process so far, as the operating system counted it.
+
+    On Linux this is `VmHWM`, and not `ru_maxrss`: the latter begins with what the parent held as it started the
+    process (man 2 getrusage, exec in kernel/exec.c). For a small parent such as `/usr/bin/time` they are the same.
+    """
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * _KIB
+    if sys.platform == "win32":
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    # macOS counts in bytes, others in KiB.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else _KIB)

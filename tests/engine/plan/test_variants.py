@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from olivelike.engine.plan import Node
-from olivelike.engine.plan.sharing import share
+from olivelike.engine.plan.variants import merge_variants
 from olivelike.workflow import Output, Step
 from olivelike.workflow.findings import Document, Position
 from olivelike.workflow.passes import Registry
@@ -28,7 +28,7 @@ CONVERT, HALF = ("convert", {}), ("float16", {})
 
 
 def test_equal_beginnings_are_shared_and_what_some_lack_is_named_after_the_first():
-    nodes = share(
+    nodes = merge_variants(
         {
             "raw": chain("raw", CONVERT),
             "half": chain("half", CONVERT, HALF),
@@ -49,10 +49,10 @@ def test_equal_beginnings_are_shared_and_what_some_lack_is_named_after_the_first
 
 
 def test_the_same_step_behind_another_one_is_another_node():
-    nodes = share({"a": chain("a", CONVERT, HALF), "b": chain("b", HALF)})
+    nodes = merge_variants({"a": chain("a", CONVERT, HALF), "b": chain("b", HALF)})
     assert [node.id for node in nodes if node.name == "float16"] == ["unet.float16@a", "unet.float16@b"]
 
 
 def test_a_single_variant_keeps_its_names():
     nodes = chain("only", CONVERT, HALF)
-    assert share({"only": nodes}) == tuple(nodes)
+    assert merge_variants({"only": nodes}) == tuple(nodes)

@@ -19,7 +19,7 @@ from olivelike.measure.bench.engines import (
 )
 from olivelike.measure.bench.machine import describe_machine
 from olivelike.measure.bench.nvidia_memory import gpu_of
-from olivelike.measure.bench.row import make_row, with_speeds
+from olivelike.measure.bench.row import Machine, make_row, with_speeds
 from olivelike.measure.bench.source_checkpoint import named_checkpoint, recorded_checkpoint
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from olivelike.measure.bench.bench_settings import BenchSettings, Checked
     from olivelike.measure.bench.contest import Event
-    from olivelike.measure.bench.row import Row, Value
+    from olivelike.measure.bench.row import Row
 
 _SEED: Final = 123
 _PROMPTS: Final = (
@@ -82,10 +82,11 @@ def _measure(
     prompts = list(islice(cycle(_PROMPTS), settings.num_prompts))
     turn = Turn(prompts[0], _SEED, batch_size)
     turns = [replace(turn, prompt=prompt) for prompt in prompts for _ in range(settings.batch_count)]
-    machine: dict[str, Value] = {}
+    machine = Machine()
 
     def look() -> None:
-        machine.update(describe_machine(settings.folder, settings.asked_sessions, gpu))
+        nonlocal machine
+        machine = describe_machine(settings.folder, settings.asked_sessions, gpu)
 
     results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen, look)
     absent = {name: result for name, result in results.items() if result.status == "absent"}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.node import Node
 
 
-def share(variants: Mapping[str, Sequence[Node]]) -> tuple[Node, ...]:
+def merge_variants(variants: Mapping[str | None, Sequence[Node]]) -> tuple[Node, ...]:
     """Return the nodes of all variants, parents first, equal ones once.
 
     Nodes are equal if their steps, and all steps before them, are. One that some variants lack is called after the
@@ -22,7 +22,7 @@ def share(variants: Mapping[str, Sequence[Node]]) -> tuple[Node, ...]:
     Args:
         variants: The nodes of each variant, parents first, by its name.
     """
-    identities: dict[str, dict[str, Hashable]] = {}
+    identities: dict[str | None, dict[str, Hashable]] = {}
     names: dict[Hashable, str] = {}
     users: dict[Hashable, int] = {}
     for variant, nodes in variants.items():

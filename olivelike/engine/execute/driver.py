@@ -1,0 +1,318 @@
+"""Driving one execution of a DAG: hits are taken, what is ready goes to the executor, what it made is recorded."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.executor import Advanced, Failed
+from olivelike.engine.execute.telling import Teller
+from olivelike.engine.kinds import kind_of
+from olivelike.engine.kinds.kind import Workplace
+from olivelike.engine.plan import Resolution, estimate, explain_status
+from olivelike.errors import DamagedError
+from olivelike.store import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from olivelike._files import Lock
+    from olivelike.engine.execute.events import EventName, Listener
+    from olivelike.engine.execute.executor import Answer, Executor
+    from olivelike.engine.kinds.kind import Done
+    from olivelike.engine.plan import Key, Node, Resolver
+    from olivelike.engine.plan.forecast import Forecast
+    from olivelike.model.records.run_record import RunRecord
+    from olivelike.store import Root
+
+Status = Literal["hit", "executed", "failed", "skipped"]
+
+_HEAVY = {"torch", "diffusers"}
+"""Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
+_POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
+"""How long to wait for an answer before looking again: while other runs or files are waited for, and otherwise."""
+
+
+@dataclass
+class NodeResult:
+    """How one node ended."""
+
+    id: str
+    component: str
+    name: str
+    status: Status
+    reason: str = ""
+    key: str | None = None
+    inputs: dict[str, Any] | None = None
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    start_seconds: float | None = None
+    """From the beginning of the run; `None` of what did not run."""
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    """The most that its worker had resident, with what that had before."""
+    memory_before_bytes: int = 0
+    """What its worker had resident as it began."""
+    error: str | None = None
+    log: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        return asdict(self)
+
+
+@dataclass
+class Execution:
+    """How all nodes ended."""
+
+    results: dict[str, NodeResult]
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an execution is told."""
+
+    run_id: str
+    nodes: Sequence[Node]
+    """The DAG, parents first."""
+    staging: Mapping[str, Path]
+    """Where nodes with an output write to, by id."""
+    history: Iterable[RunRecord]
+    """Run records of the workflow, newest first, by which reasons are worded."""
+    forecast: Forecast
+    listener: Listener
+    workers: int
+    """How many nodes run at once."""
+    memory_limit: int
+    """Bytes that all of them together may be expected to use."""
+    root: Root | None
+    """That of the run, in a store that may be written."""
+    began: float
+    """When the run did, by `perf_counter`."""
+    force: bool = False
+    """Drop stored results in place of using them."""
+    fail_fast: bool = False
+    """Stop all at the first failure."""
+
+
+@dataclass
+class _Running:
+    node: Node
+    resolution: Resolution
+    reason: str
+    lock: Lock | None
+    memory: int
+    started: float
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+
+class Driver:
+    """One execution of a DAG."""
+
+    def __init__(self, settings: Settings, resolver: Resolver, executor: Executor) -> None:
+        """Take the executor, which is closed at the end of the run."""
+        self._settings, self._resolver, self._executor = settings, resolver, executor
+        self._store = resolver.inputs.store
+        checkpoints = resolver.inputs.source.checkpoints
+        sizes = {name: checkpoint.elements for name, checkpoint in checkpoints.items()}
+        self._nodes = sorted(settings.nodes, key=lambda node: -sizes.get(node.component, 0))
+        """The largest component first."""
+        self._teller = Teller([node.id for node in self._nodes], settings.forecast, settings.listener)
+        self._running: dict[str, _Running] = {}
+        self._resolutions: dict[str, tuple[Resolution, str]] = {}
+        self._waiting: set[str] = set()
+        """Nodes that wait for something that no answer of a worker will tell: another run, or a file's digest."""
+        self._announced: set[str] = set()
+        self.execution = Execution({}, 0)
+        """How the nodes ended that have ended so far."""
+        self._results = self.execution.results
+
+    def run(self) -> Execution:
+        """Run until every node has ended; a failure ends its own descendants only.
+
+        Raises:
+            DamagedError: when a stored object turned out damaged; it was set aside, so a new execution remakes it.
+        """
+        try:
+            self._advance()
+            while self._running or self._waiting:
+                self._teller.tell(self._results)
+                answer = self._executor.next_answer(_POLL_SECONDS if self._waiting else _TELL_SECONDS)
+                if answer is not None:
+                    self._receive(answer)
+                if not self._gives_up():
+                    self._advance()
+        finally:
+            self.execution.peak_memory_bytes = self._executor.close()
+            if self._settings.fail_fast:
+                self._store.sweep()  # What was ended in the middle leaves temporary files.
+            for running in self._running.values():
+                running.release()
+        return self.execution
+
+    def _gives_up(self) -> bool:
+        """Skip all that has not ended, and end what runs, if something failed and that is to stop everything."""
+        failed = [result.id for result in self._results.values() if result.status == "failed"]
+        if not failed or not self._settings.fail_fast:
+            return False
+        for running in self._running.values():
+            self._executor.cancel(running.node.id)
+            running.release()
+        self._running.clear()
+        self._waiting.clear()
+        for node in self._open_nodes():
+            self._end(node, "skipped", f"{failed[0]} failed", None)
+        return True
+
+    def _advance(self) -> None:
+        """Take hits, skip what can't run, start what can, until nothing more moves."""
+        moved = True
+        while moved:
+            moved = False
+            self._waiting.clear()
+            for node in self._open_nodes():
+                moved = self._advance_node(node) or moved
+
+    def _open_nodes(self) -> list[Node]:
+        """Return the nodes that have neither ended nor started."""
+        return [node for node in self._nodes if node.id not in self._results and node.id not in self._running]
+
+    def _advance_node(self, node: Node) -> bool:
+        parent = self._results.get(node.parent) if node.parent is not None else None
+        if node.parent is not None and parent is None:
+            return False
+        if parent is not None and parent.status in {"failed", "skipped"}:
+            self._end(node, "skipped", f"{node.parent} did not succeed", None)
+            return True
+        if not self._resolver.is_ready(node):
+            self._waiting.add(node.id)
+            return False
+        resolution, reason = self._resolve(node)
+        if resolution.done:
+            self._hit(node, resolution, reason)
+            return True
+        return self._start(node, resolution, reason)
+
+    def _resolve(self, node: Node) -> tuple[Resolution, str]:
+        if node.id not in self._resolutions:
+            resolution = self._resolver.resolve(node)
+            reason = explain_status(node, resolution, self._settings.history)[1]
+            if self._settings.force and resolution.done:
+                if resolution.action is not None:
+                    self._store.drop_action(resolution.action.key)
+                resolution, reason = Resolution(resolution.key), "the cache was cleaned"
+            if resolution.key is not None and node.output is None and self._settings.root is not None:
+                self._settings.root.add([resolution.key.digest])
+            self._resolutions[node.id] = resolution, reason
+        return self._resolutions[node.id]
+
+    def _hit(self, node: Node, resolution: Resolution, reason: str) -> None:
+        if resolution.action is not None:
+            self._resolver.record_outputs(node, resolution.action.outputs)
+        result = self._end(node, "hit", reason, resolution)
+        if resolution.action is not None:
+            result.outputs, result.facts = resolution.action.outputs, resolution.action.facts
+
+    def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
+        memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
+        used = sum(running.memory for running in self._running.values())
+        if len(self._running) >= self._settings.workers:
+            return False
+        if self._running and used + memory > self._settings.memory_limit:
+            return False
+        lock = None
+        if node.output is None and resolution.key is not None:
+            lock = self._store.try_lock(resolution.key.digest)
+            if lock is None:
+                if node.id not in self._announced:
+                    self._announced.add(node.id)
+                    self._emit("node_waiting", node, reason=f"{self._maker(resolution.key)} is making it")
+                self._waiting.add(node.id)
+                return False
+            if not self._settings.force and self._store.get_action(resolution.key.digest) is not None:
+                lock.release()  # Another run made it in the meantime.
+                del self._resolutions[node.id]
+                return True
+        self._running[node.id] = _Running(node, resolution, reason, lock, memory, time.perf_counter())
+        self._emit("node_started", node, reason=reason, expected_seconds=self._teller.begin(node.id))
+        assignment = self._resolver.assignment(node, resolution.key, self._settings.staging.get(node.id))
+        place = Workplace(node.id, node.component, str(self._store.root), str(self._log_of(node)))
+        heavy = resolution.key is None or bool(_HEAVY & resolution.key.tools.keys())
+        self._executor.submit(kind_of(node).job(place, assignment), heavy=heavy)
+        return True
+
+    def _maker(self, key: Key) -> str:
+        """Name who makes a result: a node of another variant with the same key, or a process that is not ours."""
+        running = self._running.values()
+        return next((other.node.id for other in running if other.resolution.key == key), "another run")
+
+    def _log_of(self, node: Node) -> Path:
+        return self._store.log_path(self._settings.run_id, node.id)
+
+    def _receive(self, answer: Answer) -> None:
+        running = self._running[answer.node]
+        if isinstance(answer.content, Advanced):
+            self._emit("node_progress", running.node, **asdict(answer.content))
+            return
+        del self._running[answer.node]
+        try:
+            if isinstance(answer.content, Failed):
+                self._fail(running, answer.content, answer.peak_memory_bytes)
+            else:
+                self._finish(running, answer.content, answer.peak_memory_bytes)
+        finally:
+            running.release()
+
+    def _finish(self, running: _Running, done: Done, peak: int) -> None:
+        ended = time.perf_counter()
+        node, key = running.node, running.resolution.key
+        if node.output is None:
+            if key is not None:
+                created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+                outputs, parts, facts = dict(done.outputs), dict(done.parts), dict(done.facts)
+                self._store.put_action(
+                    Action(key.digest, key.inputs(), outputs, parts, facts, done.seconds, peak, created)
+                )
+            self._resolver.record_outputs(node, done.outputs)
+        result = self._end(node, "executed", running.reason, running.resolution, emit=False)
+        result.outputs, result.facts = done.outputs, done.facts
+        result.seconds, result.peak_memory_bytes = done.seconds, peak
+        result.memory_before_bytes = done.memory_before_bytes
+        # Counted from its end: a new worker takes a while to come up before it begins.
+        result.start_seconds = max(running.started, ended - result.seconds) - self._settings.began
+        costs = {"peak_memory_bytes": peak, "memory_before_bytes": result.memory_before_bytes}
+        self._emit("node_finished", node, seconds=round(result.seconds, 3), **costs)
+
+    def _fail(self, running: _Running, failed: Failed, peak: int) -> None:
+        if failed.error == DamagedError.word:
+            raise DamagedError(failed.message)
+        result = self._end(running.node, "failed", running.reason, running.resolution, emit=False)
+        result.error, result.log = failed.message, str(self._log_of(running.node))
+        result.start_seconds = running.started - self._settings.began
+        result.seconds = time.perf_counter() - running.started
+        result.peak_memory_bytes, result.memory_before_bytes = peak, failed.memory_before_bytes
+        result.facts = {**failed.facts, "error_kind": failed.error}
+        self._emit("node_failed", running.node, error=result.error, log=result.log)
+
+    def _end(
+        self, node: Node, status: Status, reason: str, resolution: Resolution | None, *, emit: bool = True
+    ) -> NodeResult:
+        key = resolution.key if resolution is not None else None
+        result = NodeResult(node.id, node.component, node.name, status, reason)
+        if key is not None:
+            result.key, result.inputs = key.digest, key.inputs()
+        self._results[node.id] = result
+        if emit:
+            self._emit("node_hit" if status == "hit" else "node_skipped", node, reason=reason)
+        return result
+
+    def _emit(self, name: EventName, node: Node, **data: Any) -> None:
+        self._settings.listener(Event(name, {"node": node.id, **data}))

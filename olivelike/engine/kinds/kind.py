@@ -1,0 +1,202 @@
+"""What every kind of node has: the part that plans it, and the job that a worker does for it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from olivelike.engine.keys.formulas import work_key
+from olivelike.errors import DamagedError, PassError
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.plan.inputs import Inputs
+    from olivelike.engine.plan.node import Node
+    from olivelike.pass_api import Progress
+    from olivelike.sources import PipelineSource
+    from olivelike.store import Store
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """What is known of a component before a node, as digests by name."""
+
+    made: Mapping[str, str] = field(default_factory=dict)
+    """What the nodes before it made last: facets, the `adaptation` of a checkpoint, the table of `assets`."""
+    original: Mapping[str, str] | None = None
+    """The same before any pass changed the network; `None` while none has."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a node is expected to cost if it runs."""
+
+    write_bytes: int
+    memory_bytes: int
+    """Peak resident memory of its process."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a job is told to be done."""
+
+    node: str
+    component: str
+    store: str
+    """The store's folder."""
+    log: str
+    """The file that takes what is printed and logged."""
+
+
+@dataclass(frozen=True)
+class Job(ABC):
+    """One node, ready to run in another process: JSON values alone, never pickled objects."""
+
+    place: Workplace
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON values, with the name of its class."""
+        return {"job": type(self).__name__, **asdict(self)}
+
+    @staticmethod
+    def from_json(message: Mapping[str, Any]) -> Job:
+        """Read what `to_json` gave."""
+        fields = dict(message)
+        name, place = fields.pop("job"), Workplace(**fields.pop("place"))
+        return next(cls for cls in _jobs(Job) if cls.__name__ == name)(place, **fields)
+
+    @abstractmethod
+    def run(self, bench: Workbench) -> Done:
+        """Make the node's result.
+
+        What this method imports from olivelike is the code that the node's key holds.
+
+        Raises:
+            OlivelikeError: what went wrong, with place and remedy.
+        """
+
+
+def _jobs(root: Any) -> Iterator[Callable[..., Job]]:
+    for cls in root.__subclasses__():
+        yield cls
+        yield from _jobs(cls)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job's result."""
+
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """Digest of each thing that the node made, by name."""
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """Size of every object in the store that the result needs, by digest."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    memory_before_bytes: int = 0
+    """What the worker had resident as it began: imports and what allocators keep of earlier jobs."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a job is lent where it runs."""
+
+    store: Store
+    logger: logging.Logger
+    progress: Progress
+
+    def stored(self, digest: str, what: str) -> bytes:
+        """Return an object of the store.
+
+        Raises:
+            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
+        """
+        data = self.store.read_bytes(digest)
+        if data is None:
+            raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")
+        return data
+
+    def keep(self, made: Mapping[str, bytes], facts: Mapping[str, Any] | None = None) -> Done:
+        """Store what a job has made, by name."""
+        outputs = {name: self.store.put_bytes(data) for name, data in made.items()}
+        return Done(outputs, {outputs[name]: len(data) for name, data in made.items()}, facts or {})
+
+
+def check_graph(name: str, data: bytes) -> None:
+    """Refuse a graph that is not valid ONNX.
+
+    Raises:
+        PassError: naming the pass.
+    """
+    import onnx
+
+    try:
+        onnx.checker.check_model(data)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise PassError(f"pass {name} returned a graph that is not valid ONNX: {error}") from error
+
+
+class Kind(ABC):
+    """How nodes of one kind are planned; these defaults fit one that makes small files of the source."""
+
+    job_type: ClassVar[type[Job]]
+    """What a worker does for such a node; the code behind its method `run` is in the key."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose version changes the result although no import of its code names them."""
+    always_reads: ClassVar[tuple[str, ...]] = ()
+
+    def reads(self, node: Node) -> tuple[str, ...]:  # noqa: ARG002  (overridden)
+        """Return what decides the result: facets, and what else nodes before it made or a workflow adds."""
+        return self.always_reads
+
+    def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:  # noqa: ARG002
+        """Return the files that must be hashed before the node's key is known."""
+        return ()
+
+    def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
+        """Return the digest of all that the node reads, by name; waits for files that are being hashed."""
+        return {name: upstream.made[name] for name in self.reads(node) if name in upstream.made}
+
+    def options(self, node: Node) -> dict[str, Any]:
+        """Return what else its work is told."""
+        return {"component": node.component}
+
+    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the function that makes the result."""
+        return self.job_type.run
+
+    def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
+        """Return the node's key, or why it has none."""
+        work = self.work(node, inputs.source)
+        return work_key(node.kind, work, self.libraries, self.options(node), facets)
+
+    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
+        """Return what the node is expected to cost.
+
+        Args:
+            node: The node.
+            chain: The nodes before it, the nearest first.
+            source: Sizes of the networks.
+        """
+        return Estimate(100_000, 800 << 20)
+
+    @abstractmethod
+    def job(self, place: Workplace, assignment: Assignment) -> Job:
+        """Return what a worker is to do."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A node that is to run, and what its job is made from."""
+
+    node: Node
+    inputs: Inputs
+    upstream: Upstream
+    facets: dict[str, str]
+    key: Key | None
+    folder: Path | None
+    """Where a node with an output writes to."""

@@ -1,0 +1,88 @@
+"""`load`: what a stored network means, by its form alone; another checkpoint of the same form is a hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.engine.kinds.kind import Job, Kind, check_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from olivelike.engine.kinds.kind import Assignment, Done, Upstream, Workbench, Workplace
+    from olivelike.engine.plan.inputs import Inputs
+    from olivelike.engine.plan.node import Node
+    from olivelike.sources import Adaptation, PipelineSource
+
+
+@dataclass(frozen=True)
+class LoadJob(Job):
+    """Ask diffusers and transformers what a checkpoint is: the arguments of `adapt`."""
+
+    library: str
+    class_name: str
+    config: Mapping[str, Any]
+    shapes: Mapping[str, list[int]]
+    original: str | None
+
+    def run(self, bench: Workbench) -> Done:
+        """Make `architecture` and `adaptation`."""
+        from olivelike.sources.names.adapt import adapt
+
+        shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
+        component = self.place.component
+        found = adapt(component, self.library, self.class_name, self.config, shapes, self.original)
+        assert found.architecture is not None
+        return bench.keep(
+            {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}, _facts(found)
+        )
+
+
+@dataclass(frozen=True)
+class AdoptJob(Job):
+    """Read the model file of an ONNX source."""
+
+    graph: str
+
+    def run(self, bench: Workbench) -> Done:
+        """Make `graph` and `adaptation`."""
+        from olivelike.graphs.adopt.onnx_graph import load_onnx
+
+        found, graph = load_onnx(self.place.component, Path(self.graph))
+        check_graph("load", graph.data)
+        return bench.keep({"graph": graph.to_bytes(), "adaptation": found.to_bytes()}, _facts(found))
+
+
+def _facts(found: Adaptation) -> dict[str, Any]:
+    return {"parameters": len(found.names), "unused": list(found.unused)}
+
+
+class LoadNode(Kind):
+    """The beginning of a network's chain."""
+
+    job_type = LoadJob
+
+    def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
+        """Return the digest of the checkpoint's form."""
+        return {"checkpoint": inputs.source.checkpoint(node.component).layout_digest}
+
+    def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
+        """Return what reads a source of this sort."""
+        return self.job_type.run if source.checkpoint(node.component).graph is None else AdoptJob.run
+
+    def job(self, place: Workplace, assignment: Assignment) -> Job:
+        """Return what a worker is to do."""
+        checkpoint = assignment.inputs.source.checkpoint(place.component)
+        if checkpoint.graph is not None:
+            return AdoptJob(place, str(checkpoint.graph))
+        shapes = {name: list(shape) for name, shape in checkpoint.shapes.items()}
+        return LoadJob(
+            place,
+            checkpoint.library,
+            checkpoint.class_name,
+            dict(checkpoint.config),
+            shapes,
+            checkpoint.original,
+        )

@@ -1,0 +1,192 @@
+"""`pass`: a step of a chain, run under the rules that a pass declared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.digest import canonical_json
+from olivelike.engine.execute.stored_memory import StoredMemory
+from olivelike.engine.execute.stored_tensors import StoredTensors
+from olivelike.engine.keys.formulas import pass_key
+from olivelike.engine.kinds.kind import Done, Estimate, check_graph
+from olivelike.engine.kinds.model_node import ModelJob, ModelNode
+from olivelike.errors import PassError
+from olivelike.model import FACETS, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.kinds.kind import Assignment, Job, Workbench, Workplace
+    from olivelike.engine.plan.inputs import Inputs
+    from olivelike.engine.plan.node import Node
+    from olivelike.pass_api import Context, Pass
+    from olivelike.sources import PipelineSource
+    from olivelike.workflow import Step
+    from olivelike.workflow.passes import PassEntry
+
+
+@dataclass(frozen=True)
+class StepJob(ModelJob):
+    """Run a pass."""
+
+    pass_name: str
+    plugin: str | None
+    maker: str
+    """`Key.maker`, for what the pass remembers; empty if it can't be known."""
+    options: Mapping[str, Any]
+    target: Mapping[str, Any] | None
+    """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    loras: Sequence[tuple[str, float, str | None]]
+    """The fields of each `LoraInput`, if the pass reads them."""
+    embeddings: Sequence[tuple[str, str]]
+    """The fields of each `EmbeddingInput`, if the pass reads them."""
+
+    def run(self, bench: Workbench) -> Done:
+        """Make the facets that the pass writes."""
+        from olivelike.workflow.passes import Registry
+
+        entry = Registry.load_pass(self.pass_name, self.plugin)
+        instance = entry.cls(**self.options)
+        model = self.read_model(bench)
+        with bench.store.scratch() as scratch, StoredTensors(bench.store, self.weight_files) as tensors:
+            context = self._context(bench, instance, model, scratch, tensors)
+            result = instance.run(model, context)
+        self.check_unchanged()
+        self._check_same_pass(entry, instance)
+        check_result(self.pass_name, instance, model, result)
+        facts = checked_facts(self.pass_name, context.facts)
+        written = {facet: getattr(result, facet) for facet in instance.writes}
+        done = bench.keep(
+            {name: value.to_bytes() for name, value in written.items() if value is not None}, facts
+        )
+        files = result.weights.files if "weights" in written and result.weights is not None else ()
+        return replace(
+            done,
+            parts={**done.parts, **{file: tensors.sizes[file] for file in files if file in tensors.sizes}},
+        )
+
+    def _context(
+        self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
+    ) -> Context:
+        from olivelike.model.targets import find_target
+        from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Memory
+
+        target = None
+        if self.target is not None:
+            target = replace(find_target(self.target["name"]), **self.target)
+        return Context(
+            scratch,
+            bench.logger,
+            tensors,
+            bench.progress,
+            target,
+            loras=tuple(LoraInput(Path(path), weight, adapter) for path, weight, adapter in self.loras),
+            embeddings=tuple(EmbeddingInput(Path(path), token) for path, token in self.embeddings),
+            original=self.read_original(bench, model) if "original" in instance.reads else None,
+            memory=StoredMemory(bench.store, self.maker) if self.maker else Memory(),
+        )
+
+    def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
+        """Refuse the result of a plugin whose code or data was written to since its key was made."""
+        if self.plugin is None or not self.maker:
+            return
+        key = pass_key(entry, instance, {}, None)
+        if isinstance(key, str) or key.maker != self.maker:
+            raise PassError(
+                f"pass {self.pass_name} changed while it was waiting or running ({entry.module_file}, or what it "
+                "uses); run again"
+            )
+
+
+def check_result(name: str, instance: Pass, before: Model, after: object) -> None:
+    """Hold a pass to what it declared.
+
+    Raises:
+        PassError: when `after` is no model of the same component, holds a facet of the wrong type, changes a
+            facet that the pass does not write, or has an invalid graph.
+    """
+    if not isinstance(after, Model):
+        raise PassError(
+            f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)"
+        )
+    if after.component != before.component:
+        raise PassError(f"pass {name} renamed component {before.component!r} to {after.component!r}")
+    for facet, cls in FACETS.items():
+        value, old = getattr(after, facet), getattr(before, facet)
+        if value is not None and not isinstance(value, cls):
+            raise PassError(f"pass {name} put {type(value).__name__} in place of the {facet}")
+        if facet in instance.writes:
+            if value is None and old is not None:
+                raise PassError(f"pass {name} dropped the {facet}; return model.replace({facet}=...)")
+            continue
+        if (None if value is None else value.digest) != (None if old is None else old.digest):
+            raise PassError(
+                f"pass {name} changed the {facet} without declaring it; add {facet!r} to `writes`"
+            )
+    if "graph" in instance.writes and after.graph is not None:
+        check_graph(name, after.graph.data)
+
+
+def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a pass as they come back from JSON.
+
+    Raises:
+        PassError: when they hold what JSON can't: sets, arrays, NaN.
+    """
+    try:
+        checked: dict[str, Any] = json.loads(canonical_json(facts))
+    except (TypeError, ValueError) as error:
+        raise PassError(
+            f"pass {name} left facts that JSON can't hold: {error}; use numbers, text, lists, maps"
+        ) from error
+    return checked
+
+
+class StepNode(ModelNode):
+    """A step of a chain."""
+
+    job_type = StepJob
+
+    def reads(self, node: Node) -> tuple[str, ...]:
+        """Return what the pass reads; facts of the target are in the key beside the digests."""
+        return tuple(name for name in _step(node).instance.reads if name != "target")
+
+    def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
+        """Return the key of the step."""
+        step, workflow = _step(node), inputs.workflow
+        target = workflow.workflow.target.facts() if "target" in step.instance.reads else None
+        return pass_key(workflow.registry.get(step.pass_name), step.instance, facets, target)
+
+    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
+        """Return what the pass says of itself."""
+        return Estimate(2_000_000, _step(node).instance.resources.memory_bytes)
+
+    def job(self, place: Workplace, assignment: Assignment) -> Job:
+        """Return what a worker is to do."""
+        step, inputs, key = _step(assignment.node), assignment.inputs, assignment.key
+        entry = inputs.workflow.registry.get(step.pass_name)
+        reads = step.instance.reads
+        loras = inputs.additions.loras_of(place.component) if "loras" in reads else ()
+        embeddings = inputs.additions.embeddings_of(place.component) if "embeddings" in reads else ()
+        return StepJob(
+            place,
+            **self.model_fields(assignment),
+            pass_name=entry.name,
+            plugin=entry.plugin,
+            maker=key.maker if key is not None else "",
+            options=step.instance.model_dump(mode="json"),
+            target=inputs.workflow.workflow.target.lowering() if "target" in reads else None,
+            loras=[
+                (str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras
+            ],
+            embeddings=[(str(one.path), one.token) for one in embeddings],
+        )
+
+
+def _step(node: Node) -> Step:
+    assert node.step is not None
+    return node.step

@@ -1,0 +1,135 @@
+"""What the nodes of a workflow take from outside, the same for all of them: digests of files, and weights bound."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.errors import DamagedError
+from olivelike.sources import Adaptation, bind, known_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from olivelike.engine.plan.additions import Additions
+    from olivelike.model import Weights
+    from olivelike.sources import PipelineSource
+    from olivelike.store import Store
+    from olivelike.workflow import LoadedWorkflow
+
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A workflow with its opened source and store, for one look at all of its nodes."""
+
+    workflow: LoadedWorkflow
+    source: PipelineSource
+    additions: Additions
+    store: Store
+    _bound: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def digests(self) -> FileDigests:
+        """SHA-256 of each file; big ones are hashed once and remembered."""
+        return FileDigests(lambda path: known_digest(path) or self.store.file_digest(path))
+
+    def weight_files(self, component: str) -> tuple[Path, ...]:
+        """Return the weight files of a component; a tokenizer has none."""
+        checkpoint = self.source.checkpoints.get(component)
+        return tuple(checkpoint.files) if checkpoint is not None else ()
+
+    def prefetch(self) -> None:
+        """Begin to hash every file that holds weights in the background."""
+        paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
+        paths.update(path for opened in self.additions.loras for path in opened.files)
+        paths.update(opened.path for opened in self.additions.embeddings)
+        self.digests.prefetch(paths)
+
+    def bound_weights(self, component: str, adaptation: str) -> str:
+        """Return the digest of a checkpoint's weights, once its form is known; waits until its files are hashed.
+
+        Raises:
+            DamagedError: if the stored form is lost or damaged.
+        """
+        if component not in self._bound:
+            self._bound[component] = self.weight_table(component, adaptation).digest
+        return self._bound[component]
+
+    def weight_table(self, component: str, adaptation: str) -> Weights:
+        """Return a checkpoint's weights: where each parameter of its form lies in its files.
+
+        Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys.
+        """
+        data = self.store.read_bytes(adaptation)
+        if data is None:
+            raise DamagedError(
+                f"{component}: its adaptation ({adaptation[:12]}) was lost or damaged; run again"
+            )
+        files = {path: self.digests[path] for path in self.weight_files(component)}
+        return bind(Adaptation.from_bytes(data), self.source.checkpoint(component), files)
+
+
+class FileDigests(Mapping[Path, str]):
+    """A map from path to SHA-256, filled as it is asked for."""
+
+    def __init__(self, digest: Callable[[Path], str]) -> None:
+        """Fill the map with `digest`, which may run in several threads at once."""
+        self._digest = digest
+        self._futures: dict[Path, Future[str]] = {}
+        self.stamps: dict[Path, list[int]] = {}
+        """Size in bytes and time in nanoseconds of each file just before it was hashed."""
+
+    def __getitem__(self, path: Path) -> str:
+        """Return a file's digest; waits for it if it is being computed.
+
+        Raises:
+            SourceError: if the file can't be read.
+        """
+        if path not in self._futures:
+            self._futures[path] = Future()
+            self._compute(path)
+        while not self._futures[path].done():  # On Windows a wait without an end can't be interrupted.
+            wait([self._futures[path]], timeout=_POLL_SECONDS)
+        return self._futures[path].result()
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self._futures)
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def is_ready(self, path: Path) -> bool:
+        """Tell whether nobody needs to wait for a file's digest: it is known, or was not asked for."""
+        return path not in self._futures or self._futures[path].done()
+
+    def prefetch(self, paths: Iterable[Path]) -> None:
+        """Compute the digests of `paths` in the background, one after another, the largest file first.
+
+        What waits for the largest file takes longest, and two readers would halve the disk's speed for it.
+        """
+        sizes = {path: path.stat().st_size for path in set(paths) - self._futures.keys() if path.exists()}
+        ordered = sorted(sizes, key=lambda path: -sizes[path])
+        self._futures.update((path, Future()) for path in ordered)
+        # A daemon: an interrupted run does not wait for gigabytes to be hashed.
+        threading.Thread(target=self._compute_all, args=(ordered,), daemon=True).start()
+
+    def _compute_all(self, paths: list[Path]) -> None:
+        for path in paths:
+            self._compute(path)
+
+    def _compute(self, path: Path) -> None:
+        future = self._futures[path]
+        try:
+            status = path.stat()
+            self.stamps[path] = [status.st_size, status.st_mtime_ns]
+            future.set_result(self._digest(path))
+        except Exception as error:  # noqa: BLE001  (raised again where the digest is asked for)
+            future.set_exception(error)

@@ -1,0 +1,135 @@
+"""Sizes of a network's dynamic dimensions: given, or what the pictures of its pipeline have."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._untrusted import read_json
+from olivelike.errors import SourceError, UsageError
+from olivelike.graphs.editing.dimensions import evaluate
+from olivelike.measure.random_inputs import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+_COLOURS: Final = 3
+_PIXELS_PER_LATENT: Final = 8
+_SIDE: Final = 64
+"""Latents that a UNet was trained on, if nothing says so."""
+_PLACES: Final = {
+    1: ("batch",),
+    2: ("batch", "sequence"),
+    3: ("batch", "sequence"),
+    4: ("batch", "channels", "height", "width"),
+}
+"""What the axes of a tensor usually are, by its rank."""
+
+
+@dataclass(frozen=True)
+class PictureSizes:
+    """What pictures make of dynamic dimensions."""
+
+    batch_size: int = 1
+    """Pictures at once."""
+    height: int = _SIDE * _PIXELS_PER_LATENT
+    width: int = _SIDE * _PIXELS_PER_LATENT
+    """In pixels."""
+    pixels_per_latent: int = _PIXELS_PER_LATENT
+    guided: Collection[str] = ("unet",)
+    """Components that take each picture twice, with and without the prompt."""
+
+    def shape(
+        self,
+        component: str,
+        name: str,
+        dims: Sequence[int | str | None],
+        given: Mapping[str, int] | None = None,
+        *,
+        by_place: bool = False,
+    ) -> tuple[int, ...]:
+        """Return the shape of an input or output.
+
+        Args:
+            component: Name of the network's folder.
+            name: Of the input.
+            dims: Sizes, and of dynamic dimensions names, which say what they are, or formulas over names.
+            given: Sizes by name.
+            by_place: Tell dimensions whose names say nothing by their places; those that are left are 1.
+
+        Raises:
+            UsageError: for a dimension whose size is not known.
+        """
+        sizes = given or {}
+        last = len(dims) == 4 and dims[-1] == _COLOURS
+        scale = 1 if last or (len(dims) == 4 and dims[1] == _COLOURS) else self.pixels_per_latent
+        batch = self.batch_size * (2 if component in self.guided else 1)
+        case = Case(batch, self.height // scale, self.width // scale)
+        places = ("batch", "height", "width") if last else _PLACES.get(len(dims), ())
+
+        def named(text: str) -> int:
+            size = sizes.get(text, case.size(name, text))
+            if size is None:
+                raise ValueError(text)
+            return size
+
+        def dynamic(axis: int, dim: str | None) -> int:
+            if dim is not None and dim in sizes:
+                return sizes[dim]
+            for text in (dim, *(places[axis : axis + 1] if by_place else ())):
+                with contextlib.suppress(ValueError):
+                    return evaluate(text or "", named)
+            if by_place:
+                return 1
+            raise UsageError(f"{component}: nothing says how large its dimension {dim!r} is; give its size")
+
+        return tuple(dim if isinstance(dim, int) else dynamic(axis, dim) for axis, dim in enumerate(dims))
+
+
+def sizes_of(
+    network: Path,
+    *,
+    batch_size: int = 1,
+    height: int | None = None,
+    width: int | None = None,
+    guided: Collection[str] = ("unet",),
+) -> PictureSizes:
+    """Return the sizes for a network: what the UNet of its pipeline was trained on, if nothing else is asked for.
+
+    Args:
+        network: Folder of the network, in that of its pipeline; absent configs say nothing.
+        batch_size: Pictures at once.
+        height: In pixels.
+        width: Likewise.
+        guided: Components that take each picture twice.
+
+    Raises:
+        SourceError: if a config can't be read.
+    """
+    own = read_config(network)
+    unet = own if "cross_attention_dim" in own else read_config(network.parent / "unet")
+    vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")
+    levels = vae.get("block_out_channels")
+    factor = 2 ** (len(levels) - 1) if isinstance(levels, list) and levels else _PIXELS_PER_LATENT
+    side = unet.get("sample_size")
+    sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
+    trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]
+    return PictureSizes(batch_size, height or trained[0], width or trained[1], factor, guided)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the `config.json` of a network; empty if there is none.
+
+    Raises:
+        SourceError: if it can't be read.
+    """
+    path = folder / "config.json"
+    try:
+        content = read_json(path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
