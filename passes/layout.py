@@ -27,7 +27,6 @@ class Layout(Pass):
         from olivelike.graphs.interface.client_layout import lay_out
         from olivelike.model import Graph
 
-        assert model.graph is not None
-        graph = model.graph.to_ir()
-        context.facts.update(lay_out(graph, model.component, LAYOUTS[self.profile]))
+        graph = model.require("graph").to_ir()
+        context.report(**lay_out(graph, model.component, LAYOUTS[self.profile]))
         return model.replace(graph=Graph.from_ir(graph))

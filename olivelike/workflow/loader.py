@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
@@ -30,6 +30,7 @@ from olivelike.workflow.weight_inputs import (
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Sequence as SequenceOf
 
     from olivelike.model.targets import Target
@@ -106,7 +107,7 @@ def load_workflow(
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
-    workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), steps, sweep, place)
+    workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), sweep, place)
     added = tuple(parse_lora(text, Path.cwd()) for text in extra_loras)
     workflow = replace(workflow, loras=workflow.loras + added)
     return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep)
@@ -115,8 +116,7 @@ def load_workflow(
 def _workflow(
     file: WorkflowFile,
     target: Target,
-    steps: dict[str, tuple[Step, ...]],
-    sweep: dict[str, dict[str, tuple[Step, ...]]],
+    sweep: Collection[str],
     place: Place,
 ) -> Workflow:
     """Fill in defaults and make paths absolute."""
@@ -138,22 +138,12 @@ def _workflow(
             session_options=file.target.session_options,
             run_options=file.target.run_options,
         ),
-        components=_as_values(steps),
         outputs=tuple(
             Output(absolute(path, folder) / (variant or ""), until, layout, variant)
             for path, until, layout in outputs
             for variant in sweep or (None,)
         ),
-        sweep={name: _as_values(chains) for name, chains in sweep.items()},
     )
-
-
-def _as_values(steps: dict[str, tuple[Step, ...]]) -> dict[str, tuple[tuple[str, dict[str, Any]], ...]]:
-    """Return chains as pass names and options."""
-    return {
-        component: tuple((step.pass_name, step.instance.model_dump(mode="json")) for step in chain)
-        for component, chain in steps.items()
-    }
 
 
 def _target(root: Mapping, findings: Findings) -> Target | None:

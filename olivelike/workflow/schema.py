@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.model.targets import Target
-    from olivelike.pass_api import Pass
+    from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.findings import Position
 
 ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
@@ -97,11 +97,13 @@ class Step:
     pass_name: str
     instance: Pass
     position: Position
+    precision: PrecisionPlan | None = None
+    """What the steps behind this one convert the graph to, if the pass reads it."""
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow with every default filled in; equal files give equal values."""
+    """A workflow with every default filled in, without its chains; equal files give equal values."""
 
     name: str
     source: Source
@@ -110,11 +112,7 @@ class Workflow:
     loras: tuple[Lora, ...]
     embeddings: tuple[Embedding, ...]
     target: Target
-    components: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]
-    """Each component's chain: pass names and all their options as JSON values."""
     outputs: tuple[Output, ...]
-    sweep: Mapping[str, Mapping[str, tuple[tuple[str, dict[str, Any]], ...]]] = field(default_factory=dict)
-    """The chains of each variant, by its name."""
 
 
 class _Section(BaseModel):

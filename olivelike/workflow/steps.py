@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.graphs.interface import TOKENIZERS
+from olivelike.pass_api import PrecisionPlan
+from olivelike.workflow.chain_order import check_order
 from olivelike.workflow.passes.nearest import did_you_mean
 from olivelike.workflow.passes.plugin_import import explain_import
 from olivelike.workflow.schema import COMPONENTS, Step
@@ -14,6 +17,8 @@ from olivelike.workflow.validation import validate
 from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
     from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.passes import Registry
@@ -44,8 +49,20 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
             _step(item, f"{component}.{index}", component, registry, findings)
             for index, item in enumerate(chain.items)
         ]
-        chains[component] = tuple(step for step in resolved if step is not None)
+        found_steps = [step for step in resolved if step is not None]
+        check_order(component, found_steps, findings)
+        chains[component] = _with_precision(found_steps)
     return {component: chains[component] for component in known if component in chains}
+
+
+def _with_precision(chain: SequenceOf[Step]) -> tuple[Step, ...]:
+    """Tell each step that reads it what the nearest step behind it that does so converts the graph to."""
+    told: list[Step] = []
+    plan = PrecisionPlan()
+    for step in reversed(chain):
+        told.append(replace(step, precision=plan) if "precision" in step.instance.reads else step)
+        plan = step.instance.converts_to() or plan
+    return tuple(reversed(told))
 
 
 def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
@@ -97,4 +114,5 @@ def _outdented(node: Mapping, registry: Registry) -> tuple[str, str] | None:
 def _instance(entry: PassEntry, options: Mapping, path: str, findings: Findings) -> Pass | None:
     folder = entry.module_file.parent if entry.module_file else Path.cwd()
     with explain_import(f"pass {entry.name!r}", folder, "fix the validation of its options"):
-        return validate(entry.cls, options, path, f"options of {entry.name}", findings)
+        instance = validate(entry.cls, options, path, f"options of {entry.name}", findings)
+        return instance and instance.chosen()

@@ -98,7 +98,7 @@ def _summary(entry: "PassEntry") -> dict[str, Any]:
         "file": str(entry.module_file) if entry.module_file else None,
         "reads": list(cls.reads),
         "writes": list(cls.writes),
-        "tools": sorted({*cls.tools, *code_digest(entry, cls.unreached).tools}),
+        "tools": sorted({*cls.tools, *code_digest(entry).tools}),
         "files": None if cls.files is None else list(cls.files),
         "environment": None if cls.environment is None else list(cls.environment),
         "components": None if cls.components is None else list(cls.components),

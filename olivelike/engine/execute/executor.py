@@ -297,9 +297,11 @@ class Executor:
             **common,
             pass_name=entry.name,
             plugin=entry.plugin,
+            rule_plugins=entry.rule_plugins,
             code=resolution.key.maker if resolution.key is not None else "",
             options=node.step.instance.model_dump(mode="json"),
             target=self._workflow.workflow.target.lowering() if "target" in reads else None,
+            precision=asdict(node.step.precision) if node.step.precision is not None else None,
             loras=lora_inputs(self._additions, node.component) if "loras" in reads else [],
             embeddings=embedding_inputs(self._additions, node.component) if "embeddings" in reads else [],
         )

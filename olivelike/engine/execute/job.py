@@ -23,6 +23,8 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
     """Those of the pass; for `materialize`, its file names where they are not the usual ones."""
     plugin: str | None = None
+    rule_plugins: list[str] = field(default_factory=list)
+    """Plugins that add rules to the pass."""
     code: str = ""
     """Digest of the pass's code and tools, for what it remembers; empty if it can't be known."""
     facets: dict[str, str] = field(default_factory=dict)
@@ -35,6 +37,8 @@ class Job:
     """Size in bytes and time in nanoseconds of each of those files when its digest was taken, by path."""
     target: dict[str, Any] | None = None
     """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    precision: dict[str, Any] | None = None
+    """The fields of `PrecisionPlan`, if the pass reads it."""
     loras: list[dict[str, Any]] = field(default_factory=list)
     """The fields of `LoraInput`, if the pass reads them."""
     embeddings: list[dict[str, Any]] = field(default_factory=list)

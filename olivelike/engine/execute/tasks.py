@@ -97,36 +97,39 @@ def _read_tokenizer(job: Job, store: Store) -> Done:
 
 
 def _run_pass(job: Job, store: Store, logger: logging.Logger, progress: Progress) -> Done:
-    from olivelike.engine.execute.stored_memory import StoredMemory
+    from olivelike.engine.execute.stored_memory import StoredCache
     from olivelike.model.targets import find_target
-    from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Memory
+    from olivelike.pass_api import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan
     from olivelike.workflow.passes import Registry
 
-    entry = Registry.load_pass(job.pass_name, job.plugin)
-    instance = entry.cls(**job.options)
+    entry = Registry.load_pass(job.pass_name, job.plugin, job.rule_plugins)
+    instance = entry.cls(**job.options).chosen()
     model = _model(job, store)
     files = {digest: Path(path) for digest, path in job.files.items()}
     with store.scratch() as scratch, StoredTensors(store, files) as tensors:
         target = replace(find_target(job.target["name"]), **job.target) if job.target is not None else None
         loras = tuple(LoraInput(Path(lora["path"]), lora["weight"], lora["adapter"]) for lora in job.loras)
         embeddings = tuple(EmbeddingInput(Path(e["path"]), e["token"]) for e in job.embeddings)
-        memory = StoredMemory(store, job.code) if job.code else Memory()
+        plan = job.precision or {}
+        precision = PrecisionPlan(**{**plan, "float32_operators": tuple(plan.get("float32_operators", ()))})
         context = Context(
             scratch,
             logger,
             tensors,
             progress,
             target,
+            precision,
             loras=loras,
             embeddings=embeddings,
             original=_original(job, store, model) if "original" in instance.reads else None,
-            memory=memory,
+            cache=StoredCache(store, job.code) if job.code else Cache(),
         )
+        check_input(job.pass_name, instance, model)
         result = instance.run(model, context)
     _check_unchanged(job)
     _check_same_pass(job, entry, instance)
     check_result(job.pass_name, instance, model, result)
-    return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.facts))
+    return _keep(instance, result, store, tensors, checked_facts(job.pass_name, context.reported))
 
 
 def _original(job: Job, store: Store, model: Model) -> Model:
@@ -162,6 +165,20 @@ def _stored(job: Job, store: Store, digest: str, name: str) -> bytes:
             f"{job.node}: its {name} ({digest[:12]}) was lost or damaged; run again to remake it"
         )
     return data
+
+
+def check_input(name: str, instance: Pass, model: Model) -> None:
+    """Refuse to run a pass on a model that lacks what it reads.
+
+    Raises:
+        PassError: with the pass and the facet.
+    """
+    for facet in FACETS:
+        if facet in instance.reads and facet not in instance.optional and getattr(model, facet) is None:
+            raise PassError(
+                f"pass {name} reads the {facet} of {model.component}, and there is none; put a step that makes it "
+                "before this one, such as `convert` for a graph"
+            )
 
 
 def check_result(name: str, instance: Pass, before: Model, after: object) -> None:
@@ -242,7 +259,7 @@ def _check_unchanged(job: Job) -> None:
 
 def _check_same_pass(job: Job, entry: PassEntry, instance: Pass) -> None:
     """Refuse the result of a plugin whose code or data was written to since its key was made."""
-    if job.plugin is None or not job.code:
+    if (job.plugin is None and not job.rule_plugins) or not job.code:
         return
     from olivelike.engine.keys.makers import pass_key
 

@@ -5,6 +5,7 @@ A key holds these modules with all that they import, and the versions of the lib
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.keys.key import Key
@@ -71,9 +72,14 @@ def versions_of(modules: tuple[str, ...], code: CodeDigest) -> dict[str, str]:
 
 
 def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
-    """Return the code of a step: that of its pass, and of what the engine hands it."""
+    """Return the code of a step: that of its pass and of rules that plugins add, and of what the engine hands it."""
     lent = (module for name in instance.reads for module in LENT.get(name, ()))
-    return code_digest(entry, instance.unreached, (*PASS, *lent))
+    code = code_digest(replace(entry, cls=type(instance)), (*PASS, *lent))
+    for added in entry.rules:
+        code = code.with_rule(
+            added.rule.name, module_code_digest(added.rule.apply.__module__, plugin=added.plugin)
+        )
+    return code
 
 
 def pass_key(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZER_FILE, TOKENIZERS
-from olivelike.pass_api import ADDITIONS
+from olivelike.pass_api.pass_class import ADDITIONS
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass

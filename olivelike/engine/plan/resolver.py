@@ -7,7 +7,7 @@ stops a rerun there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from olivelike.digest import digest_file, digest_json
@@ -117,6 +117,8 @@ class Resolver:
             found["weights"] = self._bind(node.component, known["adaptation"])
         if "original" in _reads(node):
             found.update(self._original(node, found))
+        if node.step is not None and node.step.precision is not None:
+            found["precision"] = digest_json(["precision/1", asdict(node.step.precision)])
         if "loras" in _reads(node):
             found["loras"] = self._additions.loras_digest(node.component, self._digests)
         if "embeddings" in _reads(node):
