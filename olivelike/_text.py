@@ -1,14 +1,79 @@
-"""How numbers with units read, on a terminal and in reports."""
+"""What messages have in common: the nearest valid name, and numbers with their units."""
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+_LISTED = 24
+"""How many valid names a message lists."""
+_NAMES = 1000
+"""How many names of a folder are looked at."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _MINUTE = 60
+
+
+def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> str:
+    """Return the end of a message about an unknown name: `did you mean 'x'?`, or the valid names if none is near.
+
+    Args:
+        name: What was written; case does not matter.
+        known: What could have been written.
+        kind: What the valid names are, in the plural, such as `passes`.
+    """
+    import difflib
+
+    spelled = {valid.casefold(): valid for valid in reversed(list(known))}
+    if near := difflib.get_close_matches(name.casefold(), spelled, n=1):
+        return f"did you mean {spelled[near[0]]!r}?"
+    return f"{kind}: {listed(list(spelled.values())[::-1], _LISTED)}" if spelled else f"there are no {kind}"
+
+
+def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None = None) -> str:
+    """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
+
+    Args:
+        path: What was written, and does not exist.
+        otherwise: What to say instead.
+        among: What it can have meant; by default whatever is there.
+    """
+    nearest = _similar(path) if among is None else _nearest(path.name, among)
+    if nearest is None:
+        return otherwise
+    inside = nearest.absolute().is_relative_to(Path.cwd())
+    return f"did you mean {nearest.absolute().relative_to(Path.cwd()) if inside else nearest}?"
+
+
+def _similar(path: Path) -> Path | None:
+    """Return the file or folder whose name is nearest to that of a path that does not exist; `None` if none is."""
+    folder = path.parent
+    if folder == path:
+        return None
+    if not folder.is_dir():
+        other = _similar(folder)
+        if other is None:
+            return None
+        if (other / path.name).exists():
+            return other / path.name
+        folder = other
+    try:
+        return _nearest(path.name, islice(folder.iterdir(), _NAMES))
+    except OSError:
+        return None
+
+
+def _nearest(name: str, paths: Iterable[Path]) -> Path | None:
+    """Return the first of those whose last name is most like `name`."""
+    import difflib
+
+    known = {path.name: path for path in reversed(list(paths)) if path.name.isprintable()}
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return known[nearest[0]] if nearest else None
 
 
 def size(count: float) -> str:

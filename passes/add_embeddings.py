@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from olivelike.model.components import TEXT_ENCODERS
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ class AddEmbeddings(Pass):
 
     reads: ClassVar = ("architecture", "weights", "embeddings")
     writes: ClassVar = ("architecture", "weights")
-    components: ClassVar = ("text_encoder", "text_encoder_2")
+    components: ClassVar = TEXT_ENCODERS
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=600 << 20)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from olivelike.graphs.interface import LayoutName  # noqa: TC001  (pydantic reads it)
+from olivelike.model.client_layouts import LayoutName  # noqa: TC001  (pydantic reads it)
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class Layout(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast, reshape and rename at the border of the graph, and count."""
-        from olivelike.graphs.interface import LAYOUTS
         from olivelike.graphs.interface.client_layout import lay_out
         from olivelike.model import Graph
+        from olivelike.model.client_layouts import LAYOUTS
 
         graph = model.require("graph").to_ir()
         context.report(**lay_out(graph, model.component, LAYOUTS[self.profile]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from olivelike.model.components import LORA_COMPONENTS
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ class MergeLora(Pass):
 
     reads: ClassVar = ("architecture", "weights", "loras")
     writes: ClassVar = ("weights",)
-    components: ClassVar = ("text_encoder", "text_encoder_2", "unet")
+    components: ClassVar = LORA_COMPONENTS
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=1000 << 20)
 

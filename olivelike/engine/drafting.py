@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 from olivelike.engine.preparation import Options, source_spec
 from olivelike.errors import UsageError
 from olivelike.graphs.precision.policy import HALF_PASSES
+from olivelike.model.components import COMPONENTS, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.passes.text_paths import absolute
-from olivelike.workflow.schema import COMPONENTS
 from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
 from olivelike.workflow.writing import Draft, workflow_text
 
 if TYPE_CHECKING:
     from olivelike.workflow import FileRef
-
-_LORA_COMPONENTS = frozenset({"text_encoder", "text_encoder_2", "unet"})
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
     half = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
     if checkpoint.graph is not None:
         return ["fuse", *half]
-    merge = ["merge_lora"] if checkpoint.component in _LORA_COMPONENTS else []
+    merge = ["merge_lora"] if checkpoint.component in LORA_COMPONENTS else []
     return [*merge, "convert", "fuse", *half]
 
 

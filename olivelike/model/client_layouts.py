@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from olivelike.model.components import MODEL_FILE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -16,9 +18,6 @@ LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml"]
 
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
-
-TOKENIZERS: Final = ("tokenizer", "tokenizer_2")
-"""Components that are no networks: their vocabulary can be an ONNX model, too."""
 
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
@@ -68,7 +67,7 @@ class Layout:
         """Return the `model_file` and the `data_file` of the networks in an output folder of this name."""
         if self.named_after_folder:
             return {"model_file": f"{folder_name}.onnx", "data_file": f"{folder_name}.onnx.data"}
-        return {"model_file": "model.onnx", "data_file": self.data_file}
+        return {"model_file": MODEL_FILE, "data_file": self.data_file}
 
 
 _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"

@@ -36,6 +36,8 @@ from olivelike.pass_api.context import (
     Progress,
     TensorAccess,
 )
+from olivelike.pass_api.pass_class import ADDITIONS as ADDITIONS
+from olivelike.pass_api.pass_class import INPUTS as INPUTS
 from olivelike.pass_api.pass_class import PASS_API, Pass, Resources
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
+from olivelike.model.components import COMPONENTS, MODEL_FILE, SAFETY_CHECKER, torch_folder
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.source_files import missing_file, read_json
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 LIBRARY: Final = "onnx"
 CLASS_NAME: Final = "OnnxRuntimeModel"
-COMPONENTS: Final = (
-    "text_encoder", "text_encoder_2", "unet", "vae_encoder", "vae_decoder", "safety_checker",
-)  # fmt: skip
-"""Components by the names of their folders."""
-
-_MODEL_FILE = "model.onnx"
-_TORCH_FOLDERS = ("unet", "text_encoder", "text_encoder_2", "vae")
 _TORCH_SUFFIXES = (".safetensors", ".bin")
 
 
@@ -44,7 +38,8 @@ def is_onnx_pipeline(index: Mapping[str, Any], files: SourceFiles) -> bool:
     """
     if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
         return True
-    if any(name.endswith(_TORCH_SUFFIXES) for folder in _TORCH_FOLDERS for name in files.names(folder)):
+    folders = {torch_folder(name) for name in COMPONENTS if name != SAFETY_CHECKER}
+    if any(name.endswith(_TORCH_SUFFIXES) for folder in folders for name in files.names(folder)):
         return False
     return any(_model_files(files, folder) for folder in COMPONENTS)
 
@@ -80,12 +75,12 @@ def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Chec
 
 def _choose(files: SourceFiles, folder: str) -> str:
     found = _model_files(files, folder)
-    if _MODEL_FILE in found:
-        return _MODEL_FILE
+    if MODEL_FILE in found:
+        return MODEL_FILE
     if len(found) > 1:
         raise SourceError(
             f"{files.where}: {folder} has {len(found)} models: {', '.join(found)}; "
-            f"keep one of them, or rename the one to use to {_MODEL_FILE}",
+            f"keep one of them, or rename the one to use to {MODEL_FILE}",
         )
     if not found:
         if not files.names(folder):
@@ -94,7 +89,7 @@ def _choose(files: SourceFiles, folder: str) -> str:
                 f"{files.where}: this pipeline has no {folder} (it has: {', '.join(present)}); "
                 f"drop {folder} from `components:`",
             )
-        raise missing_file(files, f"{folder}/{_MODEL_FILE}")
+        raise missing_file(files, f"{folder}/{MODEL_FILE}")
     return found[0]
 
 

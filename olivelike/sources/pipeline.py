@@ -6,30 +6,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from olivelike.errors import SourceError
+from olivelike.model.components import COMPONENTS, INDEX_FILE, VAES, torch_folder
 from olivelike.sources.checkpoint import read_checkpoint
 from olivelike.sources.extra_files import missing_main_file
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.files.weight_files import WEIGHT_SUFFIXES
 from olivelike.sources.hub.hub import open_hub
-from olivelike.sources.onnx_pipeline import COMPONENTS, is_onnx_pipeline, open_onnx_component
+from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import INDEX_NAME, FolderFiles, missing_file, read_json
+from olivelike.sources.source_files import FolderFiles, missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS
-from olivelike.sources.vae_override import COMPONENTS as VAE_COMPONENTS
 from olivelike.sources.vae_override import open_vae
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from olivelike.model.families import Prediction
     from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.identify.families import Prediction
     from olivelike.sources.source_files import SourceFiles
 
     ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 
-_FOLDERS = {"vae_encoder": "vae", "vae_decoder": "vae"}
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
 
@@ -91,7 +90,7 @@ def open_source(
     """
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
-    replaced = [name for name in wanted if spec.vae is not None and name in VAE_COMPONENTS]
+    replaced = [name for name in wanted if spec.vae is not None and name in VAES]
     own = [name for name in wanted if name not in replaced]
     in_one_file = spec.path is not None and spec.path.is_file()
     if spec.prediction is not None and not in_one_file:
@@ -145,15 +144,15 @@ def available_components(
         assert spec.hub is not None
         folders = open_hub(spec.hub, spec.revision, _network_folders)
     found = folders | ({"vae"} if spec.vae is not None else set())
-    return frozenset(name for name in COMPONENTS if _FOLDERS.get(name, name) in found or name in found)
+    return frozenset(name for name in COMPONENTS if torch_folder(name) in found or name in found)
 
 
 def _network_folders(files: SourceFiles) -> set[str]:
     """Return the folders that hold networks, as the index names them."""
-    index = read_json(files, INDEX_NAME) if INDEX_NAME in files.names("") else {}
+    index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
     if is_onnx_pipeline(index, files):
         return {name for name in COMPONENTS if any(file.endswith(".onnx") for file in files.names(name))}
-    folders = {_FOLDERS.get(name, name) for name in COMPONENTS}
+    folders = {torch_folder(name) for name in COMPONENTS}
     return {name for name, entry in _read_index(files).items() if name in folders and _names_a_class(entry)}
 
 
@@ -172,7 +171,7 @@ def _read_folder(
     files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
 ) -> tuple[PipelineSource, dict[str, Any] | None]:
     """Read a folder or repository; return the pipeline, and the config of its VAE if it has one."""
-    index = read_json(files, INDEX_NAME) if INDEX_NAME in files.names("") else {}
+    index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
     if is_onnx_pipeline(index, files):
         return _read_onnx_folder(files, index, wanted), None
     index = _read_index(files)
@@ -182,7 +181,7 @@ def _read_folder(
         name: read_checkpoint(
             files,
             name,
-            _FOLDERS.get(name, name),
+            torch_folder(name),
             *_entry(files, index, name),
             variant=spec.variant,
             read_pickle=read_pickle,
@@ -202,23 +201,23 @@ def _read_onnx_folder(files: SourceFiles, index: dict[str, Any], wanted: list[st
 
 
 def _read_index(files: SourceFiles) -> dict[str, Any]:
-    if INDEX_NAME not in files.names(""):
+    if INDEX_FILE not in files.names(""):
         raise SourceError(
-            f"{files.where}: {INDEX_NAME} is missing: this is no diffusers pipeline, or its download did not "
+            f"{files.where}: {INDEX_FILE} is missing: this is no diffusers pipeline, or its download did not "
             f"finish; {files.remedy}",
         )
-    return read_json(files, INDEX_NAME)
+    return read_json(files, INDEX_FILE)
 
 
 def _entry(files: SourceFiles, index: Mapping[str, Any], component: str) -> tuple[str, str]:
     """Return library and class of a component from the index."""
-    entry = index.get(_FOLDERS.get(component, component))
+    entry = index.get(torch_folder(component))
     if _names_a_class(entry):
         library, class_name = entry
         return library, class_name
     present = ", ".join(sorted(name for name, value in index.items() if _names_a_class(value)))
     raise SourceError(
-        f"{files.where}: this pipeline has no {component} ({INDEX_NAME} has: {present}); "
+        f"{files.where}: this pipeline has no {component} ({INDEX_FILE} has: {present}); "
         f"drop {component} from `components:`",
     )
 

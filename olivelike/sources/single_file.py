@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.components import torch_folder
+from olivelike.model.families import FAMILIES
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.identify.families import FAMILIES, scheduler_file, tokenizer_files
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
+from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from olivelike.model.families import Prediction
     from olivelike.sources.files.safetensors_header import Header, RawTensor
-    from olivelike.sources.identify.families import Prediction
     from olivelike.sources.identify.identity import Identity
-
-_FOLDERS = {"vae_encoder": "vae", "vae_decoder": "vae"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class SingleFile:
     @property
     def index(self) -> dict[str, Any]:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
-        family = FAMILIES[self._family]
+        family = PUBLISHED[self._family]
         inpainting = self.identity.inpainting
         scheduler, _ = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
         index: dict[str, Any] = {
@@ -91,7 +91,7 @@ class SingleFile:
     @property
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
-        family = FAMILIES[self._family]
+        family = PUBLISHED[self._family]
         _, scheduler = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
         return dict(sorted({**tokenizer_files(family), "scheduler/scheduler_config.json": scheduler}.items()))
 
@@ -102,7 +102,7 @@ class SingleFile:
             SourceError: if the network's structure can't be told from its tensors.
         """
         part = self.identity.part(folder)
-        family = FAMILIES[self._family]
+        family = PUBLISHED[self._family]
         if part is None:
             return dict(family.configs[folder])
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
@@ -114,11 +114,11 @@ class SingleFile:
         Raises:
             SourceError: if the file lacks it.
         """
-        folder = _FOLDERS.get(component, component)
+        folder = torch_folder(component)
         part = self.identity.part(folder)
         if part is None:
             raise self._lacks(component)
-        library, class_name = FAMILIES[self._family].classes[folder]
+        library, class_name = PUBLISHED[self._family].classes[folder]
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
@@ -135,11 +135,11 @@ class SingleFile:
 
     def _lacks(self, component: str) -> SourceError:
         held = ", ".join(sorted(part.folder for part in self.identity.parts))
-        folder = _FOLDERS.get(component, component)
+        folder = torch_folder(component)
         remedy = f"drop {component} from `components:`"
         if folder == "vae":
             remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
-        elif folder in FAMILIES[self._family].classes:
+        elif folder in PUBLISHED[self._family].classes:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
 

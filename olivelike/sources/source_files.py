@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike import _untrusted as untrusted
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-INDEX_NAME = "model_index.json"
 
 
 class SourceFiles(Protocol):

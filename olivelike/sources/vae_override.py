@@ -6,13 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
+from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import FAMILIES
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.hub.hub import open_hub
-from olivelike.sources.identify.families import FAMILIES
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES, Part
-from olivelike.sources.source_files import INDEX_NAME, FolderFiles, read_json
+from olivelike.sources.identify.published import PUBLISHED
+from olivelike.sources.source_files import FolderFiles, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
 
 CLASS = ("diffusers", "AutoencoderKL")
-COMPONENTS = ("vae_encoder", "vae_decoder")
-_SCALING_FACTOR = 0.18215
-"""Of a config that names none: the default of `AutoencoderKL`."""
 
 
 def open_vae(
@@ -66,7 +65,7 @@ def open_vae(
 
 
 def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle) -> Checkpoint:
-    folder = "vae" if INDEX_NAME in files.names("") or "config.json" in files.names("vae") else ""
+    folder = "vae" if INDEX_FILE in files.names("") or "config.json" in files.names("vae") else ""
     class_name = read_json(files, f"{folder}/config.json" if folder else "config.json").get("_class_name")
     if class_name not in (None, CLASS[1]):
         raise SourceError(f"{files.where}: this is an {class_name}; `vae:` takes an {CLASS[1]}")
@@ -91,7 +90,7 @@ def _from_file(
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder",
         )
     if identity.family is not None:
-        _check_scaling(str(path), FAMILIES[identity.family].configs["vae"], own)
+        _check_scaling(str(path), PUBLISHED[identity.family].configs["vae"], own)
     tensors = {name: tensor for name, tensor in header.tensors.items() if name.startswith(part.prefix)}
     _check_widths(path, {name.removeprefix(part.prefix): t.shape for name, t in tensors.items()}, own)
     original = part.converter if identity.naming == "original" else None
@@ -116,7 +115,8 @@ def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mappin
 
 
 def _check_scaling(where: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    found, needed = (values.get("scaling_factor", _SCALING_FACTOR) for values in (config, own))
+    usual = FAMILIES["sd1"].scaling_factor  # the default of `AutoencoderKL`
+    found, needed = (values.get("scaling_factor", usual) for values in (config, own))
     if found != needed:
         raise SourceError(
             f"{where}: this VAE is of another family: its scaling factor is {found}, the UNet was trained "

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
     from olivelike.testing.parity import Comparison, compare_with_torch
-    from olivelike.testing.run_pass import run_pass
+    from olivelike.testing.pass_runner import run_pass
     from olivelike.testing.single_file_writer import make_single_file
 
 __all__ = [
@@ -59,7 +59,7 @@ __getattr__ = names_from(
         "lora_files": ("make_lora",),
         "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
         "parity": ("Case", "Comparison", "compare_with_torch"),
-        "run_pass": ("run_pass",),
+        "pass_runner": ("run_pass",),
         "single_file_writer": ("make_single_file",),
     },
 )

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
     SCHEDULER,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Family = Literal["sd15", "sd15_inpainting", "sd21", "sd21_base", "sdxl", "sdxl_refiner"]
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2
-_INDEX_NAME = "model_index.json"
 
 
 def make_checkpoint(
@@ -81,7 +81,7 @@ def make_checkpoint(
         raise ValueError(f"expected fp16 or no variant, found {variant!r}")
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    (root / _INDEX_NAME).unlink(missing_ok=True)
+    (root / INDEX_FILE).unlink(missing_ok=True)
     published = component_configs(size) if own else FAMILY_CONFIGS[family].configs(size)
     if own:
         _write_extras(root, size, layout, published["text_encoder"]["vocab_size"])
@@ -154,9 +154,9 @@ def _index(layout: Layout) -> dict[str, Any]:
 
 def _write_index(root: Path, index: dict[str, Any]) -> None:
     """Write `model_index.json` whole or not at all."""
-    unfinished = root / f"{_INDEX_NAME}.tmp"
+    unfinished = root / f"{INDEX_FILE}.tmp"
     _write_json(unfinished, index)
-    unfinished.replace(root / _INDEX_NAME)
+    unfinished.replace(root / INDEX_FILE)
 
 
 def _write_config(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
 from olivelike.testing.original_spelling import (
     is_vae_attention_matrix,
@@ -76,7 +77,7 @@ def make_single_file(
         ValueError: if the folder holds a network whose original names are not known.
     """
     root, target = Path(folder), Path(path)
-    index = json.loads((root / "model_index.json").read_text(encoding="utf-8"))
+    index = json.loads((root / INDEX_FILE).read_text(encoding="utf-8"))
     entries: dict[str, _Entry] = {}
     for component, entry in sorted(index.items()):
         wanted = component != "safety_checker" if components is None else component in components

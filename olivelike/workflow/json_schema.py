@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike.graphs.interface import TOKENIZERS
-from olivelike.workflow.schema import COMPONENTS, WorkflowFile
+from olivelike.model.components import COMPONENTS, TOKENIZERS
+from olivelike.workflow.schema import WorkflowFile
 
 if TYPE_CHECKING:
     from olivelike.workflow.passes import Registry

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
@@ -14,7 +15,6 @@ from olivelike.workflow.listed_plugins import listed_plugins, require_allowed
 from olivelike.workflow.long_form import is_hub_id
 from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.passes import Registry, resolve_plugin
-from olivelike.workflow.passes.nearest import did_you_mean
 from olivelike.workflow.passes.text_paths import absolute, may_be_path
 from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import Output, Workflow, WorkflowFile

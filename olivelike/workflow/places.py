@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import WorkflowError
-from olivelike.workflow.passes.nearest import did_you_mean
 from olivelike.workflow.passes.text_paths import absolute, exists
 
 if TYPE_CHECKING:

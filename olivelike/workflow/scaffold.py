@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
-from olivelike.workflow.passes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path

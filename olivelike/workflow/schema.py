@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from olivelike.graphs.interface import DEFAULT, LayoutName
+from olivelike.model.client_layouts import DEFAULT, LayoutName
+from olivelike.model.families import Prediction  # noqa: TC001  (pydantic reads it)
 from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
 """Components that LoRAs are made for."""
 
-COMPONENTS = ("text_encoder", "text_encoder_2", "unet", "vae_encoder", "vae_decoder", "safety_checker")
-"""Names of components that a workflow may optimise."""
-
 
 @dataclass(frozen=True)
 class Source:
@@ -34,7 +32,7 @@ class Source:
     """Absolute."""
     revision: str | None = None
     variant: str | None = None
-    prediction: Literal["epsilon", "v_prediction"] | None = None
+    prediction: Prediction | None = None
     """What the UNet predicts, where a single file does not tell."""
 
 
@@ -138,7 +136,7 @@ class SourceSection(_Section):
     variant: str | None = Field(
         None, min_length=1, description="Variant of the weight files, such as `fp16`."
     )
-    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+    prediction: Prediction | None = Field(
         None, description="What the UNet of a single file predicts, where the file does not tell."
     )
 

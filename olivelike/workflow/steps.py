@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.graphs.interface import TOKENIZERS
+from olivelike.model.components import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.chain_order import check_order
-from olivelike.workflow.passes.nearest import did_you_mean
 from olivelike.workflow.passes.plugin_import import explain_import
-from olivelike.workflow.schema import COMPONENTS, Step
+from olivelike.workflow.schema import Step
 from olivelike.workflow.validation import validate
 from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from olivelike.workflow.passes.nearest import did_you_mean
+from olivelike._text import did_you_mean
 from olivelike.workflow.yaml_tree import Mapping, Node, Sequence, kind_of, plain
 
 if TYPE_CHECKING:

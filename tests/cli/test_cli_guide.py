@@ -34,7 +34,7 @@ def test_the_guide_has_every_exit_status():
 def test_the_examples_are_understood(cli, example, monkeypatch):
     received = []
     monkeypatch.setattr(
-        "olivelike.engine.run", lambda ref, options, listener: received.append(ref) or _result()
+        "olivelike.engine.run", lambda ref, options, listener, report: received.append(ref) or _result()
     )
     _, *arguments = shlex.split(example)
     assert cli(*arguments).status == 0

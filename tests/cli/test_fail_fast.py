@@ -59,7 +59,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
     from olivelike.engine import RunResult
     from olivelike.engine.execute.events import Event
 
-    def fail(place, options, listener):
+    def fail(place, options, listener, report):
         assert options.fail_fast
         node = {"node": "unet.load", "error": "no such tensor", "log": "x"}
         listener(
@@ -75,7 +75,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
     assert (result.status, (result.out + result.err).count("no such tensor")) == (4, 1)
     assert "1 of 1  unet.load  failed\n" in result.out
 
-    def succeed(place, options, listener):
+    def succeed(place, options, listener, report):
         assert not options.fail_fast
         return RunResult("run", "ok", 1, 1, 0, 0.1, 0, ())
 

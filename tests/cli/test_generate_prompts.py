@@ -46,7 +46,7 @@ def test_a_line_has_the_options_of_a1111_s_script(empty_folder):
     [
         ("--prompt it's", "p.txt:2: No closing quotation; put quotes around"),
         ("--seed 3", "p.txt:2: has no --prompt"),
-        ("--prompt a --sed 3", "there is no option --sed for a line; did you mean --seed?"),
+        ("--prompt a --sed 3", "there is no option --sed for a line; did you mean '--seed'?"),
         ("--prompt a --tiling true", "there is no option --tiling"),
         ("--prompt a --seed", "--seed has no value"),
         ("--prompt a --seed x", "--seed 'x' is no number"),
@@ -177,7 +177,7 @@ def _pixels(path):
         (
             ("a <lora:stile:1>",),
             3,
-            "<lora:stile:1>: there is no LoRA of that name in loras; did you mean style?",
+            "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?",
         ),
         (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
         (("a <lora:twin:1>",), 2, "both have the name"),

@@ -8,10 +8,10 @@ import pytest
 
 from olivelike.errors import SourceError
 from olivelike.model.supported import CLASSES, check_network, first_line
-from olivelike.sources.identify.families import FAMILIES
+from olivelike.sources.identify.published import PUBLISHED
 
-UNET = FAMILIES["sd1"].configs["unet"]
-TEXT = FAMILIES["sd1"].configs["text_encoder"]
+UNET = PUBLISHED["sd1"].configs["unet"]
+TEXT = PUBLISHED["sd1"].configs["text_encoder"]
 
 
 def refusal(component, class_name, config):
@@ -25,7 +25,7 @@ def refusal(component, class_name, config):
 
 
 def test_published_families_are_supported():
-    for family in FAMILIES.values():
+    for family in PUBLISHED.values():
         for folder, config in family.configs.items():
             for component in ("vae_encoder", "vae_decoder") if folder == "vae" else (folder,):
                 check_network(component, family.classes[folder][1], config)
@@ -155,7 +155,7 @@ def test_of_a_librarys_error_its_first_line_is_told(error, line):
 
 
 def test_numbers_beside_the_pooled_text_leave_room_for_it():
-    xl = FAMILIES["sdxl"].configs["unet"]
+    xl = PUBLISHED["sdxl"].configs["unet"]
     told = refusal("unet", "UNet2DConditionModel", {**xl, "projection_class_embeddings_input_dim": 1280})
     assert "the second more than 5 times the first, and has 256 and 1280" in told
 

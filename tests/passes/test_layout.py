@@ -8,8 +8,8 @@ import onnxruntime as ort
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.graphs.interface import LAYOUTS
 from olivelike.model import Graph, Model
+from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry

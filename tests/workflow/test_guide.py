@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from olivelike.model.components import COMPONENTS
 from olivelike.model.targets import TARGETS
 from olivelike.workflow import load_workflow
-from olivelike.workflow.schema import COMPONENTS, WorkflowFile
+from olivelike.workflow.schema import WorkflowFile
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)

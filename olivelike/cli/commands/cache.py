@@ -213,7 +213,7 @@ def unpin(
     cache_dir: shared.StoreDir = None,
 ) -> None:
     """Let `gc` collect a workflow's results again."""
-    from olivelike.workflow.passes.nearest import did_you_mean
+    from olivelike._text import did_you_mean
 
     store = _open(cache_dir, writes=True)
     pins = store.pins()

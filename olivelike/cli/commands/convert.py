@@ -3,12 +3,13 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.graphs.interface import DEFAULT, LayoutName
+from olivelike.model.client_layouts import DEFAULT, LayoutName
+from olivelike.model.families import Prediction
 from olivelike.model.targets import Precision, find_target
 
 
@@ -43,7 +44,7 @@ def convert(
         typer.Option("--precision", help="Precision of the result; by default the target's own."),
     ] = None,
     prediction: Annotated[
-        Literal["epsilon", "v_prediction"] | None,
+        Prediction | None,
         typer.Option("--prediction", help="What the UNet of a single file predicts, where it does not tell."),
     ] = None,
     layout: Annotated[

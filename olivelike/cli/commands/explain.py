@@ -72,8 +72,8 @@ def explain(
 
 
 def _named(name: str, nodes: "list[PlannedNode]") -> "PlannedNode":
+    from olivelike._text import did_you_mean
     from olivelike.errors import UsageError
-    from olivelike.workflow.passes.nearest import did_you_mean
 
     by_id = {planned.node.id: planned for planned in nodes}
     if name not in by_id:

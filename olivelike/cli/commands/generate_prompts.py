@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 import sys
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from olivelike._text import did_you_mean
 from olivelike.cli.commands.generate_images import parse_size
 from olivelike.cli.stdout import write_error
 from olivelike.errors import SourceError, UsageError
@@ -137,11 +137,8 @@ def _job(line: str, place: str) -> PromptLine:
                 f"{place}: {word!r} belongs to no option; a line of options is --prompt TEXT --seed 3 …"
             )
         if name not in _TEXTS and name not in _READ:
-            near = difflib.get_close_matches(name, [*_TEXTS, *_READ], n=1)
-            raise UsageError(
-                f"{place}: there is no option --{name} for a line; "
-                + (f"did you mean --{near[0]}?" if near else f"there are: --{', --'.join([*_TEXTS, *_READ])}")
-            )
+            hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
+            raise UsageError(f"{place}: there is no option {word} for a line; {hint}")
         if not words:
             raise UsageError(f"{place}: --{name} has no value")
         if name in _TEXTS:

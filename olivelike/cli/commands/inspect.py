@@ -30,7 +30,7 @@ def inspect(
 
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
-    from olivelike._similar_paths import did_you_mean_path
+    from olivelike._text import did_you_mean_path
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import SessionError, SourceError, UsageError
     from olivelike.sources.files.file_kinds import no_onnx_model

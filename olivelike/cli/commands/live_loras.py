@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.components import TEXT_ENCODERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from olivelike.sources.adapters import LoraFile
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
-
-_TEXT_ENCODERS: Final = ("text_encoder", "text_encoder_2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +108,10 @@ class LiveLoras:
                 )
             if found:
                 return found[0]
-        import difflib
-
-        near = difflib.get_close_matches(tag.name, known, n=1)
         where = ", ".join(str(folder) for folder in self._folders)
         raise SourceError(
             f"{tag.written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
-            + (f"did you mean {near[0]}?" if near else "name its folder with --lora-dir")
+            + (did_you_mean(tag.name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
         )
 
 
@@ -156,7 +153,7 @@ def merged(loras: Sequence[LiveLora], folder: Path) -> Initializers:
     )
     if all(lora.text_weight == lora.unet_weight for lora in loras):
         return swap_loras(folder, unet)
-    return {**swap_loras(folder, text, only=_TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
+    return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
 
 def _data_start(path: Path) -> int | None:

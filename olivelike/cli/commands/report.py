@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from olivelike._text import did_you_mean, listed
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
@@ -101,9 +102,11 @@ def find_run(store: "Store", wanted: str | None) -> dict[str, Any]:
         return begin_so[0]
     assert wanted is not None
     if begin_so:
-        listed = ", ".join(record["run_id"] for record in begin_so[:_LISTED])
-        raise UsageError(f"{len(begin_so)} runs begin with {wanted!r}: {listed}")
-    raise UsageError(f"{store.root} has no run {wanted!r}; {_nearest(wanted, ids, list(workflows))}")
+        found = listed([record["run_id"] for record in begin_so], 5)
+        raise UsageError(f"{len(begin_so)} runs begin with {wanted!r}: {found}")
+    raise UsageError(
+        f"{store.root} has no run {wanted!r}; {did_you_mean(wanted, [*workflows, *ids], 'workflows and runs')}"
+    )
 
 
 def last_writer(folder: Path, cache_dir: Path | None) -> tuple[dict[str, Any], Path]:
@@ -153,15 +156,3 @@ def add_to_report(record: dict[str, Any], place: Path, name: str, content: Any) 
         return write_report(record, place)
     except OSError as error:
         raise UsageError(f"{place}: the report can't be written: {error.strerror}") from error
-
-
-_LISTED = 5
-
-
-def _nearest(wanted: str, ids: list[str], workflows: list[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(wanted, [*ids, *workflows], n=3)
-    if near:
-        return f"nearest: {', '.join(near)}"
-    return f"its last runs: {', '.join(ids[:_LISTED])}; workflows: {', '.join(workflows)}"

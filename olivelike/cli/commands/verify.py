@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
 
 if TYPE_CHECKING:
     from olivelike.engine.output.output_record import OutputRecord
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _PROMPT = "a photo of an astronaut riding a horse"
-_PICTURES = ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
 _SIDES = ("original", "optimised")
 
 
@@ -127,7 +127,7 @@ def verify(
     from olivelike.measure.verify.originals import Originals
     from olivelike.measure.verify.picture_comparison import compare_pictures
 
-    wanted = [name for name in networks_of(record) if name in chosen or (count and name in _PICTURES)]
+    wanted = [name for name in networks_of(record) if name in chosen or (count and name in TEXT_TO_PICTURE)]
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     result: dict[str, Any] = {
         "folder": str(folder),
@@ -170,8 +170,8 @@ def verify(
 
 
 def _chosen(components: list[str] | None, present: list[str]) -> list[str]:
+    from olivelike._text import did_you_mean
     from olivelike.errors import UsageError
-    from olivelike.workflow.passes.nearest import did_you_mean
 
     for name in components or ():
         if name not in present:
@@ -213,9 +213,7 @@ def _settings(folder: Path, providers: list[str] | None) -> "SessionSettings":
 
 def _lack(folder: Path) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
-    from olivelike.runtime.pipeline.pipeline_folder import MODEL_FILE
-
-    for names in (("text_encoder", "text_encoder_2"), ("unet",), ("vae_decoder",)):
+    for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
         if not any((folder / name / MODEL_FILE).is_file() for name in names):
             return f"the folder has no {names[0]}/{MODEL_FILE}"
     return None

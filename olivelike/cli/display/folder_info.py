@@ -11,8 +11,8 @@ from olivelike._untrusted import one_line, read_json
 from olivelike.cli.display.text import count, moment, size
 from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
 from olivelike.errors import SourceError
+from olivelike.model.components import INDEX_FILE
 from olivelike.sources.files.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
-from olivelike.sources.source_files import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def describe_folder(path: Path) -> FolderInfo:
         return _output(path, record)
     if (path / RECORD_FILE).exists():
         raise SourceError(f"{path / RECORD_FILE}: can't be read; run the workflow that made it again")
-    if (path / INDEX_NAME).is_file():
+    if (path / INDEX_FILE).is_file():
         return _pipeline(path)
     if (path / "adapter_config.json").is_file():
         raise SourceError(f"{path}: this is the folder of a LoRA; name the weight file in it")
@@ -152,7 +152,7 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
 
 
 def _pipeline(path: Path) -> FolderInfo:
-    index = _json(path / INDEX_NAME)
+    index = _json(path / INDEX_FILE)
     networks: dict[str, str] = {}
     for name, entry in index.items():
         described = (
@@ -237,7 +237,7 @@ def _inside(path: Path) -> str:
     folders = [
         entry.name
         for entry in sorted(path.iterdir())
-        if entry.is_dir() and any((entry / name).is_file() for name in (RECORD_FILE, INDEX_NAME))
+        if entry.is_dir() and any((entry / name).is_file() for name in (RECORD_FILE, INDEX_FILE))
     ]
     files = [entry.name for entry in sorted(path.iterdir()) if entry.name.endswith(_WEIGHTS)]
     found = [*folders, *files]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.output.output_files import explained, is_plain
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.pipeline_files import INDEX_FILE
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places, resolved
 from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
-from olivelike.graphs.interface import LAYOUTS, TOKENIZERS
+from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, TOKENIZERS
 from olivelike.workflow.passes.text_paths import exists
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from olivelike.workflow import LoadedWorkflow, Output
 
 _HINTS = "pipeline"
-_MODEL_FILES = {"model_file": "model.onnx", "data_file": "weights.pb"}
+_MODEL_FILES = {"model_file": MODEL_FILE, "data_file": "weights.pb"}
 
 
 def check_apart(

@@ -10,13 +10,14 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.pipeline_files import INDEX_FILE, component_config, index, to_json
+from olivelike.engine.output.pipeline_files import component_config, index, to_json
 from olivelike.engine.output.publication import discard_staging, publish, staging_folder
 from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import DamagedError
-from olivelike.graphs.interface import LAYOUTS, TOKENIZERS
 from olivelike.model import Architecture
+from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.components import INDEX_FILE, TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

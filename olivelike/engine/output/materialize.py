@@ -20,6 +20,7 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.engine.output.hashed_file import HashedFile
 from olivelike.errors import PassError
+from olivelike.model.components import MODEL_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.tensor_file import read_tensor
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     Evaluated = tuple[Array, dict[str, int]]
     """A derived tensor, and how many of its values half precision could not hold, by kind."""
 
-MODEL_FILE = "model.onnx"
 DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 

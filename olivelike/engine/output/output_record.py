@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._untrusted import read_json
 from olivelike.engine.output.journal import JOURNAL_FILE, is_file_table
 from olivelike.errors import SourceError
-from olivelike.graphs.interface import DEFAULT
+from olivelike.model.client_layouts import DEFAULT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,15 +6,14 @@ import json
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZERS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS
+from olivelike.model.components import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from olivelike.graphs.interface import Layout
     from olivelike.model import Architecture
-
-INDEX_FILE = "model_index.json"
+    from olivelike.model.client_layouts import Layout
 
 _PIPELINES = {
     "StableDiffusionPipeline": "OnnxStableDiffusionPipeline",
@@ -24,10 +23,7 @@ _PIPELINES = {
 }
 """ONNX pipeline class for each torch one; diffusers has none for SDXL, optimum has each with the prefix `ORT`."""
 
-_NETWORKS = frozenset(
-    {"vae", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "unet", "safety_checker"}
-)
-
+_NETWORKS = frozenset({*COMPONENTS, "vae"})
 
 _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
 """What SDXL's pipelines are told about their prompts."""
@@ -50,8 +46,8 @@ def index(
             content[name] = [entry[0], current_name(entry[1])]
     content |= {name: source_index[name] for name in _SWITCHES if isinstance(source_index.get(name), bool)}
     # The ONNX pipelines want to be told that there is no safety checker.
-    content.setdefault("safety_checker", [None, None])
-    content["requires_safety_checker"] = "safety_checker" in networks
+    content.setdefault(SAFETY_CHECKER, [None, None])
+    content["requires_safety_checker"] = SAFETY_CHECKER in networks
     return to_json(dict(sorted(content.items())))
 
 

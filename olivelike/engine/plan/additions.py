@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_json
+from olivelike.model.components import TOKENIZER_OF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,12 +96,9 @@ class Additions:
                 if component not in source.checkpoints:
                     continue
                 shape = token_table_shape(source.checkpoint(component))
-                entry = found.setdefault(_TOKENIZERS[component], {"first": shape and shape[0], "tokens": []})
+                entry = found.setdefault(TOKENIZER_OF[component], {"first": shape and shape[0], "tokens": []})
                 entry["tokens"] += [opened.token, *(f"{opened.token}_{i}" for i in range(1, rows))]
         return found
-
-
-_TOKENIZERS = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
 
 
 def token_table_shape(checkpoint: Checkpoint) -> tuple[int, ...] | None:

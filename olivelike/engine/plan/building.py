@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, TEXT_ENCODERS, Node
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
 from olivelike.engine.plan.sharing import share
 from olivelike.errors import UsageError, WorkflowError
-from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZERS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS
+from olivelike.model.components import TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _with_tokenizers(workflow: LoadedWorkflow, outputs: Sequence[Output]) -> dic
     chains = dict(workflow.steps)
     if any(LAYOUTS[output.layout].onnx_tokenizer for output in outputs):
         entry = workflow.registry.get(ONNX_TOKENIZER)
-        for encoder, tokenizer in zip(TEXT_ENCODERS, TOKENIZERS, strict=True):
+        for encoder, tokenizer in TOKENIZER_OF.items():
             if encoder in chains:
                 position = chains[encoder][0].position
                 chains.setdefault(tokenizer, (Step(ONNX_TOKENIZER, entry.cls(), position),))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, get_args
 
 from olivelike.engine.plan.building import effective_steps
 from olivelike.engine.plan.node import changes_network
-from olivelike.graphs.interface import TOKENIZERS
-from olivelike.pass_api.pass_class import INPUTS
+from olivelike.model.components import TOKENIZERS
+from olivelike.pass_api import INPUTS
 from olivelike.sources.files.file_kinds import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.schema import ComponentName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike.engine.plan import Additions, OpenedEmbedding, OpenedLora
 from olivelike.engine.plan.additions import token_table_shape
 from olivelike.errors import SourceError

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from olivelike.graphs.interface import DEFAULT, LAYOUTS, TOKENIZER_FILE, TOKENIZERS
-from olivelike.pass_api.pass_class import ADDITIONS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
+from olivelike.model.components import TOKENIZERS
+from olivelike.pass_api import ADDITIONS
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass
     from olivelike.workflow import Output, Step
 
 Kind = Literal["load", "pass", "materialize", "assets", "tokenizer"]
-
-TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
-"""Whose texts come from the tokenizers, in the same order."""
 
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""

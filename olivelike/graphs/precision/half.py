@@ -7,7 +7,6 @@ Parameters become `Cast` nodes over the parameter input, evaluated when the grap
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
+from olivelike._text import did_you_mean
 from olivelike.errors import PassError
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, block_of, weight_values
 from olivelike.model.half_values import HALVES, to_half
@@ -102,7 +102,8 @@ class HalfPrecision:
             fused = any(name in target.kernels for target in TARGETS.values())
             if not fused and not onnx.defs.has(name):
                 raise PassError(
-                    f"force_fp32: the graph has no operator {name!r}{_nearest(name, present)}",
+                    f"force_fp32: the graph has no operator {name!r}; "
+                    + did_you_mean(name, sorted(present), "operators")
                 )
         blocks = {node.metadata_props.get(BLOCK_KEY, "") for node in self._graph} - {""}
         for pattern in self._forced_blocks:
@@ -110,7 +111,8 @@ class HalfPrecision:
                 _is_meant(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)
             ):
                 raise PassError(
-                    f"force_fp32_blocks: no block matches {pattern!r}{_nearest(pattern, blocks)}",
+                    f"force_fp32_blocks: no block matches {pattern!r}; "
+                    + did_you_mean(pattern, sorted(blocks), "blocks")
                 )
 
     def _infer_types(self) -> None:
@@ -286,8 +288,3 @@ def _is_meant(node: ir.Node, pattern: str) -> bool:
         return block_of(node) == pattern[1:]
     path = node.metadata_props.get(BLOCK_KEY, "")
     return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*")
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
-    return f"; did you mean {nearest[0]!r}?" if nearest else ""

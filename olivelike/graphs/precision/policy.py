@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from olivelike.model.families import FAMILIES
+
 if TYPE_CHECKING:
     from olivelike.model.architecture import Architecture
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
 """The pass that brings a graph to each half precision."""
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
-_SD2_CONTEXT: Final = 1024
-"""Width of OpenCLIP ViT-H, the text encoder of all Stable Diffusion 2.x and of no other generation."""
-_SDXL_SCALING: Final = 0.13025
-"""`scaling_factor` of SDXL's VAE."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,12 @@ def half_policy(architecture: Architecture) -> HalfPolicy:
     """
     config = architecture.config
     if architecture.class_name == "UNet2DConditionModel" and _widths(config.get("cross_attention_dim")) == {
-        _SD2_CONTEXT
+        FAMILIES["sd2"].text_width
     }:
         return HalfPolicy(operators=_ATTENTION, reason="attention of Stable Diffusion 2.x overflows float16")
     if (
         architecture.component == "vae_decoder"
-        and config.get("scaling_factor") == _SDXL_SCALING
+        and config.get("scaling_factor") == FAMILIES["sdxl"].scaling_factor
         and config.get("force_upcast", True)
     ):
         reason = "SDXL's VAE decoder overflows float16; a VAE with force_upcast: false does not"

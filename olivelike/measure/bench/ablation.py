@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import DamagedError, SessionError, UsageError
-from olivelike.graphs.interface import TOKENIZERS
 from olivelike.measure.bench import measure_folders
-from olivelike.runtime.pipeline.pipeline_folder import MODEL_FILE
+from olivelike.model.components import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.workflow.passes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

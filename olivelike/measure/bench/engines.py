@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions import providers
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
@@ -107,11 +108,7 @@ def require_packages(engine: str, device: str) -> None:
 
 def unknown_engine(name: str) -> UsageError:
     """Return the error for a name that is no engine's."""
-    import difflib
-
-    nearest = difflib.get_close_matches(name, ENGINES, n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"engines: {', '.join(ENGINES)}"
-    return UsageError(f"--engine: unknown engine {name!r}; {hint}")
+    return UsageError(f"--engine: unknown engine {name!r}; {did_you_mean(name, ENGINES, 'engines')}")
 
 
 def _compiler() -> str | None:

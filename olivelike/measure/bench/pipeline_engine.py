@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from olivelike.errors import SessionError
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.bench.stopwatch import Stopwatch
+from olivelike.model.components import MODEL_FILE
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
@@ -151,7 +152,7 @@ def weights_dtype(folder: Path) -> str:
     """Return what most weights of a folder's UNet are: `float32` or `float16`."""
     from onnx import TensorProto, helper
 
-    model = read_model_file(folder / "unet" / "model.onnx")
+    model = read_model_file(folder / "unet" / MODEL_FILE)
     counts = Counter(tensor.data_type for tensor in model.graph.initializer)
     most = max(counts, key=lambda kind: counts[kind], default=TensorProto.FLOAT)
     return str(helper.tensor_dtype_to_np_dtype(most))

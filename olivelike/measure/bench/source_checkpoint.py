@@ -11,12 +11,12 @@ import olivelike
 from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent
+from olivelike.model.components import INDEX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RECORD: Final = "olivelike.json"
-_INDEX: Final = "model_index.json"
 _BUILD: Final = ("block_out_channels", "layers_per_block", "cross_attention_dim", "in_channels")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -38,10 +38,10 @@ def named_checkpoint(text: str) -> OriginalCheckpoint:
         UsageError: if there is nothing of that name, and it is no hub id.
     """
     path = Path(text).expanduser()
-    if (path / _INDEX).is_file() or path.is_file():
+    if (path / INDEX_FILE).is_file() or path.is_file():
         return OriginalCheckpoint(str(path.absolute()))
     if path.is_dir():
-        raise UsageError(f"--checkpoint: {path} has no {_INDEX}, so it is no folder of diffusers")
+        raise UsageError(f"--checkpoint: {path} has no {INDEX_FILE}, so it is no folder of diffusers")
     if _HUB_ID.fullmatch(text):
         return OriginalCheckpoint(text)
     raise UsageError(f"--checkpoint: {text} is neither a folder, nor a file, nor a hub id (OWNER/NAME)")
@@ -84,7 +84,7 @@ def _places(folder: Path) -> Iterator[Path]:
 def _is_original(place: Path, folder: Path) -> bool:
     if place.is_file():
         return True
-    if not (place / _INDEX).is_file() or (place / _RECORD).exists():
+    if not (place / INDEX_FILE).is_file() or (place / _RECORD).exists():
         return False
     built, wanted = (_read(path / "unet" / "config.json") for path in (place, folder))
     return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.measure.clients import (
     a1111_directml,
@@ -14,7 +15,6 @@ from olivelike.measure.clients import (
     optimum_pipeline,
 )
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
-from olivelike.workflow.passes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

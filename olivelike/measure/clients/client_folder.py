@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect import inspect_model
+from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from olivelike.graphs.inspect import Inspection
     from olivelike.graphs.inspect.inspection import TensorInfo
-
-INDEX_FILE, MODEL_FILE = "model_index.json", "model.onnx"
 
 
 class Unreadable(Exception):  # noqa: N818  (a reason, caught by the check)

@@ -14,6 +14,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
+from olivelike.model.families import FAMILIES
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _RELAY = "run the workflow with `layout: csharp`"
 _FAMILY = "use a pipeline of SD 1.x: the sample's tensors have its sizes"
 _FLOAT = ("float32",)
+_WIDTH = FAMILIES["sd1"].text_width
 
 
 def _tokenizer(folder: ClientFolder) -> Problem:
@@ -43,17 +45,17 @@ REQUIREMENTS: Final = (
     feeds("text_encoder", ("input_ids",), _RELAY),
     takes("text_encoder", "input_ids", ("int32",), _RELAY, shape=(1, 77)),
     gives("text_encoder", 0, _FLOAT, _RELAY),
-    gives("text_encoder", 0, (), _FAMILY, shape=(1, 77, 768)),
+    gives("text_encoder", 0, (), _FAMILY, shape=(1, 77, _WIDTH)),
     feeds("unet", ("sample", "timestep", "encoder_hidden_states"), _FAMILY),
     takes("unet", "sample", _FLOAT, _RELAY, shape=(2, 4, 64, 64)),
     takes("unet", "timestep", ("int64",), _RELAY, shape=(1,)),
     takes("unet", "encoder_hidden_states", _FLOAT, _RELAY),
-    takes("unet", "encoder_hidden_states", (), _FAMILY, shape=(2, 77, 768)),
+    takes("unet", "encoder_hidden_states", (), _FAMILY, shape=(2, 77, _WIDTH)),
     gives("unet", 0, _FLOAT, _RELAY, shape=(2, 4, 64, 64)),
     feeds("vae_decoder", ("latent_sample",), _RELAY),
     takes("vae_decoder", "latent_sample", _FLOAT, _RELAY, shape=(1, 4, 64, 64)),
     gives("vae_decoder", 0, _FLOAT, _RELAY, shape=(1, 3, None, None)),
-    setting("vae_decoder/config.json", "scaling_factor", 0.18215, _FAMILY),
+    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].scaling_factor, _FAMILY),
     feeds("safety_checker", ("clip_input", "images"), _RELAY),
     takes("safety_checker", "clip_input", _FLOAT, _RELAY),
     takes("safety_checker", "clip_input", (), _FAMILY, shape=(1, 3, 224, 224)),

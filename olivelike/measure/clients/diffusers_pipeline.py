@@ -18,11 +18,12 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
+from olivelike.model.components import SD_NETWORKS
+from olivelike.model.families import FAMILIES
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder
 
-_NETWORKS = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
 _CLASSES = (
     "OnnxStableDiffusionPipeline", "OnnxStableDiffusionImg2ImgPipeline", "OnnxStableDiffusionInpaintPipeline",
     "OnnxStableDiffusionUpscalePipeline",
@@ -37,7 +38,7 @@ def _index_class(folder: ClientFolder) -> Problem:
 
 
 def _index_entries(folder: ClientFolder) -> Problem:
-    for name in _NETWORKS:
+    for name in SD_NETWORKS:
         if folder.index.get(name) != ["diffusers", "OnnxRuntimeModel"]:
             return f"that of {name} is {folder.index.get(name)}"
     return None
@@ -83,7 +84,7 @@ REQUIREMENTS: Final = (
     Requirement("the safety checker is there, or declared absent", _safety_entry, _RELAY),
     has_file("tokenizer/tokenizer_config.json", "fetch the source's tokenizer, and run the workflow again"),
     has_file("scheduler/scheduler_config.json", "fetch the source's scheduler, and run the workflow again"),
-    *(loads(name) for name in _NETWORKS),
+    *(loads(name) for name in SD_NETWORKS),
     feeds("text_encoder", ("input_ids",), _RELAY),
     takes("text_encoder", "input_ids", ("int32",), _RELAY, shape=(1, 77)),
     feeds("unet", ("sample", "timestep", "encoder_hidden_states"), _OTHER_FAMILY),
@@ -93,7 +94,7 @@ REQUIREMENTS: Final = (
     feeds("vae_decoder", ("latent_sample",), _RELAY),
     feeds("vae_encoder", ("sample",), _RELAY),
     gives("vae_encoder", 0, (), "export it with the mean first", shape=(None, 4, None, None)),
-    setting("vae_decoder/config.json", "scaling_factor", 0.18215, _OTHER_FAMILY),
+    setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].scaling_factor, _OTHER_FAMILY),
     feeds("safety_checker", ("clip_input", "images"), _RELAY, where="safety_checker"),
     Requirement(
         "the safety checker takes pictures as vae_decoder gives them",
@@ -101,5 +102,5 @@ REQUIREMENTS: Final = (
         _RELAY,
         where="safety_checker",
     ),
-    data_file(_NETWORKS, "weights.pb", "`save_pretrained` leaves that behind", _RELAY),
+    data_file(SD_NETWORKS, "weights.pb", "`save_pretrained` leaves that behind", _RELAY),
 )

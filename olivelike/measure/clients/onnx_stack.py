@@ -18,8 +18,8 @@ from olivelike.measure.clients.requirement import (
     loads,
     takes,
 )
+from olivelike.model.components import SD_NETWORKS
 
-_NETWORKS = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
 _SECOND = "text_encoder_2"
 _RELAY = "run the workflow with `layout: onnxstack`"
 _TOKENIZER = "fetch the source's tokenizer, and run the workflow again"
@@ -29,7 +29,7 @@ REQUIREMENTS: Final = (
     has_file("tokenizer/vocab.json", _TOKENIZER),
     has_file("tokenizer/merges.txt", _TOKENIZER),
     clip_vocabulary("use a pipeline with CLIP's own vocabulary: its ids are in the client's code"),
-    *(loads(name) for name in _NETWORKS),
+    *(loads(name) for name in SD_NETWORKS),
     feeds("text_encoder", ("input_ids",), _RELAY, in_order=True),
     takes("text_encoder", "input_ids", ("int32",), _RELAY, shape=(1, 77)),
     gives("text_encoder", 0, _FLOATS, _RELAY, shape=(1, 77, None)),
@@ -49,5 +49,5 @@ REQUIREMENTS: Final = (
     gives("vae_decoder", 0, _FLOATS, _RELAY, shape=(1, 3, None, None)),
     takes(_SECOND, "input_ids", ("int32",), _RELAY, shape=(1, 77), where=_SECOND),
     gives(_SECOND, 0, _FLOATS, _RELAY, shape=(1, None), where=_SECOND),
-    data_file(_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data", _RELAY),
+    data_file(SD_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data", _RELAY),
 )

@@ -14,11 +14,11 @@ from olivelike.measure.clients.requirement import (
     has_file,
     loads,
 )
+from olivelike.model.components import SD_NETWORKS, TEXT_ENCODERS
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder
 
-_NETWORKS = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
 _SECOND = "text_encoder_2"
 _CLASSES = tuple(
     f"{prefix}{family}{task}Pipeline"
@@ -71,7 +71,7 @@ def _text(folder: ClientFolder) -> Problem:
 
 
 def _hidden_states(folder: ClientFolder) -> Problem:
-    for encoder in ("text_encoder", _SECOND):
+    for encoder in TEXT_ENCODERS:
         count = folder.json(f"{encoder}/config.json").get("num_hidden_layers", 0)
         names = {value.name for value in folder.model(encoder).outputs}
         lost = [f"hidden_states.{index}" for index in range(count) if f"hidden_states.{index}" not in names]
@@ -92,7 +92,7 @@ def _scaling(folder: ClientFolder) -> Problem:
 
 
 def _formulas(folder: ClientFolder) -> Problem:
-    for name in _NETWORKS:
+    for name in SD_NETWORKS:
         model = folder.model(name)
         known = {dim for value in model.inputs for dim in value.shape or () if isinstance(dim, str)}
         for value in model.outputs:
@@ -117,8 +117,8 @@ REQUIREMENTS: Final = (
     ),
     has_file("scheduler/scheduler_config.json", "fetch the source's scheduler, and run the workflow again"),
     has_file("tokenizer/tokenizer_config.json", "fetch the source's tokenizer, and run the workflow again"),
-    *(loads(name) for name in _NETWORKS),
-    *(has_file(f"{name}/config.json", "run the workflow again") for name in _NETWORKS),
+    *(loads(name) for name in SD_NETWORKS),
+    *(has_file(f"{name}/config.json", "run the workflow again") for name in SD_NETWORKS),
     feeds("text_encoder", ("input_ids",), _RELAY, more=("attention_mask",)),
     Requirement("text_encoder: last_hidden_state is the first output", _text, _RELAY),
     feeds(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import SourceError
-from olivelike.graphs.interface import TOKENIZERS
+from olivelike.model.components import TOKENIZERS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ Optimising needs no target hardware; everything that a pass asks about a target 
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets.cpu import CPU
 from olivelike.model.targets.cuda import CUDA
@@ -60,9 +60,7 @@ def find_target(name: str) -> Target:
         return target
     if several := _SEVERAL.get(name.lower()):
         raise UsageError(f"{name!r} may mean several targets; say which: {several}")
-    nearest = difflib.get_close_matches(name.lower(), [*TARGETS, *ALIASES], n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"known targets: {', '.join(TARGETS)}"
-    raise UsageError(f"unknown target {name!r}; {hint}")
+    raise UsageError(f"unknown target {name!r}; {did_you_mean(name, [*TARGETS, *ALIASES], 'targets')}")
 
 
 def float32_inputs(target: Target | None, op_type: str) -> frozenset[int]:

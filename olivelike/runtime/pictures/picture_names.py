@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import FORMATS
 
@@ -117,19 +118,14 @@ def _pieces(part: str, output: str) -> Iterator[Piece]:
             yield literal, None, ""
             continue
         if name not in NUMBERS + TEXTS or conversion:
-            raise UsageError(f"output {output!r}: there is no field {{{name}}}; {_nearest(name)}")
+            raise UsageError(
+                f"output {output!r}: there is no field {{{name}}}; {did_you_mean(name, NUMBERS + TEXTS, 'fields')}"
+            )
         if form and (name not in NUMBERS or not _NUMBER_FORMAT.fullmatch(form)):
             raise UsageError(
                 f"output {output!r}: {{{name}:{form}}}: only numbers take a width, such as {{index:05}}"
             )
         yield literal, name, form or ""
-
-
-def _nearest(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, NUMBERS + TEXTS, n=1)
-    return f"did you mean {{{near[0]}}}?" if near else f"fields: {', '.join(NUMBERS + TEXTS)}"
 
 
 def _fill(part: tuple[Piece, ...], values: Mapping[str, str | int]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.components import MODEL_FILE
 from olivelike.runtime.pipeline.final_norm import read_final_norm
 from olivelike.runtime.pipeline.guidance import Terms, terms_of
 from olivelike.runtime.prompts import EncodedText, encode_prompts, read_terms, texts_of_steps
@@ -178,7 +179,7 @@ class _Encoder:
         """Return the output that has the states `back` layers before the last one's."""
         outputs = self._network.session.outputs
         layers = sum(name.startswith("hidden_states.") for name in outputs) - 1
-        what = f"{self._folder.path / self._network.component / 'model.onnx'}"
+        what = f"{self._folder.path / self._network.component / MODEL_FILE}"
         if layers < 0:
             raise SourceError(
                 f"{what}: has no outputs hidden_states.N, which clip_skip and SDXL need; "

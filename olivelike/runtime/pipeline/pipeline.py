@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.components import SAFETY_CHECKER
 from olivelike.runtime.pipeline.batch_state import begin_drawing
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import Loop, denoise
@@ -13,7 +14,7 @@ from olivelike.runtime.pipeline.folder_target import check_folder_target, read_f
 from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole
 from olivelike.runtime.pipeline.masks import masked_channels
 from olivelike.runtime.pipeline.noise import seed_of_attempt
-from olivelike.runtime.pipeline.pipeline_folder import SAFETY_CHECKER, open_folder
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.resolve_defaults import settle
 from olivelike.runtime.pipeline.result import Batch, Picture, Result, require_safe
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing

@@ -5,21 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
+from olivelike.model.components import INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF
+from olivelike.model.families import FAMILIES, Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MODEL_FILE: Final = "model.onnx"
-SAFETY_CHECKER: Final = "safety_checker"
-_INDEX_FILE: Final = "model_index.json"
-_SCALING: Final = (0.18215, 0.13025)
-_SAMPLE_SIZE: Final = (64, 128)
-_LEVELS: Final = (4, 3)
-"""What SD 1 and SDXL have, for folders of other exporters that come without configs."""
 _VAE_LEVELS: Final = 4
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
@@ -39,12 +34,17 @@ class PipelineFolder:
     @property
     def is_xl(self) -> bool:
         """Whether the UNet also takes a pooled text and the picture's sizes, as SDXL's."""
-        return "XL" in str(self.index.get("_class_name")) or self.has("text_encoder_2")
+        return "XL" in str(self.index.get("_class_name")) or self.has(TEXT_ENCODERS[1])
+
+    @property
+    def _family(self) -> Family:
+        """What is published, for folders of other exporters that come without configs."""
+        return FAMILIES["sdxl" if self.is_xl else "sd1"]
 
     @property
     def text_encoders(self) -> tuple[tuple[str, str], ...]:
         """Folders of each tokenizer and its text encoder, in the order in which their outputs are joined."""
-        pairs = (("tokenizer", "text_encoder"), ("tokenizer_2", "text_encoder_2"))
+        pairs = tuple((tokenizer, encoder) for encoder, tokenizer in TOKENIZER_OF.items())
         return tuple(pair for pair in pairs if self.has(pair[1])) if self.is_xl else pairs[:1]
 
     @property
@@ -55,20 +55,20 @@ class PipelineFolder:
     @property
     def size_unit(self) -> int:
         """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
-        levels = len(self.unet.get("block_out_channels", range(_LEVELS[self.is_xl])))
+        levels = len(self.unet.get("block_out_channels", self._family.unet_widths))
         return int(self.vae_factor * 2 ** (levels - 1))
 
     @property
     def default_size(self) -> tuple[int, int]:
         """Width and height that the UNet was trained on."""
-        sides = self.unet.get("sample_size") or _SAMPLE_SIZE[self.is_xl]
+        sides = self.unet.get("sample_size") or self._family.sample_size
         height, width = (sides, sides) if isinstance(sides, int) else sides
         return width * self.vae_factor, height * self.vae_factor
 
     @property
     def scaling_factor(self) -> float:
         """What latents are divided by before the VAE decodes them."""
-        return float(self.vae.get("scaling_factor") or _SCALING[self.is_xl])
+        return float(self.vae.get("scaling_factor") or self._family.scaling_factor)
 
     @property
     def latents_mean_and_std(self) -> tuple[list[float], list[float]] | None:
@@ -120,7 +120,7 @@ def open_folder(path: Path) -> PipelineFolder:
     """
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)
-    index = _read(path / _INDEX_FILE)
+    index = _read(path / INDEX_FILE)
     configs = [path / name / "config.json" for name in ("unet", "vae_decoder")]
     unet, vae = (_read(config, needed=False) for config in configs)
     folder = PipelineFolder(path, index, unet, vae, _read(path / "scheduler" / "scheduler_config.json"))
@@ -139,13 +139,13 @@ def _not_a_pipeline(path: Path) -> str | None:
         return f"{path}: is a file; name a folder that `olivelike run` or `olivelike convert` wrote"
     if not path.is_dir():
         places = dict.fromkeys((path.parent, path.parent / "models"))
-        pipelines = (one.parent for place in places for one in place.glob(f"*/{_INDEX_FILE}"))
+        pipelines = (one.parent for place in places for one in place.glob(f"*/{INDEX_FILE}"))
         hint = did_you_mean_path(path, "name one that `olivelike run` wrote", pipelines)
         return f"{path}: no such folder; {hint}"
-    if not (path / _INDEX_FILE).is_file():
-        inside = sorted(one.parent for one in path.glob(f"*/{_INDEX_FILE}"))
+    if not (path / INDEX_FILE).is_file():
+        inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
         hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
-        return f"{path}: has no {_INDEX_FILE}, so it is no pipeline; {hint}"
+        return f"{path}: has no {INDEX_FILE}, so it is no pipeline; {hint}"
     unet = path / "unet"
     if not (unet / MODEL_FILE).is_file() and any(
         one.suffix in _WEIGHTS for one in (unet.iterdir() if unet.is_dir() else ())

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import did_you_mean
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
 
@@ -65,10 +66,7 @@ class Wildcards:
         short = [key for key in known if key.rpartition("/")[2] == name]
         names = [key for key in known if fnmatchcase(key, name)] or short[:1]
         if not names and self._named:
-            import difflib
-
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean __{near[0]}__?" if near else f"there are {len(known)} others"
+            hint = did_you_mean(name, known, "files")
             raise UsageError(f"__{name}__: no folder of --wildcard-dir has {name}{_SUFFIX}; {hint}")
         return [text for key in names for text in self._lines_of(known[key])]
 

@@ -7,11 +7,11 @@ what they are in diffusers is the table in its guide "Schedulers"
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.runtime.schedulers.other_schedulers import refused_names, why_not_by_name
 
@@ -131,7 +131,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
                     f"scheduler {asked!r}: diffusers has no schedule {other}; take one of {', '.join(SCHEDULES)}, or "
                     "Uniform"
                 )
-        raise UsageError(f"there is no scheduler {asked!r}; {_nearest(asked)}")
+        raise UsageError(f"there is no scheduler {asked!r}; {did_you_mean(asked, _spellings(), 'samplers')}")
     return found
 
 
@@ -201,14 +201,6 @@ def _spellings() -> dict[str, SchedulerChoice]:
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold().replace("dpmpp", "dpm++")
-
-
-def _nearest(name: str) -> str:
-    spellings = {_plain(spelling): spelling for spelling in _spellings()}
-    near = difflib.get_close_matches(_plain(name), spellings, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {', '.join(repr(spellings[one]) for one in near)}?"
-    return f"samplers: {', '.join(SAMPLERS)}; or a class of diffusers, such as {CLASSES[0]}"
 
 
 _PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")

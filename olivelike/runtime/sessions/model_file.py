@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.sessions.session import ValueSpec
 
@@ -55,9 +55,9 @@ def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str,
     """
     for name, array in given.items():
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise SessionError(f"{path}: has no initializer {name!r}{hint}")
+            raise SessionError(
+                f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}"
+            )
         dtype, shape = _dtype(known[name].data_type), tuple(known[name].dims)
         if array.dtype.name != dtype or array.shape != shape:
             raise SessionError(
@@ -82,8 +82,7 @@ def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
     specs = [spec for graph in graphs for spec in value_specs(graph.input, graph.initializer).values()]
     known = sorted({dim for spec in specs for dim in spec.dims if isinstance(dim, str)})
     if unknown := [name for name in sizes if name not in known]:
-        nearest = difflib.get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"dimensions: {', '.join(known) or 'none'}"
+        hint = did_you_mean(unknown[0], known, "dimensions")
         raise UsageError(f"no network has a dynamic dimension {unknown[0]!r}; {hint}")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
 
@@ -92,13 +92,7 @@ def find_provider(name: str) -> Provider:
     found = known.get(name.lower())
     if found is not None:
         return _PROVIDERS[found]
-    nearest = difflib.get_close_matches(name.lower(), known, n=2)
-    spelled = {key.lower(): key for key in (*_PROVIDERS, *_SHORT)}
-    hint = (
-        f"did you mean {' or '.join(spelled[key] for key in nearest)}?"
-        if nearest
-        else f"known providers: {', '.join(_SHORT)}, and those of ONNX Runtime by their own names"
-    )
+    hint = did_you_mean(name, [*_SHORT, *_PROVIDERS], "providers")
     raise UsageError(f"unknown provider {name!r}; {hint}")
 
 

@@ -5,25 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
+from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
 
-WIDTHS = {"sd1": 768, "sd2": 1024, "sdxl": 2048, "sdxl_refiner": 1280}
-"""Width of the prompt's vectors in the UNet of each family."""
-
-_TITLES = {
-    "sd1": "Stable Diffusion 1.x",
-    "sd2": "Stable Diffusion 2.x",
-    "sdxl": "Stable Diffusion XL",
-    "sdxl_refiner": "the refiner of Stable Diffusion XL",
-}
-_OF_WIDTH = {width: family for family, width in WIDTHS.items()}
 _SGM = ("input_blocks_", "middle_block_", "output_blocks_")
-_SECOND_WIDTH = 1280
-_SD2_TEXT_WIDTH = 1024
+_SECOND_WIDTH = FAMILIES["sdxl"].text_encoders["text_encoder_2"]
 _PROMPT_READERS = ("attn2_to_k", "attn2_to_v", "attn2.to_k", "attn2.to_v",
                    "attn2.processor.to_k", "attn2.processor.to_v")  # fmt: skip
 _TEXT_INPUTS = ("_q_proj", ".q_proj", "_k_proj", ".k_proj", "_v_proj", ".v_proj", "self_attn.to_q",
@@ -36,12 +26,12 @@ def cross_attention_dim_of(modules: Iterable[LoraModule]) -> int | None:
     return readers[0].columns if readers else None
 
 
-def family_of(modules: Iterable[LoraModule]) -> str | None:
+def family_of(modules: Iterable[LoraModule]) -> FamilyName | None:
     """Return `sd1`, `sd2`, `sdxl` or `sdxl_refiner`; `None` if names and shapes don't tell."""
     known = list(modules)
     width = cross_attention_dim_of(known)
     if width is not None:
-        return _OF_WIDTH.get(width)
+        return family_of_text_width(width)
     names = [module.name for module in known]
     if any(name.startswith("lora_te1_") for name in names) or any(
         m.component == "text_encoder_2" for m in known
@@ -51,10 +41,10 @@ def family_of(modules: Iterable[LoraModule]) -> str | None:
     if any(m.component == "unet" and m.path.startswith(_SGM) for m in known):
         return "sdxl"
     texts = {m.columns for m in known if m.component == "text_encoder" and m.path.endswith(_TEXT_INPUTS)}
-    if _SD2_TEXT_WIDTH in texts:
+    if FAMILIES["sd2"].text_width in texts:
         return "sd2"
     # 768 is the width of 1.x's encoder and of XL's first one; only this prefix tells them apart.
-    if WIDTHS["sd1"] in texts and any(name.startswith("lora_te_") for name in names):
+    if FAMILIES["sd1"].text_width in texts and any(name.startswith("lora_te_") for name in names):
         return "sd1"
     return None
 
@@ -81,8 +71,8 @@ def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
         SourceError: if it was made for another family.
     """
     made_for = lora.cross_attention_dim
-    if made_for is None and lora.family is not None and cross_attention_dim in _OF_WIDTH:
-        made_for = WIDTHS[lora.family]
+    if made_for is None and lora.family is not None and family_of_text_width(cross_attention_dim):
+        made_for = FAMILIES[lora.family].text_width
     if made_for is None or made_for == cross_attention_dim:
         return
     raise SourceError(
@@ -92,6 +82,6 @@ def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
 
 
 def _title(width: int) -> str:
-    family = _OF_WIDTH.get(width)
+    family = family_of_text_width(width)
     prompt = f"prompt vectors of width {width}"
-    return f"{_TITLES[family]} ({prompt})" if family else f"a network with {prompt}"
+    return f"{FAMILIES[family].title} ({prompt})" if family else f"a network with {prompt}"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.families import FamilyName
     from olivelike.sources import RawTensor
 
 
@@ -73,7 +74,7 @@ class LoraFile:
     """Stored name → tensor, for the names that `modules` refer to."""
     components: frozenset[str]
     """The networks that it changes: `unet`, `text_encoder`, `text_encoder_2`."""
-    family: str | None
+    family: FamilyName | None
     """`sd1`, `sd2`, `sdxl`, `sdxl_refiner`; `None` if names and shapes don't tell."""
     cross_attention_dim: int | None
     """Width of the prompt's vectors in the UNet that it was made for, if it changes a layer that reads them."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-COMPONENTS = ("unet", "text_encoder", "text_encoder_2")
+from olivelike.model.components import LORA_COMPONENTS
 
 _KOHYA = {
     "lora_unet_": "unet",
@@ -80,7 +80,7 @@ def _place(module: str) -> tuple[str | None, str, str]:
     spelling = "peft_native" if module.startswith(NATIVE_PREFIX) else ""
     path = module.removeprefix(NATIVE_PREFIX)
     root, _, rest = path.partition(".")
-    if root in COMPONENTS and rest:
+    if root in LORA_COMPONENTS and rest:
         return root, rest, spelling
     if root in _UNET_ROOTS:
         return "unet", path, spelling

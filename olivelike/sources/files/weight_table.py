@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike._similar_paths import did_you_mean_path
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.file_kinds import no_weight_file

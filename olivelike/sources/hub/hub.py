@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from olivelike.errors import SourceError
+from olivelike.model.components import INDEX_FILE
 from olivelike.sources.hub.hub_cache import cached_commit, is_commit, snapshot
 from olivelike.sources.hub.hub_errors import client_errors, translated
-from olivelike.sources.source_files import INDEX_NAME, FolderFiles
+from olivelike.sources.source_files import FolderFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -133,7 +134,7 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
         names = frozenset(sibling.rfilename for sibling in info.siblings or ())
         landmark = min(
             names,
-            key=lambda name: (name != INDEX_NAME, not name.endswith((".md", ".json")), name),
+            key=lambda name: (name != INDEX_FILE, not name.endswith((".md", ".json")), name),
             default="",
         )
         if landmark and not is_commit(revision):

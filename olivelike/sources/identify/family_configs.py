@@ -17,8 +17,9 @@ from olivelike.sources.identify.unet_levels import UnetLevels, layer_number, rea
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from olivelike.sources.identify.families import Family, Prediction
+    from olivelike.model.families import Prediction
     from olivelike.sources.identify.identity import Part
+    from olivelike.sources.identify.published import Published
 
 Shapes = dict[str, tuple[int, ...]]
 _CLIP_HEAD_WIDTH = 64
@@ -26,7 +27,7 @@ _STORED_OPEN_CLIP_H_LAYERS = 24
 
 
 def derive_config(
-    family: Family, part: Part, tensors: Mapping[str, tuple[int, ...]], prediction: Prediction
+    family: Published, part: Part, tensors: Mapping[str, tuple[int, ...]], prediction: Prediction
 ) -> dict[str, Any]:
     """Return the `config.json` of a part of a checkpoint.
 
@@ -63,7 +64,7 @@ def derive_config(
         ) from error
 
 
-def _unet(family: Family, template: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+def _unet(family: Published, template: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
     levels = read_levels(shapes)
     widths = levels.widths
     found: dict[str, Any] = {

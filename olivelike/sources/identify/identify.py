@@ -6,17 +6,18 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from olivelike.sources.identify.families import FAMILIES
+from olivelike.model.families import FAMILIES, family_of_text_width
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
 from olivelike.sources.identify.other_networks import find_other_network, other_by_channels
 from olivelike.sources.identify.prediction import read_prediction
+from olivelike.sources.identify.published import PUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from olivelike.model.families import FamilyName
     from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.identify.families import FamilyName
     from olivelike.sources.identify.identity import Converter
 
 Shapes = dict[str, tuple[int, ...]]
@@ -45,9 +46,6 @@ _TEXT_FAMILIES: dict[str, FamilyName] = {
     "conditioner.embedders.1.model.": "sdxl",
     "conditioner.embedders.0.model.": "sdxl_refiner",
 }
-
-_WIDTH_FAMILIES: dict[int, FamilyName] = {768: "sd1", 1024: "sd2", 2048: "sdxl", 1280: "sdxl_refiner"}
-"""Family by width of the text that the UNet's cross-attention takes."""
 
 
 def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | None = None) -> Identity:
@@ -119,7 +117,7 @@ def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
     if {"clip_l", "clip_g"} & shapes.keys():
         return "sdxl", "vectors for two text encoders"
     width = next((shape[-1] for shape in shapes.values() if shape), 0)
-    return _WIDTH_FAMILIES.get(width), f"vectors of width {width}"
+    return family_of_text_width(width), f"vectors of width {width}"
 
 
 def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
@@ -128,7 +126,7 @@ def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
     for name, shape in shapes.items():
         crosses = "attn2" in name and ("to_k" in name or "to_v" in name)
         if crosses and ("down" in name.rpartition("to_")[2] or "lora_A" in name) and len(shape) > 1:
-            return _WIDTH_FAMILIES.get(shape[1]), f"{name} takes text of width {shape[1]}"
+            return family_of_text_width(shape[1]), f"{name} takes text of width {shape[1]}"
     return None, ""
 
 
@@ -173,7 +171,7 @@ def _original(
         prediction=prediction.value,
         expected_prediction=expected,
         zero_snr=prediction.zero_snr,
-        parts=tuple(part for part in parts if part.folder in template.configs),
+        parts=tuple(part for part in parts if part.folder in PUBLISHED[family].configs),
         precision=precision,
         reasons=tuple(reasons),
     )
@@ -192,7 +190,7 @@ def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, s
     if width is None:
         return None, "a UNet without cross-attention"
     labelled = "label_emb.0.0.weight" in unet
-    family = _WIDTH_FAMILIES.get(width)
+    family = family_of_text_width(width)
     known = f"the UNet takes text of width {width}"
     if family is not None and labelled == family.startswith("sdxl"):
         return family, known

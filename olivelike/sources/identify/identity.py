@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from olivelike.sources.identify.families import FamilyName, Prediction
+    from olivelike.model.families import FamilyName, Prediction
 
 Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
 Naming = Literal["original", "diffusers"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from olivelike.sources.identify.families import Prediction
+    from olivelike.model.families import Prediction
 
 _WORDS: dict[str, Prediction] = {
     "v": "v_prediction",

@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.errors import PluginError
 from olivelike.model import FACETS
-from olivelike.pass_api import PASS_API
-from olivelike.pass_api.pass_class import INPUTS
-from olivelike.workflow.passes.nearest import did_you_mean
+from olivelike.pass_api import INPUTS, PASS_API
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

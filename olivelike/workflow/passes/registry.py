@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.workflow.passes.discovery import built_in_passes, entry_point_passes, plugin_passes
 from olivelike.workflow.passes.entry import PassEntry, RuleEntry
-from olivelike.workflow.passes.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ import transformers
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
 from olivelike.sources import SourceSpec, open_source
-from olivelike.sources.identify.families import FAMILIES, tokenizer_files
+from olivelike.sources.identify.published import PUBLISHED, tokenizer_files
 from olivelike.testing import make_checkpoint
 from olivelike.testing.models import tiny_checkpoint
 
@@ -70,7 +70,7 @@ def test_the_scheduler_is_the_one_of_the_source(tmp_path):
 
 
 def test_the_packaged_merges_give_the_vocabulary_of_clip(tmp_path):
-    family = FAMILIES["sdxl"]
+    family = PUBLISHED["sdxl"]
     index = {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
     files = normalise_assets(index, tokenizer_files(family))
     vocabulary = json.loads(files["tokenizer/vocab.json"])

@@ -10,8 +10,8 @@ from header_folders import SD15, spec, write, write_graph, write_json, write_mod
 
 from olivelike.cli.app import run_command_line
 from olivelike.errors import SourceError, UsageError
-from olivelike.graphs.interface import LAYOUTS
 from olivelike.measure.clients import CLIENTS, check_client
+from olivelike.model.client_layouts import LAYOUTS
 
 
 def verdicts(folder, client, status="failed"):

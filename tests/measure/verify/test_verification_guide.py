@@ -12,7 +12,7 @@ import yaml
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.verify.original import LIMITS
 from olivelike.measure.verify.random_inputs import CASES
-from olivelike.sources.identify.families import FAMILIES
+from olivelike.sources.identify.published import PUBLISHED
 from olivelike.workflow import load_workflow
 from olivelike.workflow.passes import Registry
 
@@ -37,9 +37,9 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
     assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2, "bf16": 0.16}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PUBLISHED)
 def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
-    configs = {**FAMILIES[family].configs, "safety_checker": {"vision_config": {"image_size": 224}}}
+    configs = {**PUBLISHED[family].configs, "safety_checker": {"vision_config": {"image_size": 224}}}
     vae = configs.pop("vae")
     for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
         for value in interface_of(component, config).inputs:

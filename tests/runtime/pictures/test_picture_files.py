@@ -89,7 +89,7 @@ def test_device_names_of_windows_are_avoided(tmp_path, image):
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("{promt}.png", "did you mean {prompt}"),
+        ("{promt}.png", "did you mean 'prompt'"),
         ("{0}.png", "fields: index"),
         ("{seed.real}.png", "there is no field"),
         ("{seed!r}.png", "there is no field"),

@@ -222,7 +222,7 @@ def test_a_folder_for_another_provider_is_refused_with_the_reason(broken):
 
 
 def test_an_unknown_provider_gets_a_suggestion():
-    with pytest.raises(UsageError, match="did you mean cuda"):
+    with pytest.raises(UsageError, match="did you mean 'cuda'"):
         SessionSettings((parse_provider("cudda"),))
 
 

@@ -75,4 +75,4 @@ def test_the_json_has_it_all(inspect, tmp_path):
 def test_an_unknown_provider_is_refused_with_the_nearest_name(inspect, tmp_path):
     status, output = inspect(write_linear(tmp_path / "linear"), "--open", "openvin")
     assert status == 2
-    assert "did you mean openvino" in output.err
+    assert "did you mean 'openvino'" in output.err

@@ -48,9 +48,9 @@ def test_names_are_taken_in_either_spelling_and_any_case(name, found):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("cudaa", "did you mean cuda?"),
-        ("CUDAExecutionProvder", "did you mean CUDAExecutionProvider"),
-        ("zzz", "known providers: cpu, "),
+        ("cudaa", "did you mean 'cuda'?"),
+        ("CUDAExecutionProvder", "did you mean 'CUDAExecutionProvider'"),
+        ("zzz", "providers: cpu, "),
     ],
 )
 def test_an_unknown_provider_is_refused_with_the_nearest_name(name, hint):

@@ -10,22 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from olivelike.model.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
-Prediction = Literal["epsilon", "v_prediction"]
+    from olivelike.model.families import FamilyName, Prediction
 
 _PUBLISHED = Path(__file__).parents[2] / "data" / "published"
 
 
 @dataclass(frozen=True)
-class Family:
+class Published:
     """What belongs to a pipeline of the family and is not in its single file."""
 
-    title: str
     pipeline: str
     """Class of the pipeline, in diffusers."""
     inpainting_pipeline: str
@@ -37,8 +37,6 @@ class Family:
     """Folder → library and class."""
     tokenizers: Mapping[str, str]
     """Folder of the tokenizer → folder of its published settings."""
-    prediction: Prediction
-    """What the family's networks predict unless a file says otherwise."""
     scheduler: str
     """The scheduler for `epsilon`."""
     head_width: int | None
@@ -47,7 +45,7 @@ class Family:
     """Prediction → UNet settings that differ between the published networks."""
 
 
-def scheduler_file(family: Family, prediction: Prediction, *, zero_snr: bool) -> tuple[str, Path]:
+def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool) -> tuple[str, Path]:
     """Return class and config file of the published scheduler for a prediction.
 
     Args:
@@ -64,7 +62,7 @@ def scheduler_file(family: Family, prediction: Prediction, *, zero_snr: bool) ->
     return name, _PUBLISHED / "scheduler" / f"{stem}.json"
 
 
-def tokenizer_files(family: Family) -> dict[str, Path]:
+def tokenizer_files(family: Published) -> dict[str, Path]:
     """Return the tokenizers' files: relative path in a pipeline folder → file of this package.
 
     There is no `vocab.json` among them: it follows from `merges.txt`.
@@ -96,7 +94,7 @@ _UNET_XL: dict[str, Any] = {
     "addition_embed_type": "text_time",
     "addition_embed_type_num_heads": 64,
     "addition_time_embed_dim": 256,
-    "sample_size": 128,
+    "sample_size": FAMILIES["sdxl"].sample_size,
     "upcast_attention": None,
     "use_linear_projection": True,
 }
@@ -120,7 +118,7 @@ _TEXT: dict[str, Any] = {
     "dropout": 0.0,
     "eos_token_id": 2,
     "hidden_act": "quick_gelu",
-    "hidden_size": 768,
+    "hidden_size": FAMILIES["sd1"].text_width,
     "initializer_factor": 1.0,
     "initializer_range": 0.02,
     "intermediate_size": 3072,
@@ -137,14 +135,19 @@ _TEXT: dict[str, Any] = {
 _TEXT_BIG_G: dict[str, Any] = {
     **_TEXT,
     "hidden_act": "gelu",
-    "hidden_size": 1280,
+    "hidden_size": FAMILIES["sdxl"].text_encoders["text_encoder_2"],
     "intermediate_size": 5120,
     "num_attention_heads": 20,
     "num_hidden_layers": 32,
     "projection_dim": 1280,
 }
 
-_VAE_XL: dict[str, Any] = {**_VAE, "force_upcast": True, "sample_size": 1024, "scaling_factor": 0.13025}
+_VAE_XL: dict[str, Any] = {
+    **_VAE,
+    "force_upcast": True,
+    "sample_size": 1024,
+    "scaling_factor": FAMILIES["sdxl"].scaling_factor,
+}
 
 _UNET_CLASS = ("diffusers", "UNet2DConditionModel")
 _VAE_CLASS = ("diffusers", "AutoencoderKL")
@@ -157,8 +160,7 @@ _FOUR_LEVELS: dict[str, Any] = {
 }
 
 # stable-diffusion-v1-5/stable-diffusion-v1-5 and stable-diffusion-v1-5/stable-diffusion-inpainting
-_SD1 = Family(
-    title="Stable Diffusion 1.x",
+_SD1 = Published(
     pipeline="StableDiffusionPipeline",
     inpainting_pipeline="StableDiffusionInpaintPipeline",
     index={
@@ -171,24 +173,22 @@ _SD1 = Family(
             **_UNET,
             **_FOUR_LEVELS,
             "attention_head_dim": 8,
-            "block_out_channels": [320, 640, 1280, 1280],
-            "cross_attention_dim": 768,
-            "sample_size": 64,
+            "block_out_channels": list(FAMILIES["sd1"].unet_widths),
+            "cross_attention_dim": FAMILIES["sd1"].text_width,
+            "sample_size": FAMILIES["sd1"].sample_size,
         },
         "vae": _VAE,
         "text_encoder": _TEXT,
     },
     classes={"unet": _UNET_CLASS, "vae": _VAE_CLASS, "text_encoder": _TEXT_CLASS},
     tokenizers={"tokenizer": "pad_end"},
-    prediction="epsilon",
     scheduler="PNDMScheduler",
     head_width=None,
     changes={},
 )
 
 # stabilityai/stable-diffusion-2-1 (v), stable-diffusion-2-1-base (epsilon), stable-diffusion-2-inpainting
-_SD2 = Family(
-    title="Stable Diffusion 2.x",
+_SD2 = Published(
     pipeline="StableDiffusionPipeline",
     inpainting_pipeline="StableDiffusionInpaintPipeline",
     index=_SD1.index,
@@ -197,16 +197,16 @@ _SD2 = Family(
             **_UNET,
             **_FOUR_LEVELS,
             "attention_head_dim": [5, 10, 20, 20],
-            "block_out_channels": [320, 640, 1280, 1280],
-            "cross_attention_dim": 1024,
-            "sample_size": 64,
+            "block_out_channels": list(FAMILIES["sd2"].unet_widths),
+            "cross_attention_dim": FAMILIES["sd2"].text_width,
+            "sample_size": FAMILIES["sd2"].sample_size,
             "use_linear_projection": True,
         },
         "vae": {**_VAE, "sample_size": 768},
         "text_encoder": {
             **_TEXT,
             "hidden_act": "gelu",
-            "hidden_size": 1024,
+            "hidden_size": FAMILIES["sd2"].text_width,
             "intermediate_size": 4096,
             "num_attention_heads": 16,
             "num_hidden_layers": 23,
@@ -215,15 +215,13 @@ _SD2 = Family(
     },
     classes=_SD1.classes,
     tokenizers={"tokenizer": "pad_exclamation"},
-    prediction="v_prediction",
     scheduler="PNDMScheduler",
     head_width=64,
     changes={"v_prediction": {"sample_size": 96, "upcast_attention": True}},
 )
 
 # stabilityai/stable-diffusion-xl-base-1.0 and diffusers/stable-diffusion-xl-1.0-inpainting-0.1
-_SDXL = Family(
-    title="Stable Diffusion XL",
+_SDXL = Published(
     pipeline="StableDiffusionXLPipeline",
     inpainting_pipeline="StableDiffusionXLInpaintPipeline",
     index={"force_zeros_for_empty_prompt": True},
@@ -231,8 +229,8 @@ _SDXL = Family(
         "unet": {
             **_UNET_XL,
             "attention_head_dim": [5, 10, 20],
-            "block_out_channels": [320, 640, 1280],
-            "cross_attention_dim": 2048,
+            "block_out_channels": list(FAMILIES["sdxl"].unet_widths),
+            "cross_attention_dim": FAMILIES["sdxl"].text_width,
             "down_block_types": ["DownBlock2D", *["CrossAttnDownBlock2D"] * 2],
             "projection_class_embeddings_input_dim": 2816,
             "transformer_layers_per_block": [1, 2, 10],
@@ -249,15 +247,13 @@ _SDXL = Family(
         "text_encoder_2": _TEXT_PROJECTION_CLASS,
     },
     tokenizers={"tokenizer": "pad_end", "tokenizer_2": "pad_exclamation"},
-    prediction="epsilon",
     scheduler="EulerDiscreteScheduler",
     head_width=64,
     changes={},
 )
 
 # stabilityai/stable-diffusion-xl-refiner-1.0
-_SDXL_REFINER = Family(
-    title="Stable Diffusion XL refiner",
+_SDXL_REFINER = Published(
     pipeline="StableDiffusionXLImg2ImgPipeline",
     inpainting_pipeline="StableDiffusionXLInpaintPipeline",
     index={
@@ -270,8 +266,8 @@ _SDXL_REFINER = Family(
         "unet": {
             **_UNET_XL,
             "attention_head_dim": [6, 12, 24, 24],
-            "block_out_channels": [384, 768, 1536, 1536],
-            "cross_attention_dim": 1280,
+            "block_out_channels": list(FAMILIES["sdxl_refiner"].unet_widths),
+            "cross_attention_dim": FAMILIES["sdxl_refiner"].text_width,
             "down_block_types": ["DownBlock2D", *["CrossAttnDownBlock2D"] * 2, "DownBlock2D"],
             "projection_class_embeddings_input_dim": 2560,
             "transformer_layers_per_block": 4,
@@ -282,12 +278,11 @@ _SDXL_REFINER = Family(
     },
     classes={"unet": _UNET_CLASS, "vae": _VAE_CLASS, "text_encoder_2": _TEXT_PROJECTION_CLASS},
     tokenizers={"tokenizer_2": "pad_exclamation"},
-    prediction="epsilon",
     scheduler="EulerDiscreteScheduler",
     head_width=64,
     changes={},
 )
 
-FAMILIES: Mapping[FamilyName, Family] = MappingProxyType(
+PUBLISHED: Mapping[FamilyName, Published] = MappingProxyType(
     {"sd1": _SD1, "sd2": _SD2, "sdxl": _SDXL, "sdxl_refiner": _SDXL_REFINER}
 )

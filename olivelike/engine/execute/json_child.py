@@ -1,0 +1,113 @@
+"""A child process that is told and answers JSON objects, one a line: its parent's end, and its own.
+
+What libraries print in the child goes to its log. When the parent dies, the child's input ends and it exits at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+
+class JsonChild:
+    """The parent's end of a child, which runs a module that calls `serve`."""
+
+    def __init__(
+        self, module: str, log: Path, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]
+    ) -> None:
+        """Start the child.
+
+        Args:
+            module: Its module, run as `python -m`.
+            log: Takes what it prints.
+            hear: Called with each answer, in a thread.
+            end: Called with the exit status when the child has ended, in the same thread, behind the last answer.
+        """
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._read, args=(hear, end), daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone; answers of it may still be on their way."""
+        return self._process.poll() is not None
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell the child; of one that has died, `end` is called and this says nothing."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write((json.dumps(message) + "\n").encode())
+            self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """End the process, with what it has started, and wait for it."""
+        if os.name == "posix":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def _read(self, hear: Callable[[dict[str, Any]], None], end: Callable[[int], None]) -> None:
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError):  # Closed by `stop`, or cut off in the middle of a line.
+            for line in self._process.stdout:
+                hear(json.loads(line))
+        end(self._process.wait())
+
+
+def how_it_ended(status: int) -> str:
+    """Return an exit status in words: `was killed by SIGKILL, …`, `ended with status 3`."""
+    if status >= 0:
+        return f"ended with status {status}"
+    number = -status
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    lack = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    return f"was killed by {name}{lack}"
+
+
+def serve(handle: Callable[[dict[str, Any], Callable[[Mapping[str, Any]], None]], None]) -> NoReturn:
+    """Be the child: call `handle` with each message, and with what sends an answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent decides what Ctrl-C means.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read_messages, args=(messages,), daemon=True).start()
+
+    def answer(message: Mapping[str, Any]) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    while True:
+        handle(json.loads(messages.get()), answer)
+
+
+def _read_messages(messages: queue.SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        messages.put(line)
+    os._exit(0)

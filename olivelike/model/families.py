@@ -1,0 +1,67 @@
+"""The families of Stable Diffusion, as published: what tells one from another, and what follows from which it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
+Prediction = Literal["epsilon", "v_prediction"]
+"""What a UNet predicts: the noise, or v (https://arxiv.org/abs/2202.00512)."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """The facts of one family."""
+
+    title: str
+    text_encoders: Mapping[str, int]
+    """Text encoder → width of its vectors."""
+    unet_widths: tuple[int, ...]
+    """Channels of each level of the UNet."""
+    sample_size: int
+    """Height and width of the latents that the UNet was trained on."""
+    scaling_factor: float
+    """What latents are multiplied by behind the VAE's encoder."""
+    prediction: Prediction = "epsilon"
+    """What its UNets predict, unless a file says otherwise."""
+
+    @property
+    def text_width(self) -> int:
+        """Width of the prompt's vectors that the UNet attends to: those of all text encoders, joined."""
+        return sum(self.text_encoders.values())
+
+
+_SD_SCALING, _XL_SCALING = 0.18215, 0.13025
+
+FAMILIES: Final[Mapping[FamilyName, Family]] = {
+    "sd1": Family("Stable Diffusion 1.x", {"text_encoder": 768}, (320, 640, 1280, 1280), 64, _SD_SCALING),
+    "sd2": Family(
+        "Stable Diffusion 2.x",
+        {"text_encoder": 1024},
+        (320, 640, 1280, 1280),
+        64,
+        _SD_SCALING,
+        "v_prediction",
+    ),
+    "sdxl": Family(
+        "Stable Diffusion XL",
+        {"text_encoder": 768, "text_encoder_2": 1280},
+        (320, 640, 1280),
+        128,
+        _XL_SCALING,
+    ),
+    "sdxl_refiner": Family(
+        "Stable Diffusion XL refiner", {"text_encoder_2": 1280}, (384, 768, 1536, 1536), 128, _XL_SCALING
+    ),
+}
+
+_BY_TEXT_WIDTH = {family.text_width: name for name, family in FAMILIES.items()}
+
+
+def family_of_text_width(width: int) -> FamilyName | None:
+    """Return the family whose UNet attends to prompt vectors of this width; `None` if it is of none."""
+    return _BY_TEXT_WIDTH.get(width)

@@ -1,0 +1,50 @@
+"""The tables of components and families say what is published."""
+
+from __future__ import annotations
+
+from olivelike.model.components import (
+    COMPONENTS,
+    LORA_COMPONENTS,
+    TEXT_TO_PICTURE,
+    TOKENIZER_OF,
+    torch_folder,
+)
+from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.model.supported import CLASSES
+from olivelike.sources.identify.published import PUBLISHED
+
+
+def test_each_family_has_the_widths_and_factors_of_its_published_configs() -> None:
+    rows = {
+        name: (family.text_width, family.unet_widths, family.scaling_factor, family.prediction)
+        for name, family in FAMILIES.items()
+    }
+    # From config.json of stable-diffusion-v1-5, stable-diffusion-2-1, stable-diffusion-xl-base-1.0 and -refiner-1.0.
+    assert rows == {
+        "sd1": (768, (320, 640, 1280, 1280), 0.18215, "epsilon"),
+        "sd2": (1024, (320, 640, 1280, 1280), 0.18215, "v_prediction"),
+        "sdxl": (2048, (320, 640, 1280), 0.13025, "epsilon"),
+        "sdxl_refiner": (1280, (384, 768, 1536, 1536), 0.13025, "epsilon"),
+    }
+
+
+def test_the_width_of_the_text_tells_the_family() -> None:
+    assert {name: family_of_text_width(family.text_width) for name, family in FAMILIES.items()} == {
+        name: name for name in FAMILIES
+    }
+    assert family_of_text_width(4096) is None
+
+
+def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the_vae() -> None:
+    for name, family in FAMILIES.items():
+        assert PUBLISHED[name].configs.keys() == {"unet", "vae", *family.text_encoders}
+        for encoder, width in family.text_encoders.items():
+            assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
+    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
+        "safety_checker"
+    }
+
+
+def test_roles_are_of_known_components() -> None:
+    assert set(CLASSES) == set(COMPONENTS)
+    assert {*LORA_COMPONENTS, *TEXT_TO_PICTURE, *TOKENIZER_OF} <= set(COMPONENTS)
