@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/olivelike run workflows/demo.yaml
@@ -30,10 +30,13 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/peers.py --quick
 	$(BIN)/python benchmarks/runtime_step.py --quick --no-compile
 
+docs: $(STAMP)
+	$(BIN)/zensical build --clean --strict
+
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site .cache *.egg-info

@@ -1,6 +1,6 @@
 """The inputs and outputs of each component, named and shaped as clients expect them.
 
-Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/decisions.md`.
+Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/clients.md`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,103 @@
+"""The pages of `docs/`: links, decisions, and the site made of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from olivelike.testing import make_checkpoint, make_lora, make_single_file
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_links_to_exists(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def test_each_decision_says_why_what_and_what_follows_and_is_listed() -> None:
+    index = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8")
+    for number, page in enumerate(DECISIONS, 1):
+        text = page.read_text(encoding="utf-8")
+        title = text.splitlines()[0].removeprefix("# ")
+        assert page.name.startswith(f"{number:03d}-")
+        assert re.search(r"^Status: (accepted|replaced by \d{3}) · \d{4}-\d\d-\d\d$", text, re.MULTILINE), (
+            page
+        )
+        assert re.findall(r"^## (.+)", text, re.MULTILINE) == ["Context", "Decision", "Consequences"], page
+        assert f"{number}. [{title}]({page.name})\n" in index, page
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    listed = set(re.findall(r"- ([\w/-]+\.md)$", navigation, re.MULTILINE))
+    assert listed == {page for page in pages if not page.startswith("decisions/0")}
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "architecture" / "index.html").is_file()
+
+
+COMMANDS = ("olivelike ", "python ", "pip ", "cd ")
+ELSEWHERE = re.compile(r"pip install|# needs ")
+"""Commands that no test runs: `.ci/run` installs, and the rest names the hardware or network that it needs."""
+
+
+def commands_of(page: Path) -> list[str]:
+    """Return the commands in a page's blocks of shell, in their order."""
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith(COMMANDS) and not ELSEWHERE.search(line)]
+
+
+PAGES_WITH_COMMANDS = [page for page in PAGES if commands_of(page) and "plugin-example" not in page.parts]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what the pages name: checkpoints, LoRAs, workflows, and optimised folders."""
+    folder = tmp_path_factory.mktemp("docs")
+    make_checkpoint(folder / "checkpoint", size="small")
+    for name in ("painter", "checkpoint", "better"):
+        make_single_file(folder / "checkpoint", folder / f"{name}.safetensors")
+    for name in ("my-checkpoint", "other"):
+        (folder / name).symlink_to(folder / "checkpoint")
+    make_lora(folder / "style.safetensors", "kohya", base=folder / "checkpoint")
+    workflow = (
+        "source: ./checkpoint\ntarget: cpu\ncomponents:\n  unet: [merge_lora, convert, fuse, float16]\n"
+    )
+    rest = "".join(f"  {name}: [convert]\n" for name in ("text_encoder", "vae_decoder", "safety_checker"))
+    (folder / "mine.yaml").write_text(f"{workflow}{rest}output: models/mine\n")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_commands_of_a_page_run(page: Path, files: Path) -> None:
+    cwd = files
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for line in commands_of(page):
+        if line.startswith("cd "):
+            cwd = files if line == "cd .." else cwd / line.removeprefix("cd ")
+            continue
+        done = subprocess.run(
+            shlex.split(line, comments=True), cwd=cwd, env={**os.environ, "PATH": path},
+            check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
