@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike.model import Architecture, Weights
-    from olivelike.pass_api import EmbeddingInput, LoraInput
+    from olivelike.pass_api import EmbeddingInput, LoraInput, Rule
 
 _NETWORK = ("architecture", "weights")
 
@@ -86,6 +86,36 @@ def run_pass(
         checked_facts(name, context.reported),
         _original(instance, original, model, result),
     )
+
+
+def fuse_with(
+    rules: Sequence[Rule],
+    model: Model,
+    *,
+    target: str | Target,
+    precision: PrecisionPlan | Precision | None = None,
+    **options: bool,
+) -> LocalModel:
+    """Run `fuse` with more rules, as a workflow that lists their plugins would.
+
+    Args:
+        rules: Those that are tested.
+        model: With its graph, in float32.
+        target: What to fuse for.
+        precision: As `run_pass` takes it.
+        options: Rules to switch on or off, by name.
+
+    Raises:
+        PluginError: for a rule whose name is taken, or that runs before none.
+        PassError: when a rule leaves a graph that is not valid.
+    """
+    from olivelike.workflow.passes.discovery import built_in_passes
+    from olivelike.workflow.passes.entry import RuleEntry
+    from olivelike.workflow.passes.registry import FUSE, Registry
+
+    added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
+    cls = Registry([*built_in_passes(), *added]).get(FUSE).cls
+    return run_pass(cls, model, target=target, precision=precision, **options)
 
 
 def _original(instance: Pass, original: Model, before: Model, after: Model) -> Model:

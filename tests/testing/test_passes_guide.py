@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
+import onnx
+import pytest
 
-from olivelike.model import Model
-from olivelike.pass_api import Context, Pass
+from olivelike.model import Graph, Model
+from olivelike.pass_api import PARAMETER_KEY, Context, GraphEditor, Pass
 from olivelike.testing import LocalModel, LocalTensors, run_pass
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "passes.md").read_text(encoding="utf-8")
@@ -20,8 +25,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 def example(word: str) -> dict:
     """Run the example that has a word in it, and return what it defines."""
     (text,) = (text for text in EXAMPLES if word in text)
-    names: dict = {"Model": Model, "Context": Context, "MyPass": SeesLoras}
-    exec(text, names)
+    names: dict = {"MyPass": SeesLoras, "__name__": "example"}
+    exec(compile(text, "example", "exec", dont_inherit=True), names)
     return names
 
 
@@ -33,18 +38,36 @@ class SeesLoras(Pass):
         return model
 
 
-def test_the_pass_over_weights_halves_biases_and_leaves_the_rest():
-    class Halves(Pass):
-        reads: ClassVar = ("weights",)
-        writes: ClassVar = ("weights",)
-        run = example("context.tensors.write")["run"]
+def graph_of(text: str) -> Graph:
+    proto = onnx.parser.parse_model(f'<ir_version: 11, opset_import: ["": 23]> {text}')
+    model = Graph(onnx.shape_inference.infer_shapes(proto).SerializeToString()).to_ir()
+    for value in model.graph.inputs:
+        if value.name.startswith("w"):
+            value.metadata_props[PARAMETER_KEY] = value.name
+    return Graph.from_ir(model)
 
+
+def test_the_pass_over_weights_and_its_test_work(monkeypatch):
+    module = ModuleType("halve_biases")
+    vars(module).update(example("class HalveBiases"))
+    monkeypatch.setitem(sys.modules, "halve_biases", module)
+    example("test_biases_are_halved")["test_biases_are_halved_and_the_rest_stays"]()
+
+
+def test_a_derived_weight_is_evaluated():
     tensors = LocalTensors()
-    weights = tensors.table({"a.bias": np.array([2], np.float16), "a.weight": np.array([2], np.float16)})
-    result = run_pass(Halves(), LocalModel("unet", weights=weights, tensors=tensors))
-    assert result.parameter("a.bias").tolist() == [1]
-    assert result.parameter("a.bias").dtype == np.float16
-    assert result.weights["a.weight"] == weights["a.weight"]
+    weights = tensors.table({"w": np.array([[1, -7]], np.float32)})
+    graph = graph_of("g (float[N,2] x, float[1,2] w) => (float[N,1] y) { t = Transpose(w) y = MatMul(x, t) }")
+    model = LocalModel("unet", weights=weights, graph=graph, tensors=tensors)
+    assert run_pass(example("class LargestWeight")["LargestWeight"](), model).facts == {"largest_weight": 7.0}
+
+
+def test_the_pass_over_a_graph_uses_the_editor():
+    graph = graph_of("g (float[N,2] x) => (float[N,2] y) { y = Sigmoid(x) }")
+    result = run_pass(example("class HardSigmoid")["HardSigmoid"](), Model("unet", graph=graph))
+    (node,) = result.require("graph").to_ir().graph
+    assert (node.op_type, node.outputs[0].name) == ("HardSigmoid", "y")
+    onnx.checker.check_model(result.require("graph").data, full_check=True)
 
 
 def test_the_test_with_a_lora_runs(tmp_path):
@@ -55,4 +78,11 @@ def test_the_test_with_a_lora_runs(tmp_path):
 def test_every_class_attribute_and_everything_lent_is_described():
     declared = {name for name in Pass.__annotations__ if name != "model_config"}
     lent = {field.name for field in dataclasses.fields(Context)}
-    assert {name for name in declared | lent if f"`{name}`" not in GUIDE} == set()
+    methods = {name for name, value in vars(Context).items() if inspect.isfunction(value)} - {"_required"}
+    found = {name for name in declared | lent | methods if not name.startswith("_")}
+    assert {name for name in found if f"`{name}" not in GUIDE} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in vars(GraphEditor) if not name.startswith("_")])
+def test_the_editor_is_described(name):
+    assert f"`{name}" in GUIDE or name in {"add_outputs", "value", "import_contrib"}

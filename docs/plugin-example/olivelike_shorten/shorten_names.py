@@ -23,7 +23,7 @@ class ShortenNames(Pass):
         onnx_model = model.require("graph").to_ir()
         graph = onnx_model.graph
         inside = [value for node in graph for value in node.outputs if not value.is_graph_output()]
-        kept = {value.name for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
+        kept = {value.name or "" for value in (*graph.inputs, *graph.outputs, *graph.initializers.values())}
         for value, name in zip(inside, short_names(self.prefix, kept), strict=False):
             value.name = name
         context.report(renamed=len(inside))

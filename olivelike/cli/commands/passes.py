@@ -49,7 +49,7 @@ def show(
     """Describe a pass: what it does, reads, writes, its options."""
     entry = load_registry(plugins).get(name)
     if json:
-        write_json({**_summary(entry), "options": _options(entry)})
+        write_json(described(entry))
         return
     for line in _description(entry):
         write_line(line)
@@ -80,6 +80,11 @@ def load_registry(plugins: list[str] | None) -> "Registry":
     from olivelike.workflow.passes import Registry, resolve_plugin
 
     return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
+
+
+def described(entry: "PassEntry") -> dict[str, Any]:
+    """Return all that is said of a pass, as JSON values."""
+    return {**_summary(entry), "options": _options(entry)}
 
 
 def _purpose(entry: "PassEntry") -> str:
