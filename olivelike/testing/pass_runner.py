@@ -115,7 +115,7 @@ def fuse_with(
 
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
     cls = Registry([*built_in_passes(), *added]).get(FUSE).cls
-    return run_pass(cls, model, target=target, precision=precision, **options)
+    return run_pass(cls(**options), model, target=target, precision=precision)
 
 
 def _original(instance: Pass, original: Model, before: Model, after: Model) -> Model:

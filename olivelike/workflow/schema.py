@@ -118,29 +118,6 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SourceSection(_Section):
-    """Where the pipeline comes from: either `hub` or `path`."""
-
-    hub: str | None = Field(
-        None,
-        min_length=1,
-        description="Model id on the Hugging Face hub, `OWNER/NAME`.",
-    )
-    path: str | None = Field(
-        None,
-        min_length=1,
-        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
-        "relative to the project folder.",
-    )
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(
-        None, min_length=1, description="Variant of the weight files, such as `fp16`."
-    )
-    prediction: Prediction | None = Field(
-        None, description="What the UNet of a single file predicts, where the file does not tell."
-    )
-
-
 class VaeSection(_Section):
     """Another VAE than the source's own: either `hub` or `path`."""
 
@@ -153,6 +130,20 @@ class VaeSection(_Section):
     revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
     variant: str | None = Field(
         None, min_length=1, description="Variant of the weight files, such as `fp16`."
+    )
+
+
+class SourceSection(VaeSection):
+    """Where the pipeline comes from: either `hub` or `path`."""
+
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
+        "relative to the project folder.",
+    )
+    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+        None, description="What the UNet of a single file predicts, where the file does not tell."
     )
 
 

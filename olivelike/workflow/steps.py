@@ -1,4 +1,4 @@
-"""Resolves `components`: each step becomes a validated instance of its pass."""
+"""Resolves `components` and `sweep`: each step becomes a validated instance of its pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from olivelike.errors import UsageError
 from olivelike.model.components import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.chain_order import check_order
-from olivelike.workflow.passes.plugin_import import explain_import
+from olivelike.workflow.extends import merge
+from olivelike.workflow.passes.plugin_files import explain_import
 from olivelike.workflow.schema import Step
 from olivelike.workflow.validation import validate
-from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
+from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
@@ -53,6 +54,47 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
         check_order(component, found_steps, findings)
         chains[component] = _with_precision(found_steps)
     return {component: chains[component] for component in known if component in chains}
+
+
+def resolve_sweep(
+    root: Mapping, registry: Registry, findings: Findings
+) -> dict[str, dict[str, tuple[Step, ...]]]:
+    """Return the chains of each variant, laid over `components` as `extends` does; mistakes go to `findings`.
+
+    What is wrong with the shape of an entry is a finding of the schema.
+    """
+    entries, base = root.entries.get("sweep"), root.entries.get("components")
+    if not isinstance(entries, Sequence):
+        return {}
+    outputs = root.entries.get("outputs")
+    if outputs is not None:
+        findings.add(
+            root.keys["sweep"],
+            "`sweep` writes each variant to a folder in `output`; use that in place of `outputs`",
+        )
+    variants: dict[str, dict[str, tuple[Step, ...]]] = {}
+    folders: dict[str, str] = {}
+    for entry in entries.items:
+        if not isinstance(entry, Mapping):
+            continue
+        name, components = entry.entries.get("name"), entry.entries.get("components")
+        if not isinstance(name, Scalar) or not isinstance(name.value, str) or not isinstance(base, Mapping):
+            continue
+        # Some disks do not tell upper from lower case.
+        if other := folders.get(name.value.lower()):
+            message = (
+                f"two variants are {name.value!r}"
+                if other == name.value
+                else f"{name.value!r} differs from {other!r} in case alone"
+            )
+            findings.add(name.position, f"{message}; give each a name of its own")
+            continue
+        folders[name.value.lower()] = name.value
+        if components is None or (isinstance(components, Scalar) and components.value is None):
+            components = Mapping({}, {}, entry.position)
+        laid_over = merge(base, components) if isinstance(components, Mapping) else components
+        variants[name.value] = resolve_components(laid_over, registry, findings)
+    return variants
 
 
 def _with_precision(chain: SequenceOf[Step]) -> tuple[Step, ...]:

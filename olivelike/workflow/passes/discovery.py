@@ -13,8 +13,7 @@ from olivelike.errors import PluginError
 from olivelike.graphs.fusion.rule import Rule
 from olivelike.pass_api import Pass
 from olivelike.workflow.passes.entry import PassEntry, RuleEntry, check_pass_class
-from olivelike.workflow.passes.plugin_files import load_plugin_modules
-from olivelike.workflow.passes.plugin_import import explain_import
+from olivelike.workflow.passes.plugin_files import explain_import, load_plugin_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
