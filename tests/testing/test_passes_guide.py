@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from olivelike.model import Graph, Model
-from olivelike.pass_api import PARAMETER_KEY, Context, GraphEditor, Pass
+from olivelike.pass_api import PARAMETER_KEY, Context, GraphEditor, Pass, weight_values
 from olivelike.testing import LocalModel, LocalTensors, run_pass
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "passes.md").read_text(encoding="utf-8")
@@ -60,6 +60,35 @@ def test_a_derived_weight_is_evaluated():
     graph = graph_of("g (float[N,2] x, float[1,2] w) => (float[N,1] y) { t = Transpose(w) y = MatMul(x, t) }")
     model = LocalModel("unet", weights=weights, graph=graph, tensors=tensors)
     assert run_pass(example("class LargestWeight")["LargestWeight"](), model).facts == {"largest_weight": 7.0}
+
+
+def test_the_pass_that_quantises_leaves_integers_behind_a_barrier():
+    tensors = LocalTensors()
+    weights = tensors.table({"w": np.array([[1, -8], [-2, 4]], np.float32)})
+    graph = graph_of("g (float[N,2] x, float[2,2] w) => (float[N,2] y) { y = MatMul(x, w) }")
+    model = LocalModel("unet", weights=weights, graph=graph, tensors=tensors)
+    result = run_pass(example("class Int8Weights")["Int8Weights"](), model)
+    assert result.facts == {"quantised": 1}
+    onnx.checker.check_model(result.require("graph").data, full_check=True)
+    left = result.require("graph").to_ir().graph
+    (product,) = [node for node in left if node.op_type == "MatMul"]
+    wide = product.inputs[1].producer()
+    assert wide.op_type == "DequantizeLinear"
+    assert product.inputs[1] not in weight_values(left)
+    assert product.inputs[1] not in GraphEditor(result.require("graph").to_ir()).weights
+    integers = tensors.evaluate(wide.inputs[0], weights)
+    assert (integers.dtype, integers.tolist()) == (np.int8, [[64, -127], [-127, 64]])
+
+
+def test_the_editor_takes_what_is_behind_a_barrier_for_no_weight():
+    editor = GraphEditor(graph_of("g (int8[2] w, float[2] x) => (float[2] y) { y = Relu(x) }").to_ir())
+    (relu,) = editor.nodes("Relu")
+    weight = editor.graph.inputs[0]
+    scale = editor.constant(0.5, np.float32)
+    plain = editor.add("Neg", [weight], (2,), before=relu, name="plain")
+    wide = editor.add("DequantizeLinear", [plain, scale], (2,), before=relu, name="wide")
+    assert {weight, plain} <= editor.weights
+    assert wide not in editor.weights
 
 
 def test_the_pass_over_a_graph_uses_the_editor():
