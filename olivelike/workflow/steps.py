@@ -51,7 +51,8 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
             for index, item in enumerate(chain.items)
         ]
         found_steps = [step for step in resolved if step is not None]
-        check_order(component, found_steps, findings)
+        if len(found_steps) == len(resolved):  # A step that is wrong may be the one that another needs.
+            check_order(component, found_steps, findings)
         chains[component] = _with_precision(found_steps)
     return {component: chains[component] for component in known if component in chains}
 

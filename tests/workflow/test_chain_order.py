@@ -68,6 +68,12 @@ def test_a_chain_out_of_order_is_refused_at_its_place(chain, steps, column, told
     assert str(caught.value).count("mine.yaml:") == 1
 
 
+def test_a_step_that_is_wrong_itself_is_not_missed_by_others(chain):
+    with pytest.raises(WorkflowError, match="unknown key 'x'") as caught:
+        chain("calibrate: {x: 1}", "quantise", "finish")
+    assert "needs" not in str(caught.value)
+
+
 def test_a_chain_in_order_is_taken(chain):
     assert len(chain("convert", "calibrate", "quantise", "fuse", "finish", "calibrate")) == 6
 
