@@ -111,8 +111,7 @@ def materialize_model(model: LocalModel, folder: Path) -> None:
 
 
 def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: int) -> Comparison:
-    assert reference.architecture is not None
-    interface = interface_of(reference.component, reference.architecture.config)
+    interface = interface_of(reference.component, reference.require("architecture").config)
     session = open_on_cpu(folder)
     network = torch_network(reference)
     errors: dict[Case, dict[str, float]] = {}
@@ -147,9 +146,8 @@ def torch_network(model: LocalModel) -> torch.nn.Module:
 
     from olivelike.graphs.export.torch_network import build_network, wrap
 
-    assert model.architecture is not None
-    assert model.weights is not None
-    network = build_network(model.architecture)
+    model.require("weights")
+    network = build_network(model.require("architecture"))
     for name, parameter in list(network.named_parameters(remove_duplicate=False)):
         owner, _, leaf = name.rpartition(".")
         values = torch.from_numpy(model.parameter(name).astype(np.float64))
