@@ -1,6 +1,7 @@
-"""Every file operation of the store, in one place, so that tests can make each of them fail in turn.
+"""Files that are whole or absent, whatever is killed, full or slow: durable writes, locks, and what a refusal means.
 
-Only SQLite (the index) and filelock (the locks) touch files by themselves.
+Every operation on the store's files goes through a `FileSystem`, so that tests can make each of them fail in turn; only
+SQLite (the index) and filelock (the locks) touch files by themselves.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
 
-_WINDOWS = os.name == "nt"
+from olivelike.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WINDOWS = os.name == "nt"
+"""Asked each time, so that tests can see what is done there."""
 _BINARY = getattr(os, "O_BINARY", 0)
 _REPLACE_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+_POLL_SECONDS = 0.02
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class FileSystem:
@@ -65,9 +76,9 @@ class FileSystem:
                 raise
         self.sync_folder(path.parent)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o666) -> int:
         """Create a new file and return its descriptor, open for writing."""
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _BINARY, 0o666)
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _BINARY, mode)
 
     def open(self, path: Path, *, write: bool = False) -> int:
         """Return the descriptor of an existing file, open for reading, or for both."""
@@ -92,7 +103,7 @@ class FileSystem:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file over another in one step; on Windows, wait for scanners to let go."""
-        for pause in _REPLACE_PAUSES if _WINDOWS else ():
+        for pause in _REPLACE_PAUSES if WINDOWS else ():
             try:
                 source.replace(target)
             except PermissionError:
@@ -103,7 +114,7 @@ class FileSystem:
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable; Windows has no such operation and needs none."""
-        if _WINDOWS:
+        if WINDOWS:
             return
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -116,7 +127,7 @@ class FileSystem:
 
     def set_private(self, folder: Path) -> None:
         """Let nobody else into a folder."""
-        if stat.S_IMODE(folder.stat().st_mode) != 0o700 and not _WINDOWS:
+        if stat.S_IMODE(folder.stat().st_mode) != 0o700 and not WINDOWS:
             folder.chmod(0o700)
 
     def touch(self, path: Path) -> None:
@@ -134,3 +145,214 @@ class FileSystem:
 
             with contextlib.suppress(FileNotFoundError):  # another process removes it too
                 shutil.rmtree(path)
+
+
+DISK = FileSystem()
+"""The operations outside of stores."""
+
+
+class NewFile:
+    """A file in the making, a context manager: it gets its name once it is whole, or leaves nothing behind."""
+
+    def __init__(
+        self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False
+    ) -> None:
+        """Create the file under a temporary name on the disk of the final one, or take over one that is `written`.
+
+        Raises:
+            OSError: if the disk refuses, as all that follows does.
+        """
+        self._path, self._disk = temporary, disk
+        self._descriptor: int | None = (
+            disk.open(temporary, write=True) if written else disk.create(temporary, mode)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):
+            self._close()
+        # Once it has its name, there is no file of this one any more.
+        with contextlib.suppress(OSError):
+            self._disk.remove(self._path)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's descriptor.
+
+        Raises:
+            ValueError: if the file is finished.
+        """
+        if self._descriptor is None:
+            raise ValueError("the file was published already")
+        return self._descriptor
+
+    def write(self, data: memoryview) -> None:
+        """Append a view of single bytes."""
+        self._disk.write(self.descriptor, data)
+
+    def finish(self, *, durable: bool = True) -> None:
+        """Close the file; what was written is on the disk at return if `durable`."""
+        if durable:
+            self._disk.sync(self.descriptor)
+        self._close()
+
+    def name(self, target: Path, *, durable: bool = True) -> None:
+        """Rename the finished file to `target`, in place of what has the name."""
+        self._disk.replace(self._path, target)
+        if durable:
+            self._disk.sync_folder(target.parent)
+
+    def take_name(self, target: Path) -> None:
+        """Give the finished file a name that is free.
+
+        Raises:
+            FileExistsError: if it is taken, also by a process that was faster.
+        """
+        try:
+            target.hardlink_to(self._path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A disk without hard links, such as FAT: the name is taken by an empty file first.
+            self._disk.close(self._disk.create(target))
+            try:
+                self._disk.replace(self._path, target)
+            except OSError:
+                target.unlink()
+                raise
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            self._disk.close(descriptor)
+
+
+def write_whole(
+    path: Path, data: bytes, *, durable: bool = True, overwrite: bool = True, mode: int = 0o666
+) -> None:
+    """Write a file that other programs see complete, or as it was before.
+
+    Args:
+        path: where; its folder exists.
+        data: the content.
+        durable: whether to wait for the disk, so that a power loss changes nothing of this.
+        overwrite: whether to replace what has the name.
+        mode: who may use it, before the process's mask.
+
+    Raises:
+        FileExistsError: if the name is taken and not to be replaced.
+        OSError: if it can't be written.
+    """
+    # The name is cut, since with the final one's length it might be too long.
+    with NewFile(path.with_name(f".{os.urandom(8).hex()}.tmp"), DISK, mode) as file:
+        file.write(memoryview(data))
+        file.finish(durable=durable)
+        if overwrite:
+            file.name(path, durable=durable)
+        else:
+            file.take_name(path)
+
+
+@contextlib.contextmanager
+def explained(task: str, place: Path, elsewhere: str, full: str = "free some space") -> Iterator[None]:
+    """Raise `StoreError` for an `OSError` inside the block.
+
+    Args:
+        task: what can't be done, such as `write to the store`.
+        place: the path to name where the operating system names none.
+        elsewhere: what always helps, such as another folder.
+        full: what helps on a full disk.
+
+    Raises:
+        StoreError: with the task, the path, the reason and a remedy.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            remedy = full
+        elif error.errno in _REFUSED:
+            remedy = "make it writable"
+        else:
+            remedy = "check the disk" if error.errno == errno.EIO else "look at that path"
+        found = f"{error.filename or place}: {error.strerror or error}"
+        raise StoreError(f"can't {task}: {found}; {remedy}, or {elsewhere}") from error
+
+
+class Lock(Protocol):
+    """An advisory file lock that is held; it dies with its process. Correctness never rests on it."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+
+def try_lock(path: Path) -> Lock | None:
+    """Return the lock, held, or `None` if another process holds it; the folder must exist."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    # Another process may have removed the file between our open and our lock: such a lock guards no name.
+    if path.exists():
+        return lock
+    lock.release()
+    return None
+
+
+@contextlib.contextmanager
+def held(
+    path: Path,
+    on_wait: Callable[[], None] | None = None,
+    *,
+    timeout: float = float("inf"),
+    leaves_file: bool = True,
+) -> Iterator[None]:
+    """Hold the lock during the block.
+
+    Args:
+        path: the lock's file; its folder must exist.
+        on_wait: called once if another holder has it; raising from it gives up.
+        timeout: seconds to wait for another holder.
+        leaves_file: whether the file stays afterwards, which costs the next holder less.
+
+    Raises:
+        TimeoutError: if the lock stays taken.
+    """
+    end = time.monotonic() + timeout
+    while (lock := try_lock(path)) is None:
+        if on_wait is not None:
+            on_wait()
+            on_wait = None
+        if time.monotonic() >= end:
+            raise TimeoutError(errno.ETIMEDOUT, "another process holds it", str(path))
+        time.sleep(_POLL_SECONDS)  # in slices, which Ctrl-C ends on every system
+    try:
+        yield
+    finally:
+        if leaves_file:
+            lock.release()
+        else:
+            _release_and_remove(lock, path, DISK)
+
+
+def drop_lock(path: Path, disk: FileSystem = DISK) -> None:
+    """Remove the file of a lock, unless somebody holds it."""
+    lock = try_lock(path)
+    if lock is not None:
+        _release_and_remove(lock, path, disk)
+
+
+def _release_and_remove(lock: Lock, path: Path, disk: FileSystem) -> None:
+    try:
+        if not WINDOWS:
+            disk.remove(path)  # while it is held, so that nobody else can take it in between
+    finally:
+        lock.release()
+    if WINDOWS:  # A file that is open can't be removed there, be it by us or by the next holder.
+        with contextlib.suppress(PermissionError):
+            disk.remove(path)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +19,7 @@ _NAMES = 1000
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _MINUTE = 60
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B?|B)?", re.IGNORECASE)
 
 
 def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> str:
@@ -84,6 +88,24 @@ def size(count: float) -> str:
         count /= 1000
         exponent += 1
     return f"{count:.0f} B" if exponent == 0 else f"{count:.1f} {_UNITS[exponent]}"
+
+
+def byte_count(text: str, where: str) -> int:
+    """Return the bytes that a text such as `500 MB`, `20GB` or `1048576` means.
+
+    Args:
+        text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
+        where: the option or variable, for the message.
+
+    Raises:
+        UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty.
+    """
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{where}: {text!r} is no size; write a number and a unit, such as 20GB or 500MB")
+    number, prefix, binary = match.groups()
+    power = " KMGT".index((prefix or " ").upper())
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def change_of_size(before: float, after: float) -> str:

@@ -1,4 +1,4 @@
-"""Signals that also end what engines are computing, within a second."""
+"""Signals while pictures are made: they end what engines compute within a second, and wait for files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Final
 
-from olivelike.cli import uninterrupted
 from olivelike.errors import Interrupted
 from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 
@@ -22,6 +21,8 @@ _GRACE: Final = 0.7
 _ENDING: Final = frozenset(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
 )
+_writing = False
+"""Whether work is going on that must not be cut in two."""
 
 
 @contextlib.contextmanager
@@ -72,7 +73,35 @@ def _watch(signals: socket.socket, last_words: Callable[[], None]) -> None:
 
 def _leave(last_words: Callable[[], None]) -> None:
     """End the process, unless what runs is Python's, or a file is being written."""
-    if not ENGINE_CALLS.any or uninterrupted.busy:
+    if not ENGINE_CALLS.any or _writing:
         return
     last_words()
     os._exit(Interrupted.exit_code)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals that ask the process to end wait until the block is done.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if one came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread gets signals.
+        return
+    global _writing
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, handler in before.items():
+        if handler not in (signal.SIG_IGN, None):
+            signal.signal(number, lambda received, _: came.append(received))
+    _writing = True
+    try:
+        yield
+    finally:
+        _writing = False
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt

@@ -160,6 +160,23 @@ def limit_bytes(memory_limit: str | None) -> int | None:
     """Return the bytes that `--memory-limit` means."""
     if memory_limit is None:
         return None
-    from olivelike.store.limits import parse_size
+    from olivelike._text import byte_count
 
-    return parse_size(memory_limit, "--memory-limit")
+    return byte_count(memory_limit, "--memory-limit")
+
+
+def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:
+    """Return width and height of a command that takes `--size` or both sides.
+
+    Raises:
+        UsageError: if it is given both, or the size is none.
+    """
+    if size is None:
+        return width, height
+    if height is not None or width is not None:
+        from olivelike.errors import UsageError
+
+        raise UsageError("--size says both already; leave out --height and --width")
+    from olivelike.runtime.pipeline.request import parse_size
+
+    return parse_size(size)

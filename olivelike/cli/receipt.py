@@ -216,10 +216,10 @@ def _path(arguments: Sequence[str]) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
+    from olivelike._files import write_whole
+
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    write_whole(path, data, durable=False)
     newest = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime, reverse=True)
     for old in newest[_MOST:]:
         old.unlink(missing_ok=True)

@@ -12,8 +12,9 @@ from olivelike._text import listed
 from olivelike.engine.execute.events import Event
 from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
-from olivelike.engine.output.journal import JOURNAL_FILE
-from olivelike.engine.output.publication import recover, resolved
+from olivelike.engine.output.output_files import resolved
+from olivelike.engine.output.publication import recover
+from olivelike.engine.output.staging import JOURNAL_FILE
 from olivelike.engine.plan import PIPELINE, all_hits, judge
 from olivelike.engine.preparation import prepare
 from olivelike.errors import (

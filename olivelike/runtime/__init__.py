@@ -10,22 +10,17 @@ result = pipeline.generate(Request(("a red circle on a blue background",), seed=
 result.pictures[0].image.save("circle.png")
 ```
 
-| module | what it does |
+`olivelike.runtime.jobs` reads files of prompts, makes pictures again and writes files; `olivelike generate` is made of
+it.
+
+| folder | what it does |
 | --- | --- |
-| `folder` | what a pipeline's folder holds, and what its configs say |
-| `request`, `settling` | what to make: `Request`, checked against the folder |
-| `pipeline` | `open_pipeline`, `Pipeline.generate`, `Pipeline.batches` |
-| `network` | one of the folder's networks in a session, with buffers that are made once |
-| `conditioning` | prompts → what the UNet attends to |
-| `noise`, `latents`, `masks` | what denoising starts from |
-| `denoising`, `guidance`, `preview` | the loop around the UNet |
-| `vae`, `safety` | latents → pictures, and the check of each |
-| `result` | what comes out |
-| `session`, `settings`, `open_session` | inference engines |
-| `interruption` | ending what an engine computes, from another thread |
-| `prompts`, `pictures` | A1111's prompt syntax; picture files |
-| `schedulers`, `scheduler_names` | schedulers of diffusers by name; `diffusers_import` brings little else |
-| `other_schedulers`, `scheduler_config` | which of them can't draw here, and what their configs may say |
+| `jobs` | prompt lines → planned requests → picture files with their records |
+| `pipeline` | a `Request` → pictures: conditioning, latents, the loop around the UNet, the VAE, the safety checker |
+| `prompts` | A1111's prompt syntax, wildcards, embeddings of prompts |
+| `schedulers` | diffusers' schedulers by name, and what their configs may say |
+| `pictures` | picture files: names, records, sheets |
+| `sessions` | networks in ONNX Runtime or OpenVINO: settings, providers, devices, failures |
 
 What it changes in the process that imports it, each when it is first needed and for good: the first session on the CPU
 registers an arena with ONNX Runtime's environment, which sessions of the program share if they ask for
@@ -42,8 +37,7 @@ from olivelike._lazy import names_from
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
-    from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.pipeline.result import Batch, Picture, Result, require_safe
+    from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 __all__ = [
@@ -63,8 +57,7 @@ __getattr__ = names_from(
     {
         "pipeline.denoising": ("Step",),
         "pipeline.pipeline": ("Pipeline", "open_pipeline"),
-        "pipeline.request": ("Request",),
-        "pipeline.result": ("Batch", "Picture", "Result", "require_safe"),
+        "pipeline.request": ("Batch", "Picture", "Request", "Result", "require_safe"),
         "sessions.session_settings": ("SessionSettings",),
     },
 )

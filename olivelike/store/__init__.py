@@ -1,11 +1,18 @@
-"""The content-addressed home of results: objects, actions, runs, locks, garbage collection.
+"""The content-addressed home of results: objects, actions, runs, garbage collection.
 
-The store knows nothing of passes or plans. Files are the truth; the index is a hint. What the maintenance
-commands report is in `olivelike.store.reports`.
+The store knows nothing of passes or plans. Files are the truth; the index is a hint.
+
+| module | holds |
+| --- | --- |
+| `store` | what the engine and the command line see |
+| `folder` | where entries lie; how one is written whole, read, and set aside if damaged |
+| `objects`, `actions`, `runs`, `roots` | each kind of entry |
+| `claims` | which processes use the store now |
+| `garbage`, `damage` | freeing space; checking every byte |
+| `index` | hints, in a diskcache database |
 """
 
-from olivelike.store.action import Action
-from olivelike.store.locks import KeyLock
+from olivelike.store.actions import Action
 from olivelike.store.objects import ObjectWriter
 from olivelike.store.roots import Root
 from olivelike.store.runs import new_run_id
@@ -13,7 +20,6 @@ from olivelike.store.store import Store
 
 __all__ = [
     "Action",
-    "KeyLock",
     "ObjectWriter",
     "Root",
     "Store",

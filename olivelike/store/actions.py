@@ -3,90 +3,122 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import DamagedError
-from olivelike.store.action import KIND, Action
-from olivelike.store.layout import is_digest
-from olivelike.store.records import seal, unseal
+from olivelike.store import objects
+from olivelike.store.folder import is_digest, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from olivelike.store.objects import Objects
-    from olivelike.store.publisher import Publisher
+    from olivelike.store.folder import StoreFolder
+
+_KIND = "action/1"
+"""Kind of the sealed record; a change of meaning takes the next number."""
 
 
-class Actions:
-    """The action records of one store."""
+@dataclass(frozen=True)
+class Action:
+    """The record of one executed node: what went in, what came out, what it cost."""
 
-    def __init__(self, publisher: Publisher, objects: Objects) -> None:
-        self._publisher = publisher
-        self._objects = objects
-        self._layout = publisher.layout
+    key: str
+    """SHA-256 of all that decides the result."""
+    inputs: dict[str, Any]
+    """The parts of the key, as JSON."""
+    outputs: dict[str, str]
+    """Digest of each facet that was produced, by facet name."""
+    parts: dict[str, int]
+    """Size in bytes of every object that the result needs, by digest: outputs and tensors."""
+    facts: dict[str, Any]
+    """What the pass reported: counts, decisions, warnings."""
+    seconds: float
+    peak_memory_bytes: int
+    created: str
+    """Time in UTC, ISO 8601."""
 
-    def get(self, key: str) -> Action | None:
-        """Return the action if its record and all its parts are there; note the time of use."""
-        action = self.record(key)
-        if action is None or self.missing_part(action) is not None:
-            return None
-        if self._publisher.writable:
-            with contextlib.suppress(OSError):  # the time only decides what is collected first
-                self._publisher.fs.touch(self._layout.action(key))
-        return action
 
-    def put(self, action: Action) -> None:
-        """Write the record; every part must be in the store.
+def get(folder: StoreFolder, key: str) -> Action | None:
+    """Return the action if its record and all its parts are there; note the time of use."""
+    action = recorded(folder, key)
+    if action is None or missing_part(folder, action) is not None:
+        return None
+    if folder.writable:
+        with contextlib.suppress(OSError):  # the time only decides what is collected first
+            folder.fs.touch(folder.action(key))
+    return action
 
-        Raises:
-            ValueError: if an output is not among the parts.
-            DamagedError: if a part is missing: the store was cleared or collected meanwhile.
-            StoreError: if the disk refuses.
-        """
-        data = seal(KIND, action.to_content())
-        content = unseal(KIND, data)
-        if content is None or Action.from_content(content) is None:
-            raise ValueError(f"the action {action.key} has digests, sizes or outputs that don't fit together")
-        if missing := self.missing_part(action):
-            raise DamagedError(
-                f"can't record the result {action.key}: its part {self._objects.path(missing)} is missing or "
-                "has the wrong size. Was the store cleared meanwhile? Run again."
-            )
-        self._publisher.write(self._layout.action(action.key), data)
 
-    def record(self, key: str) -> Action | None:
-        """Return the action as recorded, parts or not; a damaged record goes to quarantine."""
-        path = self._layout.action(key)
-        data = self._publisher.read(path)
-        if data is None:
-            return None
-        action = self.parse(path, data)
-        if action is None:
-            self._publisher.set_aside(path)
-        return action
+def put(folder: StoreFolder, action: Action) -> None:
+    """Write the record; every part must be in the store.
 
-    def parse(self, path: Path, data: bytes) -> Action | None:
-        """Return the action that a record at `path` holds, or `None` if it is damaged or misplaced."""
-        content = unseal(KIND, data)
-        action = Action.from_content(content) if content is not None else None
-        return action if action is not None and self._layout.action(action.key) == path else None
+    Raises:
+        ValueError: if an output is not among the parts.
+        DamagedError: if a part is missing: the store was cleared or collected meanwhile.
+        StoreError: if the disk refuses.
+    """
+    path = folder.action(action.key)
+    data = seal(_KIND, asdict(action))
+    if parse(folder, path, data) is None:
+        raise ValueError(f"the action {action.key} has digests, sizes or outputs that don't fit together")
+    if missing := missing_part(folder, action):
+        raise DamagedError(
+            f"can't record the result {action.key}: its part {folder.object(missing)} is missing or "
+            "has the wrong size. Was the store cleared meanwhile? Run again."
+        )
+    folder.write(path, data)
 
-    def records(self) -> Iterator[Action]:
-        """Yield every readable record, by key."""
-        for path in self.paths():
-            if is_digest(path.stem):
-                action = self.record(path.stem)
-                if action is not None:
-                    yield action
 
-    def paths(self) -> Iterator[Path]:
-        """Yield the path of every file that should be a record."""
-        names = self._publisher.names
-        for folder in names(self._layout.actions):
-            for name in names(self._layout.actions / folder):
-                yield self._layout.actions / folder / name
+def recorded(folder: StoreFolder, key: str) -> Action | None:
+    """Return the action as recorded, parts or not; a damaged record goes to quarantine."""
+    path = folder.action(key)
+    data = folder.read(path)
+    if data is None:
+        return None
+    action = parse(folder, path, data)
+    if action is None:
+        folder.set_aside(path)
+    return action
 
-    def missing_part(self, action: Action) -> str | None:
-        """Return the first part that is absent or has the wrong size."""
-        return next((part for part, size in action.parts.items() if self._objects.size(part) != size), None)
+
+def every(folder: StoreFolder) -> Iterator[Action]:
+    """Yield every readable record, by key."""
+    return readable(folder, paths(folder))
+
+
+def readable(folder: StoreFolder, paths: Iterable[Path]) -> Iterator[Action]:
+    """Yield the records among some files."""
+    for path in paths:
+        if is_digest(path.stem):
+            action = recorded(folder, path.stem)
+            if action is not None:
+                yield action
+
+
+def paths(folder: StoreFolder) -> Iterator[Path]:
+    """Yield the path of every file that should be a record."""
+    for parent in folder.names(folder.actions):
+        for name in folder.names(folder.actions / parent):
+            yield folder.actions / parent / name
+
+
+def missing_part(folder: StoreFolder, action: Action) -> str | None:
+    """Return the first part that is absent or has the wrong size."""
+    return next((part for part, size in action.parts.items() if objects.size(folder, part) != size), None)
+
+
+def parse(folder: StoreFolder, path: Path, data: bytes | None) -> Action | None:
+    """Return the action that a record at `path` holds, or `None` if it is damaged or misplaced."""
+    content = unseal(_KIND, data)
+    if content is None or content.keys() != {field.name for field in fields(Action)}:
+        return None
+    outputs, parts = content["outputs"], content["parts"]
+    if not (isinstance(outputs, dict) and isinstance(parts, dict) and is_digest(content["key"])):
+        return None
+    sizes_are_counts = all(type(size) is int and size >= 0 for size in parts.values())
+    if not sizes_are_counts or not all(map(is_digest, [*parts, *outputs.values()])):
+        return None
+    sound = parts.keys() >= set(outputs.values()) and folder.action(content["key"]) == path
+    return Action(**content) if sound else None

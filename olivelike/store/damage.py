@@ -5,82 +5,92 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from olivelike.store.layout import is_digest
-from olivelike.store.reports import Problem, VerifyReport
+from olivelike.store import actions, objects, roots, runs
+from olivelike.store.folder import is_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from olivelike.store.actions import Actions
-    from olivelike.store.objects import Objects
-    from olivelike.store.publisher import Publisher
-    from olivelike.store.roots import Roots
-    from olivelike.store.runs import Runs
+    from olivelike.store.folder import StoreFolder
 
 
-@dataclass
-class Verifier:
-    """One pass over a store; what it finds is collected in `problems`."""
+@dataclass(frozen=True)
+class Problem:
+    """One entry that is not as it should be."""
 
-    publisher: Publisher
-    objects: Objects
-    actions: Actions
-    roots: Roots
-    runs: Runs
-    repair: bool
-    progress: Callable[[int, int], None] | None = None
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` read and found."""
+
+    objects: int
+    bytes: int
+    actions: int
     problems: list[Problem] = field(default_factory=list)
+    repaired: bool = False
+    """Whether each problem was moved to quarantine or removed; what needs it is then remade."""
 
-    def verify(self) -> VerifyReport:
-        """Read everything; if `repair`, move what is wrong to quarantine."""
-        if self.repair:
-            self.publisher.check_writable()
-        objects, size = self._check_objects()
-        actions = self._check_actions()
-        self._check_records()
-        return VerifyReport(objects, size, actions, self.problems, self.repair and bool(self.problems))
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.problems
 
-    def _check_objects(self) -> tuple[int, int]:
-        files = sorted(self.publisher.fs.files(self.publisher.layout.objects))
-        total = sum(status.st_size for _, status in files)
-        done = 0
-        for path, status in files:
-            if not is_digest(path.name) or self.objects.path(path.name) != path:
-                self._report(path, "is no object")
-            elif not self.objects.is_whole(path.name) and path.exists():
-                self._report(path, "does not match its hash")
-            done += status.st_size
-            if self.progress is not None:
-                self.progress(done, total)
-        return len(files), total
 
-    def _check_actions(self) -> int:
-        damaged = {problem.path for problem in self.problems}
-        count = 0
-        for path in self.actions.paths():
-            count += 1
-            action = self.actions.parse(path, self.publisher.read(path) or b"")
-            if action is None:
-                if path.exists():
-                    self._report(path, "is damaged")
-                continue
-            missing = self.actions.missing_part(action)
-            if missing is None:
-                missing = next((part for part in action.parts if self.objects.path(part) in damaged), None)
-            if missing is not None:
-                self._report(path, f"needs the object {missing}, which is missing or damaged")
-        return count
+def verify(
+    folder: StoreFolder, *, repair: bool, progress: Callable[[int, int], None] | None = None
+) -> VerifyReport:
+    """Read everything; if `repair`, move what is wrong to quarantine."""
+    if repair:
+        folder.check_writable()
+    files = sorted(folder.fs.files(folder.objects))
+    total, done = sum(status.st_size for _, status in files), 0
+    problems: list[Problem] = []
 
-    def _check_records(self) -> None:
-        for path in self.runs.paths():
-            if self.runs.read(path) is None and path.exists():
-                self._report(path, "is damaged")
-        for path in self.roots.pin_paths():
-            if self.roots.read_pin(path) is None and path.exists():
-                self._report(path, "is damaged")
+    def report(path: Path, reason: str | None) -> None:
+        if reason is not None:
+            problems.append(Problem(path, reason))
+            if repair:
+                folder.set_aside(path)
 
-    def _report(self, path: Path, reason: str) -> None:
-        self.problems.append(Problem(path, reason))
-        if self.repair:
-            self.publisher.set_aside(path)
+    for path, status in files:
+        report(path, _wrong_object(folder, path))
+        done += status.st_size
+        if progress is not None:
+            progress(done, total)
+    damaged = {problem.path for problem in problems}
+    records = list(actions.paths(folder))
+    for path in records:
+        report(path, _wrong_action(folder, path, damaged))
+    for path in _unreadable(folder):
+        report(path, "is damaged")
+    return VerifyReport(len(files), total, len(records), problems, repair and bool(problems))
+
+
+def _wrong_object(folder: StoreFolder, path: Path) -> str | None:
+    if not is_digest(path.name) or folder.object(path.name) != path:
+        return "is no object"
+    whole = objects.is_whole(folder, path.name) or not path.exists()
+    return None if whole else "does not match its hash"
+
+
+def _wrong_action(folder: StoreFolder, path: Path, damaged: set[Path]) -> str | None:
+    action = actions.parse(folder, path, folder.read(path))
+    if action is None:
+        return "is damaged" if path.exists() else None
+    missing = actions.missing_part(folder, action)
+    missing = missing or next((part for part in action.parts if folder.object(part) in damaged), None)
+    return missing and f"needs the object {missing}, which is missing or damaged"
+
+
+def _unreadable(folder: StoreFolder) -> Iterator[Path]:
+    """Yield the run records and pins that are there and can't be read."""
+    for path in runs.paths(folder):
+        if runs.read(folder, path) is None and path.exists():
+            yield path
+    for path in roots.pin_paths(folder):
+        if roots.read_pin(folder, path) is None and path.exists():
+            yield path

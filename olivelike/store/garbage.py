@@ -1,157 +1,192 @@
-"""Freeing space: garbage collection under a cap, dropping single results, clearing all."""
+"""Freeing space: garbage collection under a cap, dropping single results, clearing all.
+
+A record goes before its objects, so a crash leaves only unreferenced ones.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from olivelike import _files
+from olivelike._files import drop_lock, held
+from olivelike._text import byte_count
 from olivelike.errors import StoreError
-from olivelike.store.failures import explained
-from olivelike.store.locks import drop_lock, held
-from olivelike.store.reports import GcReport, StoreSize
+from olivelike.store import actions, roots, runs
+from olivelike.store.folder import FOLDERS, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import contextlib
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.store.action import Action
-    from olivelike.store.actions import Actions
-    from olivelike.store.liveness import Claims
-    from olivelike.store.publisher import Publisher
-    from olivelike.store.roots import Roots
-    from olivelike.store.runs import Runs
+    from olivelike.store.actions import Action
+    from olivelike.store.folder import StoreFolder
 
+    Files = Mapping[Path, os.stat_result]
+
+SIZE_VARIABLE = "OLIVELIKE_CACHE_SIZE"
+DEFAULT_BYTES = 20 * 1000**3
 _QUARANTINE_SECONDS = 7 * 24 * 3600.0
 _KEY_LOCK_SECONDS = 24 * 3600.0
+_OTHER_COLLECTION_SECONDS = 600.0
+"""How long one collection waits for another to end."""
 
 
-class Garbage:
-    """Removes what nobody needs; a record before its objects, so a crash leaves only unreferenced ones."""
+@dataclass(frozen=True)
+class StoreSize:
+    """Bytes and files of each folder at the store's top."""
 
-    def __init__(
-        self, publisher: Publisher, actions: Actions, roots: Roots, claims: Claims, runs: Runs
-    ) -> None:
-        self._publisher = publisher
-        self._fs = publisher.fs
-        self._layout = publisher.layout
-        self._actions = actions
-        self._roots = roots
-        self._claims = claims
-        self._runs = runs
+    bytes: dict[str, int]
+    files: dict[str, int]
 
-    def collect(self, max_bytes: int, grace_seconds: float) -> GcReport:
-        """Remove leftovers, then the least recently used results until the store fits."""
-        self._publisher.check_writable()
-        with explained(self._layout.root, "clean"), self._exclusively():
-            before = self._size_beside_results()
-            self._claims.sweep()
-            self._roots.drop_dead()
-            self._runs.drop_old()
-            self._drop_key_locks()
-            self._drop_quarantine(_QUARANTINE_SECONDS)
-            beside = self._size_beside_results()
-            # The results, which are most of a store, are walked through once.
-            sweep = _Sweep(self._publisher, self._actions, self._roots, self._claims.others_since())
-            results = sweep.size()
-            before, after = before + results, beside + results
-            after -= sweep.drop_unreferenced(time.time() - grace_seconds)
-            if after > max_bytes:
-                after -= self._drop_quarantine(0.0)
-            for action, used in sweep.least_recently_used():
-                if after <= max_bytes:
-                    break
-                if action.key not in sweep.keys and used < sweep.others_since:
-                    after -= sweep.drop(action)
-        return GcReport(before, after, max_bytes, sweep.actions_removed, sweep.objects_removed)
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(self.bytes.values())
 
-    def drop(self, keys: Iterable[str]) -> int:
-        """Remove these actions, and those of their parts that nothing else needs; return the bytes freed."""
-        self._publisher.check_writable()
-        with explained(self._layout.root, "clean"):
-            sweep = _Sweep(self._publisher, self._actions, self._roots, self._claims.others_since())
-            freed = 0
-            for key in keys:
-                action = sweep.actions.get(key)
-                if action is not None:
-                    freed += sweep.drop(action)
-                self._fs.remove(self._layout.action(key))  # a damaged record too
-        return freed
 
-    def clear(self) -> int:
-        """Remove everything, pins and runs included; return the bytes freed.
+@dataclass(frozen=True)
+class GcReport:
+    """What garbage collection removed and left, without what dead processes had left."""
 
-        Raises:
-            StoreError: if another process uses the store.
-        """
-        self._publisher.check_writable()
-        with explained(self._layout.root, "clear"), self._exclusively():
-            if others := self._claims.others():
-                names = ", ".join(others)
-                raise StoreError(
-                    f"the store {self._layout.root} is in use ({names}): wait for those runs to end"
-                )
-            before = self.size().total
-            self._claims.sweep()
-            for name in ("actions", "objects", "runs", "logs", "roots", "quarantine", "index"):
-                self._fs.remove(self._layout.folders[name])
-            for name in self._fs.names(self._layout.key_locks):
-                self._fs.remove(self._layout.key_locks / name)
-            return before - self.size().total
+    bytes_before: int
+    bytes_after: int
+    max_bytes: int
+    actions_removed: int
+    objects_removed: int
 
-    def size(self) -> StoreSize:
-        """Return how much lies in each folder."""
-        files = {name: self._fs.files(folder) for name, folder in self._layout.folders.items()}
-        return StoreSize(
-            bytes={name: sum(status.st_size for _, status in found) for name, found in files.items()},
-            files={name: len(found) for name, found in files.items()},
-        )
+    @property
+    def bytes_freed(self) -> int:
+        """How much smaller the store became."""
+        return self.bytes_before - self.bytes_after
 
-    def _size_beside_results(self) -> int:
-        folders = [path for name, path in self._layout.folders.items() if name not in ("objects", "actions")]
-        return sum(status.st_size for folder in folders for _, status in self._fs.files(folder))
 
-    def _exclusively(self) -> contextlib.AbstractContextManager[None]:
-        path = self._layout.lock("gc")
-        self._fs.make_folder(path.parent)
-        return held(path)
+def size_limit() -> int:
+    """Return the cap in bytes: `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
 
-    def _drop_quarantine(self, older_than_seconds: float) -> int:
+    Raises:
+        UsageError: if the variable holds no size.
+    """
+    text = os.environ.get(SIZE_VARIABLE, "").strip()
+    return byte_count(text, SIZE_VARIABLE) if text else DEFAULT_BYTES
+
+
+def collect(folder: StoreFolder, max_bytes: int, grace_seconds: float) -> GcReport:
+    """Remove leftovers, then the least recently used results until the store fits.
+
+    All of the store is walked through once; what goes is taken off.
+    """
+    folder.check_writable()
+    with explained(folder.root, "clean"), _exclusively(folder):
+        folder.claims.sweep()
+        roots.drop_dead(folder)
+        runs.drop_old(folder)
+        files = _walk(folder)
+        for path, status in files["locks"].items():
+            if path.parent == folder.key_locks and status.st_mtime < time.time() - _KEY_LOCK_SECONDS:
+                drop_lock(path, folder.fs)
+        before = after = sum(_bytes(found) for found in files.values())
+        week_ago = time.time() - _QUARANTINE_SECONDS
+        after -= _drop(folder, files["quarantine"], week_ago)
+        sweep = _Sweep(folder, files["objects"], files["actions"])
+        after -= sweep.drop_unreferenced(time.time() - grace_seconds)
+        if after > max_bytes:
+            rest = {
+                path: status for path, status in files["quarantine"].items() if status.st_ctime > week_ago
+            }
+            after -= _drop(folder, rest, time.time())
+        for action, used in sweep.least_recently_used():
+            if after <= max_bytes:
+                break
+            if action.key not in sweep.keys and used < sweep.others_since:
+                after -= sweep.drop(action)
+    return GcReport(before, after, max_bytes, sweep.actions_removed, sweep.objects_removed)
+
+
+def drop(folder: StoreFolder, keys: Iterable[str]) -> int:
+    """Remove these actions, and those of their parts that nothing else needs; return the bytes freed."""
+    folder.check_writable()
+    with explained(folder.root, "clean"):
+        objects = dict(folder.fs.files(folder.objects))
+        sweep = _Sweep(folder, objects, dict(folder.fs.files(folder.actions)))
         freed = 0
-        for path, status in self._fs.files(self._layout.quarantine):
-            if status.st_ctime <= time.time() - older_than_seconds:
-                self._fs.remove(path)
-                freed += status.st_size
-        return freed
+        for key in keys:
+            action = sweep.actions.get(key)
+            if action is not None:
+                freed += sweep.drop(action)
+            folder.fs.remove(folder.action(key))  # a damaged record too
+    return freed
 
-    def _drop_key_locks(self) -> None:
-        for path, status in self._fs.files(self._layout.key_locks):
-            if status.st_mtime < time.time() - _KEY_LOCK_SECONDS:
-                drop_lock(path, self._fs.remove)
+
+def clear(folder: StoreFolder) -> int:
+    """Remove everything, pins and runs included; return the bytes freed.
+
+    Raises:
+        StoreError: if another process uses the store.
+    """
+    folder.check_writable()
+    with explained(folder.root, "clear"), _exclusively(folder):
+        if others := folder.claims.others():
+            names = ", ".join(others)
+            raise StoreError(f"the store {folder.root} is in use ({names}): wait for those runs to end")
+        before = size(folder).total
+        folder.claims.sweep()
+        for name in FOLDERS:
+            if name not in ("tmp", "locks"):  # of which this process has some
+                folder.fs.remove(folder.root / name)
+        for name in folder.names(folder.key_locks):
+            folder.fs.remove(folder.key_locks / name)
+        return before - size(folder).total
+
+
+def size(folder: StoreFolder) -> StoreSize:
+    """Return how much lies in each folder."""
+    files = _walk(folder)
+    return StoreSize(
+        bytes={name: _bytes(found) for name, found in files.items()},
+        files={name: len(found) for name, found in files.items()},
+    )
+
+
+def _walk(folder: StoreFolder) -> dict[str, dict[Path, os.stat_result]]:
+    # Objects first: one that a later record refers to was written before that record.
+    return {name: dict(folder.fs.files(folder.root / name)) for name in FOLDERS}
+
+
+def _bytes(files: Files) -> int:
+    return sum(status.st_size for status in files.values())
+
+
+def _exclusively(folder: StoreFolder) -> contextlib.AbstractContextManager[None]:
+    return held(folder.lock_path("gc"), timeout=_OTHER_COLLECTION_SECONDS)
+
+
+def _drop(folder: StoreFolder, files: Files, changed_before: float) -> int:
+    """Remove those of some files that last changed before a time; return the bytes freed."""
+    old = {path: status for path, status in files.items() if status.st_ctime <= changed_before}
+    for path in old:
+        folder.fs.remove(path)
+    return _bytes(old)
 
 
 class _Sweep:
     """What lies in the store at one moment, and what refers to it."""
 
-    def __init__(self, publisher: Publisher, actions: Actions, roots: Roots, others_since: float) -> None:
-        self._fs = publisher.fs
-        self._layout = publisher.layout
-        self.others_since = others_since
+    def __init__(self, folder: StoreFolder, objects: dict[Path, os.stat_result], records: Files) -> None:
+        self._folder = folder
+        self._fs = folder.fs
+        self._objects = objects
+        self.others_since = folder.claims.others_since()
         """What was written or used after this may be in use by another process."""
-        # In this order: an object that a later record refers to was written before that record.
-        self._objects = dict(self._fs.files(publisher.layout.objects))
-        self.actions = {action.key: action for action in actions.records()}
-        self.keys, self._digests = roots.protected()
+        self.actions = {action.key: action for action in actions.readable(folder, sorted(records))}
+        self.keys, self._digests = roots.protected(folder)
         self._counts = Counter(part for action in self.actions.values() for part in action.parts)
         self.actions_removed = 0
         self.objects_removed = 0
-
-    def size(self) -> int:
-        """Return the bytes of all results."""
-        records = self._fs.files(self._layout.actions)
-        return sum(status.st_size for _, status in (*self._objects.items(), *records))
 
     def least_recently_used(self) -> list[tuple[Action, float]]:
         """Return the actions with the time of their last use, oldest first."""
@@ -160,16 +195,16 @@ class _Sweep:
 
     def drop(self, action: Action) -> int:
         """Remove an action and the parts that only it needs; return the bytes freed."""
-        record = self._layout.action(action.key)
+        record = self._folder.action(action.key)
         status = self._status(record)
         freed = status.st_size if status and self._remove(record) else 0
         self.actions_removed += 1
         del self.actions[action.key]
         self._counts.subtract(list(action.parts))
         for part in action.parts:
-            path = self._layout.object(part)
-            if (status := self._objects.get(path)) is not None and self._counts[part] <= 0:
-                freed += self._drop_object(path, status, self.others_since)
+            path = self._folder.object(part)
+            if (found := self._objects.get(path)) is not None and self._counts[part] <= 0:
+                freed += self._drop_object(path, found, self.others_since)
         return freed
 
     def drop_unreferenced(self, older_than: float) -> int:
@@ -177,7 +212,7 @@ class _Sweep:
         limit = min(older_than, self.others_since)
         freed = 0
         for action in list(self.actions.values()):
-            incomplete = any(self._layout.object(part) not in self._objects for part in action.parts)
+            incomplete = any(self._folder.object(part) not in self._objects for part in action.parts)
             if incomplete and self._used(action.key) < limit:
                 freed += self.drop(action)
         for path, status in list(self._objects.items()):
@@ -188,8 +223,7 @@ class _Sweep:
     def _drop_object(self, path: Path, status: os.stat_result, older_than: float) -> int:
         if path.name in self._digests:
             return 0
-        with contextlib.suppress(OSError):
-            status = self._fs.stat(path)  # it may have been put again since the listing
+        status = self._status(path) or status  # it may have been put again since the listing
         if status.st_mtime >= older_than or not self._remove(path):
             return 0
         del self._objects[path]
@@ -197,7 +231,7 @@ class _Sweep:
         return status.st_size
 
     def _used(self, key: str) -> float:
-        status = self._status(self._layout.action(key))
+        status = self._status(self._folder.action(key))
         return status.st_mtime if status else 0.0
 
     def _status(self, path: Path) -> os.stat_result | None:
@@ -211,7 +245,7 @@ class _Sweep:
             self._fs.remove(path)
         except PermissionError:
             # Windows refuses while a reader has the file mapped: the next collection gets it.
-            if os.name == "nt":
+            if _files.WINDOWS:
                 return False
             raise
         return True

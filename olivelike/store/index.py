@@ -1,174 +1,218 @@
 """Small JSON hints in a diskcache database: forgotten at any time without loss.
 
-Reading asks SQLite directly, read-only: opening diskcache writes its settings and costs 20 ms. Writing goes
-through diskcache. Each value is stored with the hash of itself and its key, so a flipped bit is a miss.
+diskcache is used through its public interface alone. A value is text: JSON with the hash of itself and its key, so a
+flipped bit is a miss. A database that is deleted, damaged or of another make is moved aside, and a new one begun. All
+that is asked of it runs in a thread, since diskcache waits minutes for whoever has locked a database.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import canonical_json, digest_json
-from olivelike.store.locks import held
+from diskcache import Cache, Disk, Timeout
+
+from olivelike._files import held
+from olivelike.digest import canonical_json, digest_file, digest_json
+from olivelike.errors import SourceError
+from olivelike.store.folder import is_digest
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    import os
+    from collections.abc import Callable
 
-    from olivelike.store.publisher import Publisher
+    from olivelike.store.folder import StoreFolder
 
-_QUERY = "SELECT value FROM Cache WHERE key = ? AND raw = 1 AND mode = 1 AND filename IS NULL"
 _BUSY_SECONDS = 5.0
 """How long all that a process asks of an index waits for another that has locked it."""
+_GLANCE_SECONDS = 0.1
+"""How long one question waits after that."""
+_POLL_SECONDS = 0.05
 _SETTINGS = {
     "eviction_policy": "none",
     "cull_limit": 0,
     "size_limit": 1 << 60,
+    "disk_min_file_size": 1 << 60,  # no value gets a file of its own
     "sqlite_journal_mode": "delete",  # readers of a write-ahead log create files
     "sqlite_mmap_size": 0,  # a truncated file that is mapped kills the process
     "sqlite_synchronous": 0,  # the hash in each row finds what a power loss tore
 }
+_DAMAGE = (sqlite3.Error, sqlite3.Warning, OSError, AttributeError, KeyError, TypeError, ValueError)
+"""All that diskcache raises on a database whose tables hold something else."""
+_SETTLED_SECONDS = 2.0
+"""A file changed more recently can change again without a visible change of its times."""
+_ATTEMPTS = 3
 
 
 class Index:
     """The hints of one store. No operation of it fails: what can't be kept is forgotten."""
 
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self._folder = publisher.layout.index
-        self._database = self._folder / "cache.db"
+    def __init__(self, folder: StoreFolder) -> None:
+        self._folder = folder
         self._patience = _BUSY_SECONDS
+        self._guard = threading.Lock()
+        self._cache: Cache | None = None
+        self._waiting: threading.Thread | None = None
+        """What asked last and has no answer yet."""
 
     def recall(self, namespace: str, key: str) -> Any:
         """Return what was remembered, or `None`."""
-        import sqlite3
-
+        if not self._folder.fs.is_folder(self._folder.index):
+            return None
+        text = self._ask(lambda cache: cache.get(_key(namespace, key)))
         try:
-            text = self._select(_key(namespace, key))
-            return None if text is None else _unwrap(namespace, key, text)
-        except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
-            self._rebuild_after(error)
+            check, value = json.loads(text or "")
+            return value if check == digest_json([namespace, key, value]) else None
+        except (ValueError, TypeError, RecursionError):
             return None
 
     def remember(self, namespace: str, key: str, value: Any) -> None:
         """Keep a JSON value, if the index can be written."""
-        import sqlite3
-
-        if not self._publisher.writable or self._patience <= 0:
+        if not self._folder.writable or self._patience <= 0:
             return
-        row_key, row_value = _key(namespace, key), _wrap(namespace, key, value)
+        text = json.dumps([digest_json([namespace, key, value]), value])
         try:
-            with self._lock():
-                self._set(row_key, row_value)
+            with held(self._folder.lock_path("index"), timeout=self._patience):
+                for _ in range(2):  # a damaged database is gone after the first time
+                    self._folder.fs.make_folder(self._folder.index, 0o700)
+                    self._folder.fs.set_private(self._folder.index)
+                    if self._ask(lambda cache: cache.set(_key(namespace, key), text)) or self._patience <= 0:
+                        return
         except TimeoutError:
             self._patience = 0.0
         except OSError:  # a read-only or full disk
             return
-        except (sqlite3.Error, sqlite3.Warning, AttributeError, KeyError, TypeError, ValueError) as error:
-            # All that diskcache raises on a database whose tables hold something else.
-            self._rebuild_after(error)
 
-    def _select(self, key: str) -> str | None:
-        import sqlite3
-
-        if not self._database.exists():
-            return None
-        address = f"{self._database.absolute().as_uri()}?mode=ro"
-        connection = sqlite3.connect(address, uri=True, timeout=self._patience)
-        try:
-            row = connection.execute(_QUERY, (key,)).fetchone()
-        finally:
-            connection.close()
-        if row is not None and not isinstance(row[0], str):
-            raise sqlite3.DataError("the index holds a value that is not text")
-        return row[0] if row else None
-
-    def _set(self, key: str, value: list[Any]) -> None:
-        from diskcache import Cache, Timeout
-
-        from olivelike.store.json_disk import JsonDisk
-
-        self._publisher.fs.make_folder(self._folder, 0o700)
-        self._publisher.fs.set_private(self._folder)
-        self._require_unlocked()
-        cache = Cache(str(self._folder), timeout=self._patience, disk=JsonDisk, **_SETTINGS)
-        try:
-            cache.set(key, value)
-        except Timeout as error:
-            raise TimeoutError("the index is busy") from error
-        finally:
-            cache.close()
-
-    def _require_unlocked(self) -> None:
-        """Wait for who has locked the database; diskcache would wait a minute for each of its settings.
+    def file_digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file, from memory if it is known by its identity and times, and unchanged.
 
         Raises:
-            TimeoutError: if it stays locked.
+            SourceError: if the file can't be read, or keeps changing.
         """
-        import sqlite3
-
-        if not self._database.is_file():
-            return
-        connection = sqlite3.connect(self._database, timeout=self._patience, isolation_level=None)
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                raise
-            raise TimeoutError("the index is busy") from error
-        finally:
-            connection.close()
+            for _ in range(_ATTEMPTS):
+                before = path.stat()
+                known = self.recall("file_digest", _identity(before))
+                if isinstance(known, str) and is_digest(known):
+                    return known
+                started = time.time()
+                digest = digest_file(path)
+                if _identity(path.stat()) == _identity(before):
+                    if started - max(before.st_mtime, before.st_ctime) >= _SETTLED_SECONDS:
+                        self.remember("file_digest", _identity(before), digest)
+                    return digest
+        except OSError as error:
+            raise SourceError(f"can't read {path}: {error.strerror or error}") from error
+        raise SourceError(f"{path} changes while it is read: wait until it is complete, then run again")
 
-    def _rebuild_after(self, error: Exception) -> None:
-        """Move a damaged database aside; the next `remember` makes a new one."""
-        if _is_passing(error):
-            self._patience = 0.0
-            return
-        if not self._publisher.writable:
-            return
-        try:
-            with self._lock():
-                self._publisher.set_aside(self._folder)
-        except OSError:
-            return
+    def _ask(self, question: Callable[[Cache], Any]) -> Any:
+        """Return what the database answers; `None` if it is damaged, and now forgotten, or stays locked."""
+        answers: list[Any] = []
+        errors: list[Exception] = []
 
-    def _lock(self) -> AbstractContextManager[None]:
-        path = self._publisher.layout.lock("index")
-        self._publisher.fs.make_folder(path.parent)
-        return held(path, timeout=self._patience)
+        def ask() -> None:
+            try:
+                with (
+                    self._opened() as cache
+                ):  # closed after each question, so that anybody may remove the file
+                    answers.append(question(cache))
+            except (*_DAMAGE, Timeout) as error:
+                errors.append(error)
+
+        with self._guard:
+            if self._waiting is not None and self._waiting.is_alive():
+                return None
+            self._waiting = threading.Thread(target=ask, daemon=True)
+            self._waiting.start()
+            end = time.monotonic() + max(self._patience, _GLANCE_SECONDS)
+            while self._waiting.is_alive() and time.monotonic() < end:
+                self._waiting.join(_POLL_SECONDS)  # in slices, which Ctrl-C ends on every system
+            if errors and not _is_passing(errors[0]):
+                self._cache = None
+                self._folder.set_aside(self._folder.index)  # the next `remember` makes a new one
+            elif not answers:
+                self._patience = 0.0
+        return answers[0] if answers else None
+
+    def _opened(self) -> Cache:
+        if self._cache is None:
+            place = self._folder.index if self._folder.writable else self._copied()
+            cache = Cache(str(place), disk=TextDisk, **_SETTINGS)
+            if cache.directory != str(place):
+                raise sqlite3.DataError("the index names another folder as its own")
+            self._cache = cache
+        return self._cache
+
+    def _copied(self) -> Path:
+        """Return a copy of an index that must not be changed, as opening it would."""
+        place = Path(tempfile.mkdtemp(prefix="olivelike-index-"))
+        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        for name in self._folder.fs.names(self._folder.index):
+            shutil.copyfile(self._folder.index / name, place / name)  # without modes: opening it writes to it
+        return place
+
+
+class TextDisk(Disk):  # type: ignore[misc]  # diskcache has no types
+    """diskcache's storage layer, narrowed to text in the row of the database itself.
+
+    Its own unpickles rows of one mode and keys with `raw=0`, under its `JSONDisk` too (CVE-2025-69872), and removes
+    files that rows name. So each of its public methods is narrowed here: such a row is a damaged database.
+    """
+
+    def __init__(self, directory: str, **_stored_settings: object) -> None:
+        """Take the folder; settings that a database holds for its disk are ignored."""
+        super().__init__(directory, min_file_size=_SETTINGS["disk_min_file_size"])
+
+    def put(self, key: object) -> tuple[str, bool]:
+        """Return a text key as it is stored."""
+        if not isinstance(key, str):
+            raise TypeError(f"an index key is text, not {type(key).__name__}")
+        return key, True
+
+    def get(self, key: object, raw: object) -> str:
+        """Return a stored key, which must be text."""
+        if raw != 1 or not isinstance(key, str):
+            raise sqlite3.DataError("the index holds a key that is not text")
+        return key
+
+    def store(self, value: object, read: bool, key: object = None) -> Any:
+        """Return the row of a text: size, mode, file name, and what the row holds."""
+        if read or not isinstance(value, str):
+            raise TypeError("an index value is text")
+        return super().store(value, read, key)
+
+    def fetch(self, mode: object, filename: object, value: object, read: bool) -> str:
+        """Return the text of a row, which must be as `store` gives it."""
+        if not isinstance(value, str) or read or self.store(value, read)[1:] != (mode, filename, value):
+            raise sqlite3.DataError("the index holds a value that is not text")
+        return value
+
+    def filename(self, key: object = None, value: object = None) -> tuple[str, str]:  # noqa: ARG002
+        """Refuse: no value of the index has its own file."""
+        raise TypeError("index values have no files")
+
+    def remove(self, file_path: object) -> None:
+        """Remove nothing: a file that a row names is not the index's."""
 
 
 def _key(namespace: str, key: str) -> str:
     return canonical_json([namespace, key]).decode()
 
 
-def _wrap(namespace: str, key: str, value: Any) -> list[Any]:
-    return [digest_json([namespace, key, value]), value]
-
-
-def _unwrap(namespace: str, key: str, text: str) -> Any:
-    try:
-        check, value = json.loads(text)
-        return value if check == digest_json([namespace, key, value]) else None
-    except (ValueError, TypeError, RecursionError):
-        return None
+def _identity(status: os.stat_result) -> str:
+    parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return "-".join(map(str, parts))
 
 
 def _is_passing(error: Exception) -> bool:
     """Tell whether the database may be sound: it is busy, read-only or on a full disk."""
-    import sqlite3
-
-    return _is_busy(error) or _code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL}
-
-
-def _is_busy(error: Exception) -> bool:
-    import sqlite3
-
-    return _code(error) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-
-
-def _code(error: Exception) -> int:
-    import sqlite3
-
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    codes = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL}
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return isinstance(error, (Timeout, OSError)) or code & 0xFF in codes

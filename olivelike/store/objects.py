@@ -6,15 +6,15 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
+from olivelike._files import NewFile
 from olivelike.digest import digest_bytes
-from olivelike.store.failures import MISSING, UNREADABLE, explained
-from olivelike.store.publisher import NewFile
+from olivelike.store.folder import MISSING, UNREADABLE, explained
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from olivelike.store.publisher import Publisher
+    from olivelike.store.folder import StoreFolder
 
 _CHUNK = 1 << 20
 
@@ -25,10 +25,12 @@ class ObjectWriter:
     What is not committed at the end of the block leaves nothing behind.
     """
 
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+    def __init__(self, folder: StoreFolder) -> None:
+        self._folder = folder
         self._hasher = hashlib.sha256()
-        self._file = NewFile(objects.publisher)
+        self._path = folder.new_path()
+        with explained(self._path):
+            self._file = NewFile(self._path, folder.fs)
 
     def __enter__(self) -> Self:
         return self
@@ -43,93 +45,83 @@ class ObjectWriter:
             return
         view = view.cast("B")
         self._hasher.update(view)
-        self._file.write(view)
+        with explained(self._path):
+            self._file.write(view)
 
     def commit(self) -> str:
         """Publish what was written and return its digest; it is durable at return."""
         digest = self._hasher.hexdigest()
         # Always replaces: an object of this name may be damaged, and finding out costs as much.
-        self._file.publish(self._objects.path(digest), lambda: self._objects.is_whole(digest))
+        self._folder.publish(self._file, self._folder.object(digest), lambda: is_whole(self._folder, digest))
         return digest
 
 
-class Objects:
-    """The objects of one store."""
+def put_bytes(folder: StoreFolder, data: bytes, digest: str | None = None) -> str:
+    """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
+    folder.check_writable()
+    digest = digest or digest_bytes(data)
+    path = folder.object(digest)
+    # Read back rather than trust the name: putting is how damage heals.
+    if folder.read(path) == data:
+        with contextlib.suppress(OSError):  # fresh objects are safe from collection
+            folder.fs.touch(path)
+    else:
+        folder.write(path, data)
+    return digest
 
-    def __init__(self, publisher: Publisher) -> None:
-        self.publisher = publisher
-        self._fs = publisher.fs
 
-    def path(self, digest: str) -> Path:
-        """Return where the object lies, present or not."""
-        return self.publisher.layout.object(digest)
-
-    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
-        """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
-        self.publisher.check_writable()
-        digest = digest or digest_bytes(data)
-        path = self.path(digest)
-        # Read back rather than trust the name: putting is how damage heals.
-        if self.publisher.read(path) == data:
-            with contextlib.suppress(OSError):  # fresh objects are safe from collection
-                self._fs.touch(path)
-        else:
-            self.publisher.write(path, data)
-        return digest
-
-    def put_file(self, source: Path) -> str:
-        """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied."""
-        self.publisher.check_writable()
-        temporary = self.publisher.layout.temporary.absolute()
-        if not source.absolute().is_relative_to(temporary):
-            return self._copy(source)
-        with NewFile(self.publisher, finished=source) as file:
-            with explained(source, "read"):
-                digest = self._digest_of(file.descriptor)
-            file.publish(self.path(digest), lambda: self.is_whole(digest))
-        return digest
-
-    def read_bytes(self, digest: str) -> bytes | None:
-        """Return an object's bytes, or `None` if it is absent or was damaged; damage goes to quarantine."""
-        path = self.path(digest)
-        data = self.publisher.read(path)
-        if data is None or digest_bytes(data) == digest:
-            return data
-        self.publisher.set_aside(path)
-        return None
-
-    def is_whole(self, digest: str) -> bool:
-        """Read an object through and tell whether its bytes match its name; changes nothing."""
-        try:
-            descriptor = self._fs.open(self.path(digest))
-        except OSError:
-            return False
-        try:
-            return self._digest_of(descriptor) == digest
-        except OSError:
-            return False
-        finally:
-            self._fs.close(descriptor)
-
-    def size(self, digest: str) -> int | None:
-        """Return an object's size in bytes, or `None` if it is absent."""
-        path = self.path(digest)
-        with explained(path, "read"):
-            try:
-                return self._fs.stat(path).st_size
-            except OSError as error:
-                if error.errno not in MISSING | UNREADABLE:
-                    raise
-        return None
-
-    def _copy(self, source: Path) -> str:
-        with ObjectWriter(self) as writer, source.open("rb", buffering=0) as file:
+def put_file(folder: StoreFolder, source: Path) -> str:
+    """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied."""
+    folder.check_writable()
+    if not source.absolute().is_relative_to(folder.temporary.absolute()):
+        with ObjectWriter(folder) as writer, source.open("rb", buffering=0) as file:
             while piece := file.read(_CHUNK):
                 writer.write(piece)
             return writer.commit()
+    with explained(source, "read"), NewFile(source, folder.fs, written=True) as moved:
+        digest = _digest_of(folder, moved.descriptor)
+        folder.publish(moved, folder.object(digest), lambda: is_whole(folder, digest))
+    return digest
 
-    def _digest_of(self, descriptor: int) -> str:
-        hasher = hashlib.sha256()
-        while piece := self._fs.read_piece(descriptor, _CHUNK):
-            hasher.update(piece)
-        return hasher.hexdigest()
+
+def read_bytes(folder: StoreFolder, digest: str) -> bytes | None:
+    """Return an object's bytes, or `None` if it is absent or was damaged; damage goes to quarantine."""
+    path = folder.object(digest)
+    data = folder.read(path)
+    if data is None or digest_bytes(data) == digest:
+        return data
+    folder.set_aside(path)
+    return None
+
+
+def is_whole(folder: StoreFolder, digest: str) -> bool:
+    """Read an object through and tell whether its bytes match its name; changes nothing."""
+    try:
+        descriptor = folder.fs.open(folder.object(digest))
+    except OSError:
+        return False
+    try:
+        return _digest_of(folder, descriptor) == digest
+    except OSError:
+        return False
+    finally:
+        folder.fs.close(descriptor)
+
+
+def size(folder: StoreFolder, digest: str) -> int | None:
+    """Return an object's size in bytes, or `None` if it is absent."""
+    path = folder.object(digest)
+    with explained(path, "read"):
+        try:
+            return folder.fs.stat(path).st_size
+        except OSError as error:
+            if error.errno not in MISSING | UNREADABLE:
+                raise
+    return None
+
+
+def _digest_of(folder: StoreFolder, descriptor: int) -> str:
+    hasher = hashlib.sha256()
+    while piece := folder.fs.read_piece(descriptor, _CHUNK):
+        hasher.update(piece)
+    return hasher.hexdigest()

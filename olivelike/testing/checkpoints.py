@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from olivelike._files import write_whole
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
@@ -104,7 +105,8 @@ def make_checkpoint(
                 dtype=stored,
                 hollow=hollow,
             )
-    _write_index(root, _index(layout) if own else dict(FAMILY_CONFIGS[family].index))
+    index = _index(layout) if own else dict(FAMILY_CONFIGS[family].index)
+    write_whole(root / INDEX_FILE, _json_text(index).encode(), durable=False)
     return root
 
 
@@ -150,13 +152,6 @@ def _index(layout: Layout) -> dict[str, Any]:
             "requires_safety_checker": True,
         }
     return index | {"feature_extractor": ["transformers", "CLIPFeatureExtractor"]}
-
-
-def _write_index(root: Path, index: dict[str, Any]) -> None:
-    """Write `model_index.json` whole or not at all."""
-    unfinished = root / f"{INDEX_FILE}.tmp"
-    _write_json(unfinished, index)
-    unfinished.replace(root / INDEX_FILE)
 
 
 def _write_config(
@@ -257,4 +252,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8", newline="\n")
+    path.write_text(_json_text(value), encoding="utf-8", newline="\n")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

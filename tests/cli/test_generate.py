@@ -11,12 +11,8 @@ import weakref
 import pytest
 from picture_files import pixels, save
 
-from olivelike.cli.commands.large_sizes import size_notes
-from olivelike.cli.session_options import session_settings
-from olivelike.runtime import Request
+from olivelike.cli.session_options import AllSessionOptions
 from olivelike.runtime.pictures import PictureWriter
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from tests.fixtures.little_pipeline import little_pipeline
 
 
 def events(result):
@@ -185,9 +181,8 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
 def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
     target = {"name": "cpu", "session_options": {"a": "1", "b": True}, "run_options": {"r": 0}}
     (tmp_path / "olivelike.json").write_text(json.dumps({"target": target}))
-    found = session_settings(
-        tmp_path, None, None, None, ["b=0"], ["s=1"], None, None, 3, None, False, None, inter_threads=2
-    )
+    options = AllSessionOptions(session_options=["b=0"], run_options=["s=1"], threads=3, inter_threads=2)
+    found = options.settings(tmp_path)
     assert found.session_config == {"a": "1", "b": "0"}
     assert found.run_config == {"r": "0", "s": "1"}
     assert (found.intra_threads, found.inter_threads) == (3, 2)
@@ -262,10 +257,6 @@ def test_a_size_far_beyond_the_unet_s_own_is_noted(generate):
         "and up to 25 times"
     )
     assert generate("a", "--size", "64x64", "--seed", 1, steps=("--steps", 1)).err == ""
-    folder = open_folder(little_pipeline())
-    (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], folder)
-    assert "is 65,536 times the area" in note
-    assert "and up to 4,294,967,296 times (" in note
 
 
 CHECKPOINT = (

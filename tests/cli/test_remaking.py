@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 from picture_files import pixels, save
 from PIL import Image
 
-from olivelike.cli.commands.generate_record import record_notes
-from olivelike.engine.output.output_record import OutputRecord
-from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
+from olivelike.runtime.pictures import read_picture_record
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -63,28 +60,6 @@ def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_fol
     assert read_picture_record(empty_folder / "second.png").init_image.name == "renamed.jpg"
 
 
-def test_what_a_picture_was_not_made_of_is_noted(little, empty_folder):
-    init, mask, a, b = (UsedFile(name, name * 64) for name in "12ab")
-    before = PictureRecord("a", init_image=init, mask=mask, loras=(replace(a, weight=0.5),), strength=0.7)
-
-    def notes(record, used, loras):
-        return record_notes(record, little, used, loras)
-
-    assert notes(before, (init, mask), before.loras) == []
-    assert notes(before, (mask, init), (replace(a, weight=1.0),)) == [
-        "the picture was made from 1; 2 (--init-image) has other content",
-        "the picture was made from 2; 1 (--mask) has other content",
-        "the picture was made with the LoRA a:0.5, now its weight is 1",
-    ]
-    assert notes(before, (init, mask), (replace(b, weight=1.0),)) == [
-        "the picture was made with the LoRA a, which is not among those of --lora",
-        "the picture was made without the LoRA b",
-    ]
-    (note,) = notes(PictureRecord("a", strength=0.7), (None, None), ())
-    assert "has strength 0.7, as one that was made from a picture" in note
-    assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
-
-
 def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(
     generate, little, tmp_path, empty_folder
 ):
@@ -97,20 +72,6 @@ def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(
     again = generate("--from", "first.png", "-o", "second.png", folder=folder, steps=())
     assert (again.status, again.err) == (0, "")
     assert (empty_folder / "first.png").read_bytes() == (empty_folder / "second.png").read_bytes()
-
-
-def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
-    made_of = OutputRecord("little", {"name": "cpu"}, {"sha256": "0123456789abcdef"})
-    (tmp_path / "olivelike.json").write_bytes(made_of.to_bytes())
-
-    def notes(made):
-        record = PictureRecord("a", model_hash=made)
-        return record_notes(record, tmp_path, (None, None), ())
-
-    assert notes("0123456789") == notes("81761151") == notes(None) == []
-    (note,) = notes("fedcba9876")
-    assert note.startswith("the picture was made with a checkpoint of hash fedcba9876, ")
-    assert note.endswith("with one of 0123456789")
 
 
 def test_a_picture_of_another_folder_is_noted(generate, flagging, empty_folder, little):

@@ -21,7 +21,17 @@ CHANGING = GROWING | {"replace", "touch", "remove", "set_private", "sync_folder"
 OPERATIONS = sorted(name for name in vars(FileSystem) if not name.startswith("_"))
 
 
-class CountingFileSystem(FileSystem):
+class UnsyncedFileSystem(FileSystem):
+    """Waits for no disk: what a process wrote outlives it, and no test cuts the power."""
+
+    def sync(self, descriptor: int) -> None:
+        """Do nothing."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Do nothing."""
+
+
+class CountingFileSystem(UnsyncedFileSystem):
     """Calls `before(name, number, arguments)` ahead of each operation; it may raise or not return."""
 
     def __init__(self, before: Callable[[str, int, tuple[Any, ...]], None]) -> None:
@@ -107,7 +117,7 @@ NEW = make_action("new", GRAPH, TENSOR, SCRATCH)
 
 def prepare(root: Path) -> None:
     """Make a store with two results, one of them damaged."""
-    store = Store.open(root)
+    store = Store.open(root, filesystem=UnsyncedFileSystem())
     put(store, "old", OLD)
     put(store, "unused", UNUSED)
     store.put_bytes(GRAPH)

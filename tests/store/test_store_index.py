@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import diskcache
 import pytest
 
 from olivelike.store import Store
-from olivelike.store.index import Index
-from olivelike.store.json_disk import JsonDisk
+from olivelike.store.index import TextDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DATABASE = Path("index") / "cache.db"
 
@@ -59,6 +62,26 @@ def test_recalling_changes_no_file_and_works_on_a_store_opened_for_reading(warm:
     before = {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")}
     assert Store.open(warm.root, create=False).recall_json("space", "key") is not None
     assert {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")} == before
+
+
+def test_a_read_only_index_is_asked_through_a_copy_that_goes_with_the_process(
+    warm: Store, tmp_path: Path
+) -> None:
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    (warm.root / DATABASE).chmod(0o444)
+    (warm.root / "index").chmod(0o555)
+    script = "import sys, pathlib; from olivelike.store import Store\n"
+    script += "store = Store.open(pathlib.Path(sys.argv[1]), create=False)\n"
+    script += "print(store.recall_json('space', 'key'))\n"
+    script += "modes = [path.stat().st_mode for path in pathlib.Path(sys.argv[2]).glob('*/*')]\n"
+    script += "print([bool(mode & 0o200) for mode in modes])"
+    shown = subprocess.run(
+        [sys.executable, "-c", script, warm.root, copies],
+        env={**os.environ, "TMPDIR": str(copies)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert shown.stdout == "{'answer': [1, 2.5, None]}\n[True]\n"
+    assert list(copies.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -135,7 +158,7 @@ def test_forged_rows_run_nothing_and_remove_nothing(warm: Store, tmp_path: Path,
         change(warm, "UPDATE Cache SET mode = 3, value = NULL, filename = ?", outside)
     assert warm.recall_json("space", "key") is None
 
-    cache = diskcache.Cache(str(warm.root / "index"), disk=JsonDisk)
+    cache = diskcache.Cache(str(warm.root / "index"), disk=TextDisk)
     for operation in (
         lambda: list(cache),
         lambda: [cache.get(key) for key in cache],
@@ -155,59 +178,122 @@ def test_forged_rows_run_nothing_and_remove_nothing(warm: Store, tmp_path: Path,
     assert victim.exists()
 
 
-def test_the_storage_layer_takes_only_text_keys_and_json(tmp_path: Path) -> None:
-    disk = JsonDisk(str(tmp_path))
+def test_the_storage_layer_takes_only_text(tmp_path: Path) -> None:
+    disk = TextDisk(str(tmp_path))
     assert disk.put("key") == ("key", True)
-    assert json.loads(disk.store({"a": 1}, read=False)[3]) == {"a": 1}
+    assert disk.store("text" * 99_999, read=False)[1:] == (1, None, "text" * 99_999)
     for refused in (
         lambda: disk.put(b"key"),
         lambda: disk.put(("key",)),
-        lambda: disk.store({1, 2}, read=False),
+        lambda: disk.store({"a": 1}, read=False),
         lambda: disk.store("stream", read=True),
         disk.filename,
     ):
         with pytest.raises(TypeError):
             refused()
-    for damaged in (("]", 1, None), ('"text"', 2, None), ('"text"', 1, "file"), (b"1", 1, None)):
+    assert disk.fetch(1, None, "text", False) == "text"
+    for damaged in (
+        ("text", 2, None),
+        ("text", 4, None),
+        ("text", 1, "file"),
+        (b"1", 1, None),
+        (None, 1, None),
+    ):
         value, mode, filename = damaged
         with pytest.raises(sqlite3.DataError):
             disk.fetch(mode, filename, value, False)
 
 
-def test_a_busy_index_is_skipped_and_not_rebuilt(warm: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.05)
+@pytest.mark.parametrize("text", ["]", '"text"', "[1]", "[" * 9999, "null", '["0", 1]'])
+def test_a_text_that_is_no_hint_is_a_miss(warm: Store, text: str) -> None:
+    change(warm, "UPDATE Cache SET value = ?", text)
+    assert warm.recall_json("space", "key") is None
+    warm.remember_json("space", "key", 1)
+    assert warm.recall_json("space", "key") == 1
+
+
+def test_an_index_that_names_another_folder_as_its_own_is_forgotten(warm: Store, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    change(warm, "INSERT INTO Settings VALUES ('_directory', ?)", str(elsewhere))
+    store = Store.open(warm.root)
+    assert store.recall_json("space", "key") is None
+    store.remember_json("space", "key", 1)
+    assert store.recall_json("space", "key") == 1
+    assert sum(path.stat().st_size for path in elsewhere.iterdir()) == 0
+
+
+def test_an_index_of_another_version_is_read_or_begun_anew(warm: Store) -> None:
+    """Such as one with a write-ahead log, or with a column less."""
+    connection = sqlite3.connect(warm.root / DATABASE)
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.close()
+    assert Store.open(warm.root).recall_json("space", "key") == {"answer": [1, 2.5, None]}
+    change(warm, "DELETE FROM Settings WHERE key LIKE 'disk%'")
+    assert Store.open(warm.root).recall_json("space", "key") == {"answer": [1, 2.5, None]}
+    connection = sqlite3.connect(warm.root / DATABASE)
+    connection.execute("ALTER TABLE Cache DROP COLUMN filename")
+    connection.close()
+    assert Store.open(warm.root).recall_json("space", "key") is None
+    warm.remember_json("space", "key", 1)
+    assert Store.open(warm.root).recall_json("space", "key") == 1
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.5)
+
+
+@pytest.fixture
+def foreign_lock(impatient: None, warm: Store):
+    """Hold the database as a program of others may do."""
     connection = sqlite3.connect(warm.root / DATABASE, isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
-    assert warm.recall_json("space", "key") is None
-    monkeypatch.setattr(Index, "_set", lambda *_: connection_is_locked(warm))
-    warm.remember_json("space", "key", "new")
-    connection.execute("ROLLBACK")
+    yield connection
     connection.close()
-    assert warm.recall_json("space", "key") == {"answer": [1, 2.5, None]}
+
+
+def soon(ask: Callable[[], object]) -> object:
+    end = time.monotonic() + 10
+    while (answer := ask()) is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return answer
+
+
+def test_a_busy_index_is_skipped_and_not_rebuilt(foreign_lock, warm: Store) -> None:
+    for store in (warm, Store.open(warm.root)):  # one with an open index, and one without
+        assert store.recall_json("space", "key") is None
+        store.remember_json("space", "key", "new")
+    foreign_lock.execute("ROLLBACK")
+    for store in (warm, Store.open(warm.root)):
+        assert soon(lambda store=store: store.recall_json("space", "key")) == {"answer": [1, 2.5, None]}
     assert not warm.root.joinpath("quarantine").exists()
 
 
-def test_a_busy_index_is_waited_for_once_in_a_process(warm: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("olivelike.store.index._BUSY_SECONDS", 0.5)
-    connection = sqlite3.connect(warm.root / DATABASE, isolation_level=None)
-    connection.execute("BEGIN EXCLUSIVE")
+def test_a_busy_index_is_waited_for_once_in_a_process(foreign_lock, warm: Store) -> None:
     store, start = Store.open(warm.root), time.monotonic()
     for _ in range(5):
         assert store.recall_json("space", "key") is None
         store.remember_json("space", "other", 1)
     waited = time.monotonic() - start
-    connection.execute("ROLLBACK")
-    connection.close()
+    foreign_lock.execute("ROLLBACK")
     assert 0.4 < waited < 1.5
-    assert store.recall_json("space", "key") is not None
+    assert soon(lambda: store.recall_json("space", "key")) is not None
 
 
-def connection_is_locked(store: Store) -> None:
-    connection = sqlite3.connect(store.root / DATABASE, timeout=0)
-    try:
-        connection.execute("DELETE FROM Cache")
-    finally:
-        connection.close()
+def test_the_wait_for_a_busy_index_ends_with_the_process_and_with_ctrl_c(foreign_lock, warm: Store) -> None:
+    script = (
+        "import sys, pathlib; from olivelike.store import Store, index; index._BUSY_SECONDS = 60.0; print(1, "
+    )
+    script += "flush=True); Store.open(pathlib.Path(sys.argv[1])).recall_json('space', 'key')"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, warm.root], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert errors.decode().endswith("KeyboardInterrupt\n")
 
 
 def test_a_file_is_hashed_again_only_when_it_changed(store: Store, tmp_path: Path, monkeypatch) -> None:
@@ -218,13 +304,13 @@ def test_a_file_is_hashed_again_only_when_it_changed(store: Store, tmp_path: Pat
         hashed.append(path)
         return digest_file(path)
 
-    monkeypatch.setattr("olivelike.store.file_digests.digest_file", counting)
+    monkeypatch.setattr("olivelike.store.index.digest_file", counting)
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weights")
     first = store.file_digest(path)
     store.file_digest(path)
     assert len(hashed) == 2, "changed less than two seconds before: not remembered"
-    monkeypatch.setattr("olivelike.store.file_digests._SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr("olivelike.store.index._SETTLED_SECONDS", 0.0)
     assert store.file_digest(path) == store.file_digest(path) == first
     assert len(hashed) == 3
     status = path.stat()
@@ -244,14 +330,16 @@ def test_a_file_that_changes_while_it_is_hashed_is_refused(store: Store, tmp_pat
         path.write_bytes(path.read_bytes() + b"x")
         return "0" * 64
 
-    monkeypatch.setattr("olivelike.store.file_digests.digest_file", growing)
+    monkeypatch.setattr("olivelike.store.index.digest_file", growing)
     with pytest.raises(SourceError, match="changes while it is read"):
         store.file_digest(path)
     with pytest.raises(SourceError, match="absent"):
         store.file_digest(tmp_path / "absent")
 
 
-def test_looking_up_known_results_imports_no_index_or_lock_library(warm: Store, tmp_path: Path) -> None:
+def test_looking_up_results_imports_no_lock_library_and_hints_alone_import_diskcache(
+    warm: Store, tmp_path: Path
+) -> None:
     path = tmp_path / "source"
     path.write_bytes(b"weights")
     os.utime(path, (time.time() - 10, time.time() - 10))
@@ -259,10 +347,13 @@ def test_looking_up_known_results_imports_no_index_or_lock_library(warm: Store, 
 import sys, pathlib
 from olivelike.store import Store
 store = Store.open(pathlib.Path(sys.argv[1]))
-store.get_action("0" * 64), list(store.runs()), store.recall_json("space", "key")
-print(sorted({"diskcache", "filelock", "psutil", "numpy", "pydantic"} & sys.modules.keys()))
+libraries = {"diskcache", "filelock", "psutil", "numpy", "pydantic"}
+store.get_action("0" * 64), list(store.runs())
+print(sorted(libraries & sys.modules.keys()))
+assert store.recall_json("space", "key")
+print(sorted(libraries & sys.modules.keys()))
 """
     shown = subprocess.run(
         [sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True
     )
-    assert shown.stdout == "[]\n"
+    assert shown.stdout == "[]\n['diskcache']\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from store_faults import make_action
+from store_faults import UnsyncedFileSystem, make_action
 
 from olivelike.digest import digest_bytes
 from olivelike.store import Action, Store
@@ -26,7 +26,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp())
-        self.store = Store.open(self.root)
+        self.store = Store.open(self.root, filesystem=UnsyncedFileSystem())
         self.objects: dict[str, bytes] = {}
         self.recorded: dict[str, Action] = {}
         self.damaged: set[str] = set()
@@ -154,7 +154,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.store = Store.open(self.root)
+        self.store = Store.open(self.root, filesystem=UnsyncedFileSystem())
 
     @invariant()
     def what_is_listed_was_recorded(self) -> None:

@@ -1,18 +1,21 @@
 """`olivelike bench`: latency and memory of engines, side by side."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli import session_options as session
+from olivelike.cli.option_groups import with_groups
+from olivelike.cli.session_options import ProviderOptions
 
 if TYPE_CHECKING:
     from olivelike.measure.bench.baseline import Comparison
     from olivelike.measure.bench.bench_report import BenchReport
 
 
+@with_groups
 def bench(
     folder: Annotated[
         Path,
@@ -112,24 +115,20 @@ def bench(
     ] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
-    providers: session.Providers = None,
-    provider_options: session.ProviderOptions = None,
-    device: session.Device = None,
-    session_options: session.SessionOptions = None,
-    threads: session.Threads = None,
     cuda_graph: Annotated[
         bool,
         typer.Option(
             "--cuda-graph/--no-cuda-graph", help="Record each network's work on the GPU once, and replay it."
         ),
     ] = False,
+    *,
+    session: ProviderOptions,
 ) -> None:
     """Measure latency and memory, interleaved with torch.
 
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3.
     """
-    from olivelike.cli.commands.generate_images import chosen_sides
     from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.display.bench_display import show_event, table_lines
     from olivelike.cli.stdout import write_json, write_line, write_text_file
@@ -144,27 +143,14 @@ def bench(
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
-    width, height = chosen_sides(size, width, height)
+    width, height = shared.chosen_sides(size, width, height)
     baseline = read_report(against) if against is not None else None
     if csv is not None:
         check_csv(csv)
     if json_file is not None:
         require_writable(json_file)
     writer = last_writer(folder, cache_dir) if keep else None
-    sessions = session.session_settings(
-        folder,
-        providers,
-        provider_options,
-        device,
-        session_options,
-        None,
-        None,
-        None,
-        threads,
-        None,
-        cuda_graph,
-        None,
-    )
+    sessions = replace(session.settings(folder), cuda_graph=cuda_graph)
     settings = BenchSettings(
         folder,
         tuple(engines or ENGINES),

@@ -14,7 +14,7 @@ from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from olivelike.store import Action, Store
-    from olivelike.store.reports import Entry
+    from olivelike.store.store import Entry
 
 app = typer.Typer(
     cls=Group,
@@ -138,9 +138,9 @@ def gc(
 
     Leftovers go first, then the results that were used least recently.
     """
-    from olivelike.store.limits import parse_size
+    from olivelike._text import byte_count
 
-    cap = None if max_size is None else parse_size(max_size, "--max-size")
+    cap = None if max_size is None else byte_count(max_size, "--max-size")
     report = _open(cache_dir, writes=True).gc(cap, grace)
     if json:
         write_json(

@@ -1,15 +1,115 @@
 """`olivelike generate`: pictures from an optimised folder."""
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli import session_options as session
+from olivelike.cli.option_groups import with_groups
+from olivelike.cli.session_options import AllSessionOptions
+
+if TYPE_CHECKING:
+    from olivelike.cli.display.generate_display import JsonLines, Lines
+    from olivelike.runtime.jobs import JobPlan
+    from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pipeline.request import RequestFields
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
+@dataclass(frozen=True)
+class PictureOptions:
+    """What pictures are asked for; most are fields of a `Request`."""
+
+    negative_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What not to show.")] = None
+    num_images: Annotated[
+        int | None,
+        typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default."),
+    ] = None
+    batch_size: Annotated[
+        int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")
+    ] = None
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default.")] = None
+    guidance_scale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
+        ),
+    ] = None
+    guidance_rescale: Annotated[
+        float | None, typer.Option(metavar="X", help="From 0 to 1, against overexposure; 0 by default.")
+    ] = None
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
+        ),
+    ] = None
+    eta: Annotated[
+        float | None, typer.Option(metavar="X", help="DDIM's share of fresh noise; 0 by default.")
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Of the first picture; those after it count up. By default, or as -1, drawn."
+        ),
+    ] = None
+    size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WxH",
+            help="In pixels; by default the initial picture's, or what the UNet was trained on.",
+        ),
+    ] = None
+    fit: Annotated[
+        bool,
+        typer.Option(
+            "--fit", help="Take the nearest size there is, and crop the initial picture to its shape."
+        ),
+    ] = False
+    strength: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
+        ),
+    ] = None
+    clip_skip: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1."),
+    ] = None
+    plain_prompts: Annotated[
+        bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")
+    ] = False
+    retry_unsafe: Annotated[
+        int,
+        typer.Option(metavar="N", help="Draw a flagged picture again up to N times, with a new seed each."),
+    ] = 0
+    decode_singly: Annotated[
+        bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
+    ] = False
+
+    def fields(self) -> "RequestFields":
+        """Return the fields of a request that the command line gives.
+
+        Raises:
+            UsageError: if the size is none.
+        """
+        from olivelike.runtime.pipeline.request import parse_size
+
+        values = asdict(self)
+        plain = values.pop("plain_prompts")
+        values |= {"prompt_weights": False if plain else None, "fit": self.fit or None}
+        if self.size is not None:
+            values["size"] = parse_size(self.size)
+        return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
+
+
+@with_groups
 def generate(
     folder: Annotated[
         Path,
@@ -23,90 +123,12 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    negative_prompt: Annotated[
-        str | None, typer.Option("--negative-prompt", metavar="TEXT", help="What not to show.")
-    ] = None,
-    num_images: Annotated[
-        int | None,
-        typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", metavar="N", help="Pictures made at once; 1 by default.")
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Steps; 50 by default.")] = None,
-    guidance_scale: Annotated[
-        float | None,
-        typer.Option(
-            "--guidance-scale",
-            metavar="X",
-            help="How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
-        ),
-    ] = None,
-    guidance_rescale: Annotated[
-        float | None,
-        typer.Option(
-            "--guidance-rescale", metavar="X", help="From 0 to 1, against overexposure; 0 by default."
-        ),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            "--scheduler",
-            metavar="NAME",
-            help="Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
-        ),
-    ] = None,
-    eta: Annotated[
-        float | None, typer.Option("--eta", metavar="X", help="DDIM's share of fresh noise; 0 by default.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            help="Of the first picture; those after it count up. By default, or as -1, drawn.",
-        ),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            "--size",
-            metavar="WxH",
-            help="In pixels; by default the initial picture's, or what the UNet was trained on.",
-        ),
-    ] = None,
-    fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit", help="Take the nearest size there is, and crop the initial picture to its shape."
-        ),
-    ] = False,
-    init_image: Annotated[
-        Path | None, typer.Option("--init-image", metavar="FILE", help="Picture to start from.")
-    ] = None,
+    *,
+    picture: PictureOptions,
+    init_image: Annotated[Path | None, typer.Option(metavar="FILE", help="Picture to start from.")] = None,
     mask: Annotated[
-        Path | None,
-        typer.Option("--mask", metavar="FILE", help="Where to paint in the initial picture: white."),
+        Path | None, typer.Option(metavar="FILE", help="Where to paint in the initial picture: white.")
     ] = None,
-    strength: Annotated[
-        float | None,
-        typer.Option(
-            "--strength",
-            metavar="X",
-            help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
-        ),
-    ] = None,
-    clip_skip: Annotated[
-        int | None,
-        typer.Option(
-            "--clip-skip",
-            metavar="N",
-            help="Last layers of the text encoder to leave out; A1111 counts from 1.",
-        ),
-    ] = None,
-    plain_prompts: Annotated[
-        bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")
-    ] = False,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -140,17 +162,6 @@ def generate(
     safety: Annotated[
         bool, typer.Option("--safety/--no-safety", help="Check pictures; flagged ones are black.")
     ] = True,
-    retry_unsafe: Annotated[
-        int,
-        typer.Option(
-            "--retry-unsafe",
-            metavar="N",
-            help="Draw a flagged picture again up to N times, with a new seed each.",
-        ),
-    ] = 0,
-    decode_singly: Annotated[
-        bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
-    ] = False,
     output: Annotated[
         str,
         typer.Option(
@@ -168,108 +179,82 @@ def generate(
     json: Annotated[
         bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
     ] = False,
-    providers: session.Providers = None,
-    provider_options: session.ProviderOptions = None,
-    device: session.Device = None,
-    session_options: session.SessionOptions = None,
-    run_options: session.RunOptions = None,
-    dimensions: session.Dimensions = None,
-    graph_optimization: session.GraphOptimization = None,
-    threads: session.Threads = None,
-    inter_threads: session.InterThreads = None,
-    custom_operators: session.CustomOperators = None,
-    cuda_graph: session.CudaGraph = False,
-    profile: session.Profile = None,
+    session: AllSessionOptions,
 ) -> None:
     """Make pictures with an optimised folder.
 
     The same seed gives the picture that diffusers gives with torch. What made a picture is in its file.
     """
-    from olivelike.cli.commands.generate_drawing import draw
-    from olivelike.cli.commands.generate_images import find_used, open_image, parse_size
-    from olivelike.cli.commands.generate_prompts import PromptLine, read_prompts
-    from olivelike.cli.commands.generate_record import fill_from_record, picture_record, record_notes
-    from olivelike.cli.commands.generate_work import RANDOM, drawn_seed, plan_work, unread_notes
-    from olivelike.cli.commands.large_sizes import size_notes
-    from olivelike.cli.commands.live_loras import LiveLoras, lora_folders
-    from olivelike.cli.display.generate_display import Lines
-    from olivelike.cli.display.generate_json import JsonLines
-    from olivelike.runtime import Request
-    from olivelike.runtime.pictures import PictureWriter, read_picture_record
-    from olivelike.runtime.pipeline.pipeline_folder import open_folder
+    from olivelike.cli.display.generate_display import JsonLines, Lines
+    from olivelike.cli.stdout import write_error
+    from olivelike.engine.output.live_loras import LiveLoras, lora_folders
+    from olivelike.runtime.jobs import plan_jobs, read_prompts
+    from olivelike.runtime.jobs.prompt_lines import STDIN
+    from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pipeline.folder_target import check_folder
     from olivelike.runtime.prompts import Wildcards
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
-        settings = session.session_settings(
+        settings = session.settings(folder)
+        check_folder(folder, settings)
+        if STDIN in (prompts or ()) and not picture.plain_prompts and sys.stdin.isatty():
+            write_error(
+                "Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z)."
+            )
+        lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
+        plan = plan_jobs(
             folder,
-            providers,
-            provider_options,
-            device,
-            session_options,
-            run_options,
-            dimensions,
-            graph_optimization,
-            threads,
-            custom_operators,
-            cuda_graph,
-            profile,
-            inter_threads,
+            read_prompts(prompts or (), literal=picture.plain_prompts),
+            picture.fields(),
+            made_before=made_before,
+            init_image=init_image,
+            mask=mask,
+            wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
+            lora_files=lora_files,
+            loras=[lora_files.named(text) for text in loras or ()],
         )
-        session.check_folder(folder, settings)
-        before = read_picture_record(made_before) if made_before is not None else None
-        if before is not None and made_before is not None:
-            init_image = init_image or find_used(before.init_image, made_before)
-            mask = mask or find_used(before.mask, made_before)
-        lines = read_prompts(prompts or (), literal=plain_prompts)
-        image, used_image = open_image(init_image) if init_image is not None else (None, None)
-        painted, used_mask = open_image(mask) if mask is not None else (None, None)
-        used = used_image, used_mask
-        said: dict[str, Any] = {
-            "prompts": tuple(line.prompt for line in lines) or None,
-            "negative_prompt": negative_prompt,
-            "num_images": num_images,
-            "batch_size": batch_size,
-            "steps": steps,
-            "guidance_scale": guidance_scale,
-            "guidance_rescale": guidance_rescale,
-            "scheduler": scheduler,
-            "eta": eta,
-            "seed": drawn_seed() if seed == RANDOM else seed,
-            "size": parse_size(size) if size is not None else None,
-            "fit": fit or None,
-            "init_image": image,
-            "mask": painted,
-            "strength": strength,
-            "clip_skip": clip_skip,
-            "prompt_weights": False if plain_prompts else None,
-            "retry_unsafe": retry_unsafe,
-            "decode_singly": decode_singly,
-        }
-        given = {name: value for name, value in said.items() if value is not None}
-        request = Request(**{"prompts": (), **given})
-        if before is not None:
-            request = fill_from_record(request, frozenset(given), before)
-            lines = lines or [PromptLine(before.prompt)]
-        # What can't be done is told before minutes go into opening networks.
-        pipeline_folder = open_folder(folder)
-        known = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
-        wildcards = Wildcards(wildcard_dirs or [Path("wildcards")], named=bool(wildcard_dirs))
-        always = [known.named(text) for text in loras or ()]
-        works = plan_work(request, lines, pipeline_folder, wildcards, known, always)
-        if before is not None:
-            added = [lora.used for lora in works[0].loras]
-            for note in record_notes(before, folder, used, added):
-                display.note(note)
-        for note in (
-            *unread_notes(lines, request, wildcards),
-            *size_notes([work.request for work in works], pipeline_folder),
-        ):
+        for note in plan.notes:
             display.note(note)
-        records = [
-            picture_record(work.request, pipeline_folder, used, [lora.used for lora in work.loras])
-            for work in works
-        ]
         writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
-        for record in records:
-            writer.require_writable(record)
-        draw(folder, settings, works, records, writer, display, safety=safety, sheet=sheet)
+        _draw(plan, writer, settings, display, safety=safety, sheet=sheet)
+
+
+def _draw(
+    plan: "JobPlan",
+    writer: "PictureWriter",
+    settings: "SessionSettings",
+    display: "Lines | JsonLines",
+    *,
+    safety: bool,
+    sheet: bool,
+) -> None:
+    """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
+    from olivelike.cli import collect_as_usual
+    from olivelike.cli.display.text import count
+    from olivelike.cli.engine_signals import signals_end_engines, uninterrupted
+    from olivelike.cli.stdout import write_error
+    from olivelike.errors import Interrupted
+    from olivelike.runtime.jobs import draw
+
+    def interrupted() -> Interrupted:
+        return Interrupted(f"interrupted; {display.written} of {count(plan.pictures, 'picture')} written")
+
+    def last_words() -> None:
+        error = interrupted()
+        display.__exit__(type(error), error, None)
+        write_error(f"error: {error}")
+
+    collect_as_usual()
+    try:
+        with signals_end_engines(last_words):
+            draw(
+                plan,
+                writer,
+                settings,
+                safety=safety,
+                sheet=sheet,
+                on_event=display,
+                while_writing=uninterrupted,
+            )
+    except (KeyboardInterrupt, Interrupted):
+        raise interrupted() from None

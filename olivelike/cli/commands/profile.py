@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli import session_options as session
+from olivelike.cli.option_groups import with_groups
+from olivelike.cli.session_options import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ _SMALLEST = 64
 """Pixels of a side."""
 
 
+@with_groups
 def profile(
     model: Annotated[
         Path,
@@ -55,44 +57,24 @@ def profile(
     ] = False,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
-    providers: session.Providers = None,
-    provider_options: session.ProviderOptions = None,
-    device: session.Device = None,
-    session_options: session.SessionOptions = None,
-    dimensions: session.Dimensions = None,
-    graph_optimization: session.GraphOptimization = None,
-    threads: session.Threads = None,
-    custom_operators: session.CustomOperators = None,
+    *,
+    session: LoadOptions,
 ) -> None:
     """Say where nodes run, and what each operator type takes.
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.commands.generate_images import chosen_sides
     from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
     from olivelike.measure.report.beside import PROFILE_FILE
 
-    width, height = chosen_sides(pixels, width, height)
+    width, height = shared.chosen_sides(pixels, width, height)
     if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:
         raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
     writer = last_writer(model, cache_dir) if keep else None
-    settings = session.session_settings(
-        model,
-        providers,
-        provider_options,
-        device,
-        session_options,
-        None,
-        dimensions,
-        graph_optimization,
-        threads,
-        custom_operators,
-        False,
-        None,
-    )
+    settings = session.settings(model)
     found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
     if not json:
         write_line(f"{found.path}, {found.runtime}, {found.runs} runs")

@@ -1,70 +1,35 @@
-"""What `olivelike generate` tells people."""
+"""What `olivelike generate` says, to people and to programs."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from olivelike.cli.display.speed import Speed, speed_column
 from olivelike.cli.display.text import count, duration
-from olivelike.cli.stdout import write_error, write_line
+from olivelike.cli.stdout import write_error, write_json, write_line
+from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
+from olivelike.runtime.pipeline.request import Batch
 from olivelike.runtime.prompts import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from rich.progress import Progress
 
-    from olivelike.cli.commands.live_loras import LiveLora
-    from olivelike.runtime.pipeline.denoising import Step
-    from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.pipeline.result import Batch, Picture
-
-
-class Display(Protocol):
-    """Is told what happens."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-    def opening(self, folder: Path, loras: Sequence[LiveLora]) -> None:
-        """Networks are being opened, with LoRAs merged into them."""
-
-    def note(self, text: str) -> None:
-        """Something that the user should know."""
-
-    def started(self, pipeline: Pipeline, request: Request, safety: bool, pictures: int) -> None:
-        """All is open."""
-
-    def step(self, step: Step, request: Request, prompts: Sequence[str]) -> None:
-        """A step of a batch with these prompts is done."""
-
-    def picture(self, picture: Picture, prompt: str, path: Path) -> None:
-        """A picture is written."""
-
-    def batch(self, batch: Batch) -> None:
-        """A batch is done."""
-
-    def sheet(self, path: Path) -> None:
-        """The contact sheet is written."""
+    from olivelike.runtime.jobs.job_drawing import DrawEvent
 
 
 class Lines:
     """For people: lines on standard output, with a bar under them on a terminal."""
 
     def __init__(self, *, live: bool) -> None:
+        self.written = 0
         self._live = live
         self._progress: Progress | None = None
-        self._began = time.monotonic()
+        self._opening = 0.0
         self._drawing: float | None = None
         self._size: tuple[int, int] | None = None
-        self._speed = Speed()
+        self._speed = _Speed()
         self._checked = False
 
     def __enter__(self) -> Self:
@@ -75,50 +40,68 @@ class Lines:
     ) -> None:
         self._drop_bar()
 
-    def opening(self, folder: Path, loras: Sequence[LiveLora]) -> None:
-        """Say which folder it is, and with which LoRAs."""
-        self._began = time.monotonic()
-        named = ", ".join(str(lora) for lora in loras)
-        write_line(f"Opening {folder}{f' with {named}' if named else ''} …")
-
     def note(self, text: str) -> None:
         """Write to standard error."""
         write_error(f"note: {text}")
 
-    def started(self, pipeline: Pipeline, request: Request, safety: bool, pictures: int) -> None:  # noqa: ARG002
-        """Say where it runs, and whether pictures are checked."""
-        assert request.size is not None
-        self._checked = pipeline.checks_safety
-        self._size = request.size
-        opened = duration(time.monotonic() - self._began)
-        write_line(f"  on {pipeline.unet.session.provider} in {opened}, {request.size[0]}x{request.size[1]}")
+    def __call__(self, event: DrawEvent) -> None:
+        """Write what it means."""
+        match event:
+            case Opening(folder, loras):
+                self._opening = time.monotonic()
+                named = ", ".join(map(str, loras))
+                write_line(f"Opening {folder}{f' with {named}' if named else ''} …")
+            case Opened():
+                self._opened(event)
+            case StepDone():
+                self._step(event)
+            case PictureWritten(picture, _, path):
+                self._drop_bar()
+                self._write_speed()
+                again = "" if picture.attempts == 1 else f" at attempt {picture.attempts}"
+                flagged = ", black: the safety checker flagged it" if picture.flagged else ""
+                write_line(f"  {path} (seed {picture.seed}{again}){flagged}")
+                self.written += 1
+            case Batch():
+                passed = f"{event.passed} of {count(len(event.pictures), 'picture')}"
+                checked = f"; {passed} passed the safety checker" if self._checked else ""
+                left = self._left(event.number, event.total) if event.number < event.total else ""
+                write_line(f"  done in {duration(event.seconds)}{checked}{f'; {left}' if left else ''}")
+            case SheetWritten(path):
+                write_line(f"All on one sheet: {path}")
+
+    def _opened(self, event: Opened) -> None:
+        assert event.request.size is not None
+        self._checked, self._size = event.checked, event.request.size
+        taken = duration(time.monotonic() - self._opening)
+        write_line(f"  on {event.provider} in {taken}, {self._size[0]}x{self._size[1]}")
         if not self._checked and self._drawing is None:  # Once, however many times it is opened.
-            why = "this folder has no safety checker" if safety else "the safety checker is off"
+            why = "this folder has no safety checker" if event.safety else "the safety checker is off"
             write_line(f"  {why}: nothing looks at the pictures")
         self._drawing = self._drawing or time.monotonic()
 
-    def step(self, step: Step, request: Request, prompts: Sequence[str]) -> None:
+    def _step(self, event: StepDone) -> None:
         """Begin a batch, or move its bar."""
+        step = event.step
         if step.number == 1:
-            self._speed = Speed()
+            self._speed = _Speed()
             self._drop_bar()
-            write_line(self._title(step, request, prompts))
+            write_line(self._title(event))
             if self._live:
-                self._add_bar(step)
+                self._add_bar(step.total)
         self._speed.step()
         if self._progress is not None:
             left = self._left(step.batch - 1 + step.number / step.total, step.batches)
             for task in self._progress.task_ids:
-                self._progress.update(task, completed=step.number, left=left)
+                self._progress.update(task, completed=step.number, speed=self._speed, left=left)
 
-    def _title(self, step: Step, request: Request, prompts: Sequence[str]) -> str:
+    def _title(self, event: StepDone) -> str:
+        step, (first, *others) = event.step, event.prompts
         again = f", attempt {step.attempt}" if step.attempt > 1 else ""
-        other = request.size if request.size not in (None, self._size) else None
+        other = event.size if event.size not in (None, self._size) else None
         sized = f", {other[0]}x{other[1]}" if other else ""
-        more = f" and {count(len(prompts) - 1, 'other')}" if len(prompts) > 1 else ""
-        return (
-            f"Batch {step.batch} of {step.batches}{again}{sized}: {shortened(prompts[0]) or 'no words'}{more}"
-        )
+        more = f" and {count(len(others), 'other')}" if others else ""
+        return f"Batch {step.batch} of {step.batches}{again}{sized}: {shortened(first) or 'no words'}{more}"
 
     def _left(self, done: float, batches: int) -> str:
         """Say how long all batches together will still take, as fast as they were until now."""
@@ -126,44 +109,120 @@ class Lines:
             return ""
         return f"about {duration((time.monotonic() - self._drawing) / done * (batches - done))} left for all"
 
-    def picture(self, picture: Picture, prompt: str, path: Path) -> None:  # noqa: ARG002
-        """Name the file, and say if it is black."""
-        self._drop_bar()
-        self._tell_speed()
-        again = "" if picture.attempts == 1 else f" at attempt {picture.attempts}"
-        flagged = ", black: the safety checker flagged it" if picture.flagged else ""
-        write_line(f"  {path} (seed {picture.seed}{again}){flagged}")
-
-    def batch(self, batch: Batch) -> None:
-        """Say how long it took, and what passed."""
-        passed = f"{batch.passed} of {count(len(batch.pictures), 'picture')}"
-        checked = f"; {passed} passed the safety checker" if self._checked else ""
-        left = self._left(batch.number, batch.total) if batch.number < batch.total else ""
-        write_line(f"  done in {duration(batch.seconds)}{checked}{f'; {left}' if left else ''}")
-
-    def sheet(self, path: Path) -> None:
-        """Name the file."""
-        write_line(f"All on one sheet: {path}")
-
-    def _tell_speed(self) -> None:
+    def _write_speed(self) -> None:
         """Write how fast the steps of a batch were, before its first picture."""
         if self._speed.steps:
-            rate = "" if self._speed.per_second is None else f", {self._speed.per_second:.2f} it/s"
+            rate = f", {self._speed}" if str(self._speed) else ""
             write_line(f"  {count(self._speed.steps, 'step')}{rate}")
-        self._speed = Speed()
+        self._speed = _Speed()
 
-    def _add_bar(self, step: Step) -> None:
+    def _add_bar(self, steps: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-        overall = TextColumn("{task.fields[left]}")
-        self._progress = Progress(
-            TextColumn(" "), *columns, speed_column(self._speed), overall, transient=True
-        )
+        more = TextColumn("{task.fields[speed]} {task.fields[left]}")
+        self._progress = Progress(TextColumn(" "), *columns, more, transient=True)
         self._progress.start()
-        self._progress.add_task("", total=step.total, left="")
+        self._progress.add_task("", total=steps, speed="", left="")
 
     def _drop_bar(self) -> None:
         if self._progress is not None:
             self._progress.stop()
         self._progress = None
+
+
+class _Speed:
+    """Steps per second, from the end of the first to the end of the last."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._first = self._last = 0.0
+
+    def step(self) -> None:
+        self._last = time.monotonic()
+        self._first = self._first or self._last
+        self.steps += 1
+
+    def __str__(self) -> str:
+        elapsed = self._last - self._first
+        return f"{(self.steps - 1) / elapsed:.2f} it/s" if self.steps > 1 and elapsed > 0 else ""
+
+
+class JsonLines:
+    """For programs: an object per line; the last one is `generate_finished`."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._paths: list[str] = []
+        self._flagged = 0
+        self._sheet: str | None = None
+
+    @property
+    def written(self) -> int:
+        """Pictures so far."""
+        return len(self._paths)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._write(
+            "generate_finished",
+            pictures=self._paths,
+            flagged=self._flagged,
+            sheet=self._sheet,
+            seconds=round(time.monotonic() - self._began, 3),
+            error=None if error is None else str(error) or type(error).__name__,
+        )
+
+    def note(self, text: str) -> None:
+        """Write `note`."""
+        self._write("note", text=text)
+
+    def __call__(self, event: DrawEvent) -> None:
+        """Write it."""
+        match event:
+            case Opening(folder, loras):
+                self._write("opening", folder=str(folder), loras=[lora.name for lora in loras])
+            case Opened(provider, request):
+                assert request.size is not None
+                self._write(
+                    "generate_started",
+                    provider=provider,
+                    pictures=event.pictures,
+                    width=request.size[0],
+                    height=request.size[1],
+                    seed=request.seed,
+                    checked=event.checked,
+                )
+            case StepDone(step):
+                place = {"batch": step.batch, "batches": step.batches, "attempt": step.attempt}
+                self._write("step", **place, step=step.number, steps=step.total, timestep=step.timestep)
+            case PictureWritten(picture, prompt, path):
+                self._paths.append(str(path))
+                self._flagged += picture.flagged is True
+                self._write(
+                    "picture",
+                    path=str(path),
+                    prompt=prompt,
+                    seed=picture.seed,
+                    first_seed=picture.first_seed,
+                    attempts=picture.attempts,
+                    flagged=picture.flagged,
+                )
+            case Batch():
+                self._write(
+                    "batch_finished",
+                    batch=event.number,
+                    batches=event.total,
+                    pictures=len(event.pictures),
+                    passed=event.passed,
+                    seconds=round(event.seconds, 3),
+                )
+            case SheetWritten(path):  # For the last event.
+                self._sheet = str(path)
+
+    def _write(self, event: str, **data: Any) -> None:
+        write_json({"event": event, **data})

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from olivelike._files import Lock
     from olivelike.engine.execute.events import EventName, Listener
     from olivelike.engine.execute.pool import Answer, Worker
     from olivelike.engine.plan import Additions, Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.sources import PipelineSource
-    from olivelike.store import KeyLock, Root, Store
+    from olivelike.store import Root, Store
     from olivelike.workflow import LoadedWorkflow
 
 Status = Literal["hit", "executed", "failed", "skipped"]
@@ -81,7 +82,7 @@ class _Running:
     node: Node
     resolution: Resolution
     reason: str
-    lock: KeyLock | None
+    lock: Lock | None
     memory: int
     started: float
 

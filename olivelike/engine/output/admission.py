@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.output.output_files import explained, is_plain
+from olivelike.engine.output.output_files import explained, is_plain, resolved
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.publication import Existing, check_is_ours, check_places, resolved
+from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError

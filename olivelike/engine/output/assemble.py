@@ -11,7 +11,8 @@ from olivelike.engine.output.admission import existing_files, other_sources, rem
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.pipeline_files import component_config, index, to_json
-from olivelike.engine.output.publication import discard_staging, publish, staging_folder
+from olivelike.engine.output.publication import publish
+from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import DamagedError

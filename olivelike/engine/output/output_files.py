@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike._files import FileSystem
+from olivelike import _files
+from olivelike._files import DISK
 from olivelike.digest import digest_file
-from olivelike.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-DISK = FileSystem()
-"""The store's own operations: renames that wait for Windows, folders that some file systems can't sync."""
+    from collections.abc import Mapping
 
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(\.|$)", re.IGNORECASE)
 _UNUSABLE = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]|[. ]$')
 _JUNCTION = getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
+
+
+def resolved(output: Path) -> Path:
+    """Return where an output really lies, links followed; it need not exist."""
+    return Path(os.path.realpath(output))
 
 
 def is_plain(relative: object) -> bool:
@@ -89,20 +90,6 @@ def sync_folders(root: Path) -> None:
         DISK.sync_folder(root.joinpath(parent))
 
 
-@contextlib.contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn the file system's errors into ours, with a remedy.
-
-    Raises:
-        StoreError: for any `OSError` in the block.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-            remedy = "free some space, or choose another folder with --output"
-        elif error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-            remedy = "choose a folder that you may write to with --output"
-        else:
-            remedy = "choose another folder with --output"
-        raise StoreError(f"can't write to {path}: {error.strerror or error}; {remedy}") from error
+def explained(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Raise `StoreError`, with a remedy, for an `OSError` inside the block; `path` stands for one that is not named."""
+    return _files.explained("write to the output", path, "choose another folder with --output")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
-from olivelike.engine.output.journal import JOURNAL_FILE, is_file_table
+from olivelike.engine.output.staging import JOURNAL_FILE, is_file_table
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
 

@@ -8,32 +8,40 @@ the next run carries through. No file is replaced or removed that is not as its 
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._files import DISK
 from olivelike._text import listed
-from olivelike.engine.output.journal import JOURNAL_FILE, Journal, facts_alone, read_journal
 from olivelike.engine.output.output_files import (
-    DISK,
     explained,
     facts_of,
     holds,
     is_file,
     is_link,
     obstacle,
+    resolved,
     sync_folders,
     write_file,
 )
 from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
-from olivelike.engine.output.staging import content_of, discard, make_staging, new_name, proof
+from olivelike.engine.output.staging import (
+    JOURNAL_FILE,
+    Journal,
+    content_of,
+    discard,
+    facts_alone,
+    new_name,
+    proof,
+    read_journal,
+)
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
 
-    from olivelike.engine.output.journal import Facts
+    from olivelike.engine.output.staging import Facts
 
     IsCurrent = Callable[[str, Mapping[str, Any]], bool]
 
@@ -57,26 +65,6 @@ class Existing:
         if facts is None or obstacle(self.output, relative) is not None or not is_file(path):
             return False
         return holds(path, facts) if self.is_current is None else self.is_current(relative, facts)
-
-
-def resolved(output: Path) -> Path:
-    """Return where an output really lies, links followed; it need not exist."""
-    return Path(os.path.realpath(output))
-
-
-def staging_folder(output: Path) -> Path:
-    """Make and return an empty folder for the new files of an output, beside it.
-
-    If `output` is a link, it lies beside what that points to: files can be moved within one disk only.
-    """
-    output = resolved(output)
-    journal = read_journal(output)
-    return make_staging(output, journal.staging if journal is not None else None)
-
-
-def discard_staging(staging: Path) -> None:
-    """Remove a folder from `staging_folder` with what it holds, unless it is published."""
-    discard(staging.parent)
 
 
 def check_is_ours(output: Path) -> None:

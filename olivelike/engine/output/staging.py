@@ -3,32 +3,71 @@
 A staging folder is named after the process that makes it and holds an empty file whose name has the folder's inode
 number. No folder that was copied, unpacked or made by somebody else has that, so only our own are ever removed. What
 is staged lies in a folder inside, which as a whole can become a new output.
+
+Into an output that exists, files go under a journal, kept in it until all are there. An output may come from anywhere,
+so a journal is believed only if it names a staging folder beside the output that proves to be the one of which it was
+written, and only plain paths.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.output.output_files import DISK, explained, is_file, is_link
+from olivelike._files import DISK
+from olivelike._untrusted import read_json
+from olivelike.engine.output.output_files import explained, is_file, is_link, is_plain, resolved
+from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+JOURNAL_FILE = ".olivelike-journal.json"
+_KIND = "journal/1"
 _CONTENT = "files"
 
+Facts = dict[str, Any]
 
-def make_staging(output: Path, keep: str | None) -> Path:
-    """Make and return an empty folder beside `output`, which must be resolved, for its new files.
 
-    Staging folders of processes that no longer live are removed, but for the one named `keep`.
+@dataclass(frozen=True)
+class Journal:
+    """A publication into an existing folder."""
+
+    output: int
+    """Inode number of the output folder."""
+    staging: str
+    """Name of the staging folder."""
+    proof: list[int]
+    """What only that very folder has."""
+    moved: dict[str, Facts]
+    """Size and digest of each file that goes into the output, by relative path, in the order in which they go."""
+    replaced: dict[str, Facts]
+    """Those of the files of ours that were there before."""
+    gone: dict[str, Facts]
+    """Those of the files of ours that the output no longer has."""
+
+    def to_bytes(self) -> bytes:
+        """Serialise as JSON."""
+        return json.dumps({"kind": _KIND, **asdict(self)}).encode()
+
+
+def staging_folder(output: Path) -> Path:
+    """Make and return an empty folder for the new files of an output, beside it.
+
+    If `output` is a link, it lies beside what that points to: files can be moved within one disk only. Staging folders
+    of processes that no longer live are removed, but for one that a journal needs.
     """
+    output = resolved(output)
+    journal = read_journal(output)
     with explained(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(output, keep)
+        _sweep(output, None if journal is None else journal.staging)
         folder = new_name(output)
         folder.mkdir()
         try:
@@ -40,6 +79,11 @@ def make_staging(output: Path, keep: str | None) -> Path:
     return content_of(folder)
 
 
+def discard_staging(staging: Path) -> None:
+    """Remove a folder from `staging_folder` with what it holds, unless it is published."""
+    discard(staging.parent)
+
+
 def content_of(folder: Path) -> Path:
     """Return where the files of a staging folder lie."""
     return folder / _CONTENT
@@ -48,11 +92,6 @@ def content_of(folder: Path) -> Path:
 def new_name(output: Path) -> Path:
     """Return a new path for a staging folder of this process."""
     return output.parent / f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def is_name(output: Path, name: str) -> bool:
-    """Tell whether a name is one of a staging folder of this output."""
-    return _pid(output, name) is not None
 
 
 def proof(folder: Path) -> list[int] | None:
@@ -82,6 +121,71 @@ def discard(folder: Path) -> None:
         folder.rmdir()
 
 
+def read_journal(output: Path) -> Journal | None:
+    """Return the journal in an output folder, `None` if there is none.
+
+    Raises:
+        UsageError: for one that is damaged, or was not written here for this very folder.
+        StoreError: if it can't be read.
+    """
+    path = output / JOURNAL_FILE
+    if not os.path.lexists(path):
+        return None
+    try:
+        journal = _parse(read_json(path)) if is_file(path) else None
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            return None  # Another run has just carried it through.
+        raise StoreError(f"can't read {path}: {error.strerror}; make it readable") from error
+    except ValueError:
+        journal = None
+    if journal is not None and _belongs(journal, output):
+        return journal
+    if not os.path.lexists(path):
+        return None
+    raise UsageError(
+        f"output folder {output} holds the journal of a publication that is damaged, or did not begin here "
+        f"({JOURNAL_FILE}: the folder was copied or is someone else's); choose another folder, or remove that "
+        "file and run again with --overwrite",
+    )
+
+
+def is_file_table(table: object) -> bool:
+    """Tell whether a value from JSON gives size and digest for each of some plain paths."""
+    return isinstance(table, dict) and all(
+        is_plain(path)
+        and isinstance(facts, dict)
+        and type(facts.get("size")) is int
+        and isinstance(facts.get("sha256"), str)
+        for path, facts in table.items()
+    )
+
+
+def facts_alone(facts: Mapping[str, Any]) -> Facts:
+    """Return size and digest, without where a file came from."""
+    return {"size": facts["size"], "sha256": facts["sha256"]}
+
+
+def _parse(content: Any) -> Journal | None:
+    if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
+        return None
+    try:
+        journal = Journal(**content)
+    except TypeError:
+        return None
+    tables = (journal.moved, journal.replaced, journal.gone)
+    sound = isinstance(journal.output, int) and isinstance(journal.staging, str)
+    return journal if sound and all(map(is_file_table, tables)) else None
+
+
+def _belongs(journal: Journal, output: Path) -> bool:
+    return (
+        _pid(output, journal.staging) is not None
+        and output.stat().st_ino == journal.output
+        and proof(output.parent / journal.staging) == journal.proof
+    )
+
+
 def _sweep(output: Path, keep: str | None) -> None:
     """Remove what dead processes left beside an output.
 
@@ -91,9 +195,8 @@ def _sweep(output: Path, keep: str | None) -> None:
 
     for path in list(output.parent.iterdir()):
         pid = _pid(output, path.name)
-        if pid is None or path.name == keep or is_link(path) or psutil.pid_exists(pid):
-            continue
-        _remove(path)
+        if pid is not None and path.name != keep and not is_link(path) and not psutil.pid_exists(pid):
+            _remove(path)
 
 
 def _remove(folder: Path) -> None:
@@ -111,5 +214,6 @@ def _prefix(output: Path) -> str:
 
 
 def _pid(output: Path, name: str) -> int | None:
-    found = re.fullmatch(r"([0-9]{1,9})-[0-9a-f]{8}", name.removeprefix(_prefix(output)))
-    return int(found[1]) if found and name.startswith(_prefix(output)) else None
+    """Return the process that made a staging folder of this output, by its name."""
+    found = re.fullmatch(re.escape(_prefix(output)) + r"([0-9]{1,9})-[0-9a-f]{8}", name)
+    return int(found[1]) if found else None

@@ -10,7 +10,7 @@ from olivelike.measure.bench.engines import ENGINES, unknown_engine
 from olivelike.runtime.pipeline.folder_target import read_folder_target
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
-from olivelike.runtime.pipeline.resolve_defaults import settle
+from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check(settings: BenchSettings) -> Checked:
         raise UsageError(f"timeout: {settings.timeout:g} s is not between 0 and {LONGEST}")
     folder = open_folder(settings.folder)
     asked = (settings.width or folder.default_size[0], settings.height or folder.default_size[1])
-    size = settle(Request(("",), size=asked, steps=settings.steps), folder).size
+    size = resolve_defaults(Request(("",), size=asked, steps=settings.steps), folder).size
     assert size is not None
     return Checked(settings, folder, size, settings.safety and folder.is_checked)
 

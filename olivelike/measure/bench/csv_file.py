@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import os
 from typing import TYPE_CHECKING, Final
 
+from olivelike._files import held
 from olivelike.errors import UsageError
 from olivelike.measure.bench.row import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from olivelike.measure.bench.row import Row, Value
@@ -52,8 +52,9 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
     Raises:
         UsageError: if it has other columns, or can't be written.
     """
+    lock = path.with_name(f"{path.name}.lock")
     try:
-        with _locked(path):
+        with held(lock, timeout=_LOCK_SECONDS, leaves_file=False):
             begun = _check_header(path)
             text = io.StringIO()
             writer = csv.writer(text, lineterminator="\n")
@@ -64,6 +65,8 @@ def append_rows(path: Path, rows: Sequence[Row]) -> None:
             writer.writerows([_cell(row[column]) for column in COLUMNS] for row in rows)
             with path.open("a", encoding="utf-8", newline="") as file:
                 file.write(text.getvalue())
+    except TimeoutError:
+        raise UsageError(f"{path}: another process has been writing to it for a minute ({lock})") from None
     except OSError as error:
         raise UsageError(f"{path}: can't be written: {error.strerror or error}") from error
 
@@ -88,34 +91,6 @@ def _check_header(path: Path) -> str | None:
         )
         raise UsageError(f"{path}: has other columns ({what}); it is left as it is: name another file")
     return text
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's lock, which lies beside it while it is held."""
-    from filelock import FileLock, Timeout
-
-    place = path.with_name(f"{path.name}.lock")
-    while True:
-        lock = FileLock(place, timeout=_LOCK_SECONDS)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise UsageError(
-                f"{path}: another process has been writing to it for a minute ({place})"
-            ) from None
-        # The holder before us may have removed the file between our open and our lock.
-        if place.exists():
-            break
-        lock.release()
-    try:
-        yield
-    finally:
-        if (
-            os.name == "posix"
-        ):  # Elsewhere a file that is open can't be removed; the library does it on release.
-            place.unlink(missing_ok=True)
-        lock.release()
 
 
 def _cell(value: Value) -> Value:

@@ -18,6 +18,7 @@ from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.nvidia import require_nvidia
 from olivelike.runtime.sessions.providers import OPENVINO, require_provider
+from olivelike.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_job import PipelineJob, Turn
     from olivelike.measure.bench.stopwatch import Stage
     from olivelike.measure.bench.timing import Timing
-    from olivelike.runtime.sessions.session import BoundCall, Session, ValueSpec
+    from olivelike.runtime.sessions.session import BoundCall
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {
@@ -90,39 +91,23 @@ class _TimedPipeline(Pipeline):
         return Network(component, _TimedSession(network.session, stage, self._stopwatch))
 
 
-class _TimedSession:
+class _TimedSession(Session):
     """A session that tells when it runs."""
 
     def __init__(self, session: Session, stage: Stage, stopwatch: Stopwatch) -> None:
+        specs = session.inputs, session.outputs
+        super().__init__(
+            session.network, *specs, session.provider, session.tensor_device, session.moves_inputs
+        )
         self._session = session
         self._stage: Stage = stage
         self._stopwatch = stopwatch
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        return self._session.outputs
-
-    @property
-    def provider(self) -> str:
-        return self._session.provider
-
-    @property
-    def tensor_device(self) -> str:
-        return self._session.tensor_device
-
-    @property
-    def moves_inputs(self) -> bool:
-        return self._session.moves_inputs
-
-    def bind(
+    def _bind(
         self,
         inputs: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str] = (),
+        constant: Collection[str],
     ) -> _TimedCall:
         return _TimedCall(self._session.bind(inputs, outputs, constant), self._stage, self._stopwatch)
 

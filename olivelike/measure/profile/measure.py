@@ -112,32 +112,15 @@ def _profile(model: Path, settings: SessionSettings, sizes: Sizes, runs: int) ->
 @contextmanager
 def _session(model: Path, settings: SessionSettings) -> Iterator[Any]:
     """Yield an `InferenceSession`; its profile is complete at the end of the block, whatever happens in it."""
-    import onnxruntime
-
     from olivelike.runtime.sessions.devices import find_device
-    from olivelike.runtime.sessions.load_failure import load_failure
-    from olivelike.runtime.sessions.ort_initializers import exchange
-    from olivelike.runtime.sessions.ort_options import provider_list, session_options
+    from olivelike.runtime.sessions.ort_session import start_inference
     from olivelike.runtime.sessions.providers import require_provider
-    from olivelike.runtime.sessions.session_failures import onnxruntime_errors
 
     for choice in settings.providers:
         require_provider(choice.provider)
-    providers = provider_list(settings, find_device(settings.device, settings.provider), None)
-    exchanged = exchange(model, {})
-    with session_options(model, settings, exchanged) as options:
-        try:
-            session = onnxruntime.InferenceSession(
-                exchanged.model, options, providers=providers, enable_fallback=False
-            )
-        except onnxruntime_errors() as error:
-            raise load_failure(model, error, settings) from error
+    device = find_device(settings.device, settings.provider)
+    session = start_inference(model, settings, {}, device, None)
     try:
-        if lost := [name for name, _ in providers if name not in session.get_providers()]:
-            raise SessionError(
-                f"{model}: {lost[0]} is installed but did not start; `olivelike doctor` says why, and --provider "
-                "names another"
-            )
         yield session
     finally:
         session.end_profiling()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._files import write_whole
 from olivelike.measure.report.beside import read_beside
 from olivelike.measure.report.page import page
 
@@ -31,13 +30,5 @@ def write_report(record: Mapping[str, Any], folder: Path, output: Path | None = 
         OSError: if it can't be written; then an earlier one is as it was.
     """
     path = folder / REPORT_FILE if output is None else output
-    content = page(record, read_beside(folder)).encode()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_whole(path, page(record, read_beside(folder)).encode(), durable=False)
     return path

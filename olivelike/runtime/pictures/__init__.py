@@ -1,5 +1,6 @@
 """Picture files: what made them is in them, and none is ever overwritten unasked."""
 
+from olivelike.runtime.pictures.encoding import to_pictures
 from olivelike.runtime.pictures.picture_names import NamePattern, parse_output
 from olivelike.runtime.pictures.picture_reading import (
     PictureFile,
@@ -8,7 +9,6 @@ from olivelike.runtime.pictures.picture_reading import (
     read_picture_record,
 )
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
-from olivelike.runtime.pictures.pixels import to_pictures
 from olivelike.runtime.pictures.sheet import SheetPicture, picture_sheet
 from olivelike.runtime.pictures.writer import PictureWriter
 

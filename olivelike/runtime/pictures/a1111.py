@@ -6,6 +6,7 @@ Written and read as `create_infotext` and `parse_generation_parameters` of A1111
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -89,17 +90,6 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
 def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRecord:
     found: dict[str, Any] = {}
     rest = dict(settings)
-
-    def take(name: str, key: str, read: Any) -> None:
-        text = rest.get(name)
-        if text is None:
-            return
-        try:
-            found[key] = read(text)
-        except ValueError:
-            return  # Another program's own notation stays among the other fields.
-        del rest[name]
-
     for name, key, read in (
         ("Steps", "steps", int), ("Sampler", "sampler", str), ("Schedule type", "schedule", str),
         ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
@@ -107,7 +97,12 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
         ("Clip skip", "clip_skip", _layers_left_out), ("Eta", "eta", _finite), ("Version", "version", str),
         ("Lora hashes", "loras", _loras),
     ):  # fmt: skip
-        take(name, key, read)
+        if name in rest:
+            with contextlib.suppress(
+                ValueError
+            ):  # Another program's own notation stays among the other fields.
+                found[key] = read(rest[name])
+                del rest[name]
     size = _SIZE.fullmatch(rest.get("Size", ""))
     if size is not None:
         found["width"], found["height"] = int(size[1]), int(size[2])

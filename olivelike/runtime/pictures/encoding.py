@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Final
 
-from olivelike.errors import UsageError
+from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures.a1111 import a1111_text
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
     from olivelike.runtime.pictures.picture_record import PictureRecord
@@ -70,3 +71,23 @@ def encode_picture(
             f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"
         ) from error
     return buffer.getvalue()
+
+
+def to_pictures(pixels: np.ndarray) -> list[Image.Image]:
+    """Return pictures for what a VAE decoded, rounded as diffusers' `VaeImageProcessor.numpy_to_pil` does.
+
+    Args:
+        pixels: float32 of shape (n, height, width, 3), from 0 to 1.
+
+    Raises:
+        SessionError: if there are values that are no numbers, which networks in half precision can give.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if not np.isfinite(pixels).all():
+        raise SessionError(
+            "the VAE decoder's output has values that are no numbers, as when half precision overflows; "
+            "optimise the pipeline with `precision: fp32`, or take another VAE"
+        )
+    return [Image.fromarray(picture) for picture in (pixels * 255).round().astype(np.uint8)]

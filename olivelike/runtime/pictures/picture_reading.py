@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import struct
 import warnings
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from olivelike._untrusted import open_file
+from olivelike._untrusted import open_file, read_bytes
+from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.a1111 import parse_a1111
 from olivelike.runtime.pictures.encoding import (
@@ -19,22 +23,25 @@ from olivelike.runtime.pictures.encoding import (
     UNICODE,
     USER_COMMENT,
 )
-from olivelike.runtime.pictures.picture_record import record_from_json
+from olivelike.runtime.pictures.picture_record import UsedFile, record_from_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from PIL import Image
 
     from olivelike.runtime.pictures.picture_record import PictureRecord
 
-MOST_BYTES = 256 << 20
+_MOST_BYTES = 256 << 20
 """Of a picture file."""
-MOST_PIXELS = 1 << 26
+_MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
 _ASCII = b"ASCII\0\0\0"
-UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
+_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
 """What Pillow raises for damaged files."""
+_INPUT_FORMATS: Final = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+"""Pillow knows more, such as PostScript, for which it starts another program."""
+_INPUT_SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 _OWN_BEGINNING = '{"format": "olivelike/'
 
 
@@ -77,13 +84,13 @@ def read_picture(path: Path) -> PictureFile:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), open_file(path, MOST_BYTES) as file:
+        with warnings.catch_warnings(), open_file(path, _MOST_BYTES) as file:
             warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
-                check_pixels(path, image)
+                _check_pixels(path, image)
                 own, parameters = _texts(image)
                 form, (width, height) = str(image.format), image.size
-    except (*UNREADABLE, Image.DecompressionBombError) as error:
+    except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
     record = None
     if own is not None:
@@ -93,16 +100,12 @@ def read_picture(path: Path) -> PictureFile:
     return PictureFile(path, form, width, height, record, own is not None, parameters)
 
 
-def check_pixels(path: Path, image: Image.Image) -> None:
-    """Refuse a picture of very many pixels before they are decoded.
-
-    Raises:
-        SourceError: if it is one.
-    """
+def _check_pixels(path: Path, image: Image.Image) -> None:
+    """Refuse a picture of very many pixels before they are decoded."""
     width, height = image.size
-    if width * height > MOST_PIXELS:
+    if width * height > _MOST_PIXELS:
         raise SourceError(
-            f"{path} has {width}x{height} pixels, and at most {MOST_PIXELS:,} are read; make it smaller"
+            f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read; make it smaller"
         )
 
 
@@ -119,6 +122,55 @@ def read_picture_record(path: Path) -> PictureRecord:
             f"{path} does not say what made it; programs that resize or upload pictures drop that"
         )
     return record
+
+
+def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
+    """Read a picture; return it, and its name and hash for the record.
+
+    Raises:
+        SourceError: if there is no such file, or it is no picture that Pillow reads.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        data = read_bytes(path, _MOST_BYTES)
+        image = Image.open(io.BytesIO(data), formats=_INPUT_FORMATS)
+        _check_pixels(path, image)
+        image.load()
+    except UnidentifiedImageError:
+        raise SourceError(f"{path}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
+    except (*_UNREADABLE, Image.DecompressionBombError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise SourceError(f"{path}: can't be read as a picture: {why}; get the file again") from error
+    return image, UsedFile(path.name, hashlib.sha256(data).hexdigest())
+
+
+def find_used(used: UsedFile | None, made: Path) -> Path | None:
+    """Return the file that a picture was made from, known by its content: beside the picture, here, or in `pictures/`.
+
+    Args:
+        used: what the picture's record says of it.
+        made: the picture.
+    """
+    if used is None or used.hash is None:
+        return None
+    folders = dict.fromkeys((made.resolve().parent, Path.cwd(), Path.cwd() / "pictures"))
+    # One of the same name is the likeliest.
+    for path in dict.fromkeys((*(folder / used.name for folder in folders), *_pictures_in(folders))):
+        try:
+            if path.is_file() and digest_file(path) == used.hash:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def _pictures_in(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            yield from (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _INPUT_SUFFIXES)
+        except OSError:
+            continue
 
 
 def _texts(image: Image.Image) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Pictures into files, one after the other, each under a name of its own."""
+"""Pictures into files that appear whole, one after the other, each under a name of its own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from olivelike._files import write_whole
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import encode_picture
-from olivelike.runtime.pictures.new_file import write_new_file
 from olivelike.runtime.pictures.picture_names import parse_output
 from olivelike.runtime.pictures.sheet import picture_sheet
 
@@ -121,7 +121,7 @@ class PictureWriter:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # With `overwrite` too, no picture takes the place of one of the same run.
-                write_new_file(path, data, overwrite=overwrite and path not in self._written)
+                write_whole(path, data, durable=False, overwrite=overwrite and path not in self._written)
             except FileExistsError:
                 if not os.path.lexists(path):
                     raise UsageError(

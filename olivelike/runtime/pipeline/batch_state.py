@@ -1,12 +1,18 @@
-"""A batch in the making: its generators and its scheduler, fresh for each."""
+"""A batch in the making: its scheduler, and all chance in it, fresh for each.
+
+Each picture has a torch generator on the CPU. The order of draws is that of diffusers' `StableDiffusionPipeline`,
+`…Img2ImgPipeline` and `…InpaintPipeline` with a list of generators: sample of the encoded picture, initial noise,
+sample of the masked picture, then what each step draws.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.noise import generators
+from olivelike.runtime.pipeline.request import SEEDS
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 
 if TYPE_CHECKING:
@@ -16,16 +22,17 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.schedulers.make_scheduler import Scheduler
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class BatchState:
     """What all that makes a batch of pictures needs."""
 
     request: Request
-    """Settled: with size and strength."""
+    """With nothing left open."""
     folder: PipelineFolder
-    scheduler: Any
+    scheduler: Scheduler
     """Of diffusers, with its timesteps set."""
     seeds: tuple[int, ...]
     """One for each picture."""
@@ -42,14 +49,14 @@ class Drawing:
         return height // self.folder.vae_factor, width // self.folder.vae_factor
 
 
-def begin_drawing(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> Drawing:
+def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> BatchState:
     """Make generators and scheduler of a batch.
 
     Raises:
         UsageError: for a scheduler that there is none of, or a number of steps that it refuses.
         SourceError: if the folder's own is for networks of another kind, or its config is damaged.
     """
-    scheduler: Any = make_scheduler(request.scheduler, folder.scheduler)
+    scheduler = make_scheduler(request.scheduler, folder.scheduler)
     try:
         scheduler.set_timesteps(request.steps, device=device)
     except (ValueError, IndexError) as error:
@@ -57,4 +64,34 @@ def begin_drawing(request: Request, folder: PipelineFolder, seeds: Sequence[int]
         raise UsageError(
             f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
         ) from error
-    return Drawing(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+    return BatchState(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+
+
+def generators(seeds: Sequence[int]) -> list[torch.Generator]:
+    """Return a generator on the CPU for each seed."""
+    import torch
+
+    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+
+
+def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> torch.Tensor:
+    """Draw standard normal noise, each picture's from its own generator.
+
+    Args:
+        shape: of one picture: (channels, height, width).
+        sources: a generator for each picture.
+
+    Returns:
+        Noise of shape (pictures, channels, height, width), float32, on the CPU.
+    """
+    import torch
+
+    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
+
+
+def seed_of_attempt(seed: int, attempt: int) -> int:
+    """Return the seed that a picture is drawn with when its first `attempt - 1` drawings were flagged."""
+    if attempt == 1:
+        return seed
+    digest = hashlib.sha256(f"olivelike retry/{seed}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SEEDS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import MODEL_FILE
+from olivelike.runtime.pipeline.denoising import Terms, terms_of
 from olivelike.runtime.pipeline.final_norm import read_final_norm
-from olivelike.runtime.pipeline.guidance import Terms, terms_of
 from olivelike.runtime.prompts import EncodedText, encode_prompts, read_terms, texts_of_steps
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def encode(
 
     Args:
         prompts: one for each picture.
-        request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL is told.
+        request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
         folder: the pipeline.
         encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
 
@@ -109,15 +109,9 @@ def _conditions(
     request: Request,
     folder: PipelineFolder,
 ) -> Conditions:
-    """Return what leads one step.
+    """Return what leads one step: of all embeddings found, those of the prompts' rows, behind the negative prompt's.
 
-    Args:
-        found: the embeddings of all texts.
-        rows: which of them the prompts have at this step.
-        negative: which one the negative prompt has; `None` is zeros.
-        pictures: how many rows of it come first; 0 without guidance.
-        request: gives the size that SDXL is told.
-        folder: the pipeline.
+    The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The loop around the UNet."""
+"""The loop around the UNet, with classifier-free guidance (https://arxiv.org/abs/2207.12598) by one term or several."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from olivelike.errors import Interrupted, SourceError
-from olivelike.runtime.pipeline.guidance import guide
-from olivelike.runtime.pipeline.preview import Preview
+from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, step_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
-    from olivelike.runtime.pipeline.batch_state import Drawing
+    from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.network import Call, Network
@@ -45,8 +44,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Loop:
-    """Who is told of each step, and who may stop it."""
+class DenoisingCallbacks:
+    """What is called after each step of a batch, and what may stop it."""
 
     batch: int
     batches: int
@@ -56,26 +55,31 @@ class Loop:
 
 
 def denoise(
-    start: Start, conditioning: Conditioning, drawing: Drawing, unet: Network, decoder: Network, loop: Loop
+    start: Start,
+    conditioning: Conditioning,
+    state: BatchState,
+    unet: Network,
+    decoder: Network,
+    callbacks: DenoisingCallbacks,
 ) -> torch.Tensor:
     """Run the UNet on each timestep.
 
     Args:
         start: latents and timesteps to begin with.
         conditioning: what leads the pictures at each step.
-        drawing: the batch: scheduler, generators, guidance.
+        state: the batch: scheduler, generators, guidance.
         unet: the network.
         decoder: `vae_decoder`, for previews.
-        loop: callbacks.
+        callbacks: callbacks.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
 
     Raises:
-        Interrupted: if `loop.cancel` is set.
+        Interrupted: if `callbacks.cancel` is set.
         SessionError: if the engine fails.
     """
-    request, scheduler, latents = drawing.request, drawing.scheduler, start.latents
+    request, scheduler, latents = state.request, state.scheduler, start.latents
     pictures, channels = latents.shape[:2]
     shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms
     of_prompts = range(pictures) if terms is None else terms.pictures
@@ -87,9 +91,9 @@ def denoise(
     # Both halves of the guided batch are the same latents: one write each, no tensor in between.
     parts = [part[:, :channels] for part in sample.split(pictures)] if terms is None else []
     scale = request.guidance_scale if request.guided else 1.0
-    extras = _step_arguments(drawing, latents)
+    extras = _step_arguments(state, latents)
     for number, moment in enumerate(start.timesteps):
-        if loop.cancel is not None and loop.cancel.is_set():
+        if callbacks.cancel is not None and callbacks.cancel.is_set():
             raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
         if (wanted := conditioning.at(number // scheduler.order)) is not shown:
             shown, call = wanted, _show(unet, prepared, wanted)
@@ -110,11 +114,11 @@ def denoise(
         latents = stepped.prev_sample
         if start.blend is not None:
             latents = start.blend.apply(latents, number, scheduler)
-        if loop.on_step is not None:
+        if callbacks.on_step is not None:
             guess = getattr(stepped, "pred_original_sample", None)
-            preview = Preview(latents if guess is None else guess, decoder, drawing.folder)
-            place = (loop.batch, loop.batches, loop.attempt)
-            loop.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
+            preview = Preview(latents if guess is None else guess, decoder, state.folder)
+            place = (callbacks.batch, callbacks.batches, callbacks.attempt)
+            callbacks.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
     return latents
 
 
@@ -156,14 +160,68 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
     return leading
 
 
-def _step_arguments(drawing: Drawing, latents: torch.Tensor) -> dict[str, Any]:
-    facts = step_facts(drawing.scheduler)
+def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:
+    facts = step_facts(state.scheduler)
     if facts.seeds:
-        seed_noise(drawing.scheduler, drawing.seeds, latents)
+        seed_noise(state.scheduler, state.seeds, latents)
     arguments: dict[str, Any] = {}
     if facts.generator:
         # One generator as such: not every scheduler takes a list.
-        arguments["generator"] = drawing.sources if len(drawing.sources) > 1 else drawing.sources[0]
+        arguments["generator"] = state.sources if len(state.sources) > 1 else state.sources[0]
     if facts.eta:
-        arguments["eta"] = drawing.request.eta
+        arguments["eta"] = state.request.eta
     return arguments
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Rows of prompts, where a picture has several, or one with a weight."""
+
+    weights: tuple[float, ...]
+    pictures: tuple[int, ...]
+    """Which picture each row belongs to."""
+
+
+def terms_of(weights: Sequence[Sequence[float]]) -> Terms | None:
+    """Return the rows for the weights of each picture's terms; `None` if each has one, of weight 1."""
+    if all(list(own) == [1.0] for own in weights):
+        return None
+    owners = tuple(picture for picture, own in enumerate(weights) for _ in own)
+    return Terms(tuple(weight for own in weights for weight in own), owners)
+
+
+def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms | None = None) -> torch.Tensor:
+    """Combine predictions on the negative prompts and on the prompts.
+
+    Args:
+        prediction: of shape (pictures + rows of prompts, channels, height, width): first the negative prompts.
+        scale: `guidance_scale`.
+        rescale: share of the result whose deviation is brought to that of the prompts' prediction (section 3.4 of
+            https://arxiv.org/abs/2305.08891).
+        terms: rows of prompts that add up to what leads a picture: each by its difference from the negative prompt,
+            times its weight (equation 11 of https://arxiv.org/abs/2206.01714).
+
+    Returns:
+        A new tensor with a row for each picture.
+    """
+    if terms is None:
+        negative, positive = prediction.chunk(2)
+    else:
+        negative, positive = _add_up(prediction, terms)
+    guided = negative + scale * (positive - negative)
+    if rescale == 0:
+        return guided
+    dims = list(range(1, guided.ndim))
+    rescaled = guided * (positive.std(dims, keepdim=True) / guided.std(dims, keepdim=True))
+    return rescale * rescaled + (1 - rescale) * guided
+
+
+def _add_up(prediction: torch.Tensor, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the negative prompts predict, and the sum of what the terms of each picture do."""
+    import torch
+
+    owners = torch.tensor(terms.pictures, device=prediction.device)
+    weights = torch.tensor(terms.weights, dtype=prediction.dtype, device=prediction.device)
+    negative = prediction[: len(prediction) - len(owners)]
+    differences = (prediction[len(negative) :] - negative[owners]) * weights[:, None, None, None]
+    return negative, negative.index_add(0, owners, differences)

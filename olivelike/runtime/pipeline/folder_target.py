@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError
 from olivelike.model.targets import TARGETS
-from olivelike.runtime.sessions.kernels import operators_without_kernel
-from olivelike.runtime.sessions.providers import find_provider
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.sessions.load_failure import operators_without_kernel
+from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
@@ -73,6 +74,26 @@ def _entries(options: Any) -> dict[str, str]:
     return _texts({key: int(value) if isinstance(value, bool) else value for key, value in entries.items()})
 
 
+def check_folder(path: Path, settings: SessionSettings) -> None:
+    """Check that a folder's networks can be opened as asked, before anything heavy is imported.
+
+    Raises:
+        SourceError: if it is no pipeline's folder.
+        SessionError: if a provider is not installed, or nothing runs operators of a network.
+    """
+    models = open_folder(path).models(safety=False)
+    target = read_folder_target(path)
+    for choice in settings.providers:
+        try:
+            require_provider(choice.provider)
+        except SessionError as error:
+            if target is None or choice.provider.target != target.name:
+                raise
+            raise SessionError(f"{error}; to use the folder on this machine, {_other_way(models)}") from error
+    if target is not None:
+        check_folder_target(target.name, settings, models)
+
+
 def check_folder_target(target: str, settings: SessionSettings, models: Mapping[str, Path]) -> None:
     """Check that the asked providers run networks that were optimised for a target.
 
@@ -100,7 +121,7 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         )
 
 
-def other_way(models: Mapping[str, Path]) -> str:
+def _other_way(models: Mapping[str, Path]) -> str:
     """Return how the CPU runs a folder whose target is not installed: as it is, or optimised anew."""
     cpu = SessionSettings((ProviderChoice(find_provider("cpu")),))
     if any(operators_without_kernel(path, cpu) for path in models.values()):

@@ -1,4 +1,4 @@
-"""What denoising starts from: noise, a picture with noise, or a picture with a hole.
+"""What denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
 """
@@ -6,16 +6,17 @@ After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDif
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from olivelike.runtime.pipeline import noise
-from olivelike.runtime.pipeline.masks import Blend, masked_channels, shrink, to_mask
-from olivelike.runtime.pipeline.vae import encode_picture, to_pixels
+from olivelike.runtime.pipeline.batch_state import draw_noise
+from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
 
 if TYPE_CHECKING:
     import torch
+    from PIL.Image import Image
 
-    from olivelike.runtime.pipeline.batch_state import Drawing
+    from olivelike.runtime.pipeline.batch_state import BatchState
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.network import Network
 
 
@@ -33,89 +34,85 @@ class Start:
     """What keeps the rest of the picture, for a UNet that knows no masks."""
 
 
-def from_noise(drawing: Drawing, channels: int) -> Start:
+def from_noise(state: BatchState, channels: int) -> Start:
     """Start from noise alone, in so many channels."""
-    drawn = noise.draw((channels, *drawing.latent_size), drawing.sources).to(drawing.device)
-    scheduler = drawing.scheduler
-    if drawing.folder.is_xl:
-        _begin_at(drawing, 0)
+    drawn = draw_noise((channels, *state.latent_size), state.sources).to(state.device)
+    scheduler = state.scheduler
+    if state.folder.is_xl:
+        _begin_at(state, 0)
     return Start(drawn * scheduler.init_noise_sigma, scheduler.timesteps)
 
 
-def from_picture(drawing: Drawing, encoder: Network, channels: int) -> Start:
+def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
     """Start from the request's picture in so many channels, with as much noise as its strength says."""
-    request = drawing.request
+    request = state.request
     assert request.init_image is not None
     assert request.size is not None
-    timesteps = _last_timesteps(drawing)
-    pixels = to_pixels(request.init_image, request.size, drawing.folder)
-    encoded = encode_picture(pixels, encoder, channels, drawing.folder, drawing.sources)
-    drawn = noise.draw(tuple(encoded.shape[1:]), drawing.sources)
-    latents = _add_noise(drawing, encoded.to(drawing.device), drawn.to(drawing.device), timesteps)
+    timesteps = _last_timesteps(state)
+    pixels = to_pixels(request.init_image, request.size, state.folder)
+    encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources)
+    drawn = draw_noise(tuple(encoded.shape[1:]), state.sources)
+    latents = _add_noise(state, encoded.to(state.device), drawn.to(state.device), timesteps)
     return Start(latents, timesteps)
 
 
-def from_picture_with_hole(drawing: Drawing, encoder: Network, channels: int, unet_channels: int) -> Start:
+def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, unet_channels: int) -> Start:
     """Start from the request's picture, of which only what the mask shows white is painted.
 
     Args:
-        drawing: the batch.
+        state: the batch.
         encoder: `vae_encoder`.
         channels: of latents.
         unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
     """
-    request = drawing.request
+    request = state.request
     assert request.init_image is not None
     assert request.mask is not None
     assert request.size is not None
-    timesteps = _last_timesteps(drawing)
-    pixels = to_pixels(request.init_image, request.size, drawing.folder)
-    mask = to_mask(request.mask, request.size, drawing.folder)
+    timesteps = _last_timesteps(state)
+    pixels = to_pixels(request.init_image, request.size, state.folder)
+    mask = to_mask(request.mask, request.size, state.folder)
     knows_masks = unet_channels == masked_channels(channels)
     from_scratch = request.strength == 1.0
     encoded = None
     if not (knows_masks and from_scratch):
-        encoded = encode_picture(pixels, encoder, channels, drawing.folder, drawing.sources).to(
-            drawing.device
-        )
-    shape = (channels, *drawing.latent_size)
-    drawn = noise.draw(shape, drawing.sources).to(drawing.device)
+        encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources).to(state.device)
+    shape = (channels, *state.latent_size)
+    drawn = draw_noise(shape, state.sources).to(state.device)
     if from_scratch:
-        latents = drawn * drawing.scheduler.init_noise_sigma
+        latents = drawn * state.scheduler.init_noise_sigma
     else:
         assert encoded is not None
-        latents = _add_noise(drawing, encoded, drawn, timesteps)
-    small_mask = shrink(mask, drawing.latent_size)
+        latents = _add_noise(state, encoded, drawn, timesteps)
+    small_mask = shrink(mask, state.latent_size)
     if not knows_masks:
         assert encoded is not None
         # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
-        noise.draw(shape, drawing.sources)
-        return Start(
-            latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(drawing.device), timesteps)
-        )
-    masked = encode_picture(pixels * (mask < 0.5), encoder, channels, drawing.folder, drawing.sources)
-    return Start(latents, timesteps, channels=_join(small_mask, masked).to(drawing.device))
+        draw_noise(shape, state.sources)
+        return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(state.device), timesteps))
+    masked = encode_picture(pixels * (mask < 0.5), encoder, channels, state.folder, state.sources)
+    return Start(latents, timesteps, channels=_join(small_mask, masked).to(state.device))
 
 
-def _last_timesteps(drawing: Drawing) -> torch.Tensor:
+def _last_timesteps(state: BatchState) -> torch.Tensor:
     """Return the timesteps that `strength` leaves, and tell the scheduler where it begins."""
-    steps, strength = drawing.request.steps, drawing.request.strength
+    steps, strength = state.request.steps, state.request.strength
     assert strength is not None
-    first = (steps - min(int(steps * strength), steps)) * drawing.scheduler.order
-    _begin_at(drawing, first)
-    timesteps: torch.Tensor = drawing.scheduler.timesteps[first:]
+    first = (steps - min(int(steps * strength), steps)) * state.scheduler.order
+    _begin_at(state, first)
+    timesteps: torch.Tensor = state.scheduler.timesteps[first:]
     return timesteps
 
 
-def _begin_at(drawing: Drawing, index: int) -> None:
-    if hasattr(drawing.scheduler, "set_begin_index"):
-        drawing.scheduler.set_begin_index(index)
+def _begin_at(state: BatchState, index: int) -> None:
+    if hasattr(state.scheduler, "set_begin_index"):
+        state.scheduler.set_begin_index(index)
 
 
 def _add_noise(
-    drawing: Drawing, latents: torch.Tensor, drawn: torch.Tensor, timesteps: torch.Tensor
+    state: BatchState, latents: torch.Tensor, drawn: torch.Tensor, timesteps: torch.Tensor
 ) -> torch.Tensor:
-    noisy: torch.Tensor = drawing.scheduler.add_noise(latents, drawn, timesteps[:1].repeat(len(latents)))
+    noisy: torch.Tensor = state.scheduler.add_noise(latents, drawn, timesteps[:1].repeat(len(latents)))
     return noisy
 
 
@@ -123,3 +120,53 @@ def _join(mask: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.cat([mask.expand(len(masked), -1, -1, -1), masked], dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Blend:
+    """The picture around the mask, put back after each step with the noise of the next one.
+
+    After step 9 of diffusers' `StableDiffusionInpaintPipeline`, where the UNet has four channels.
+    """
+
+    original: torch.Tensor
+    """Latents of the picture, of shape (pictures, channels, height, width)."""
+    noise: torch.Tensor
+    """The initial noise, of the same shape."""
+    mask: torch.Tensor
+    """1 where to paint, of shape (1, 1, height, width)."""
+    timesteps: torch.Tensor
+
+    def apply(self, latents: torch.Tensor, step: int, scheduler: Any) -> torch.Tensor:
+        """Return the latents of a step, counted from 0, with all but the mask as in the picture."""
+        around = self.original
+        if step + 1 < len(self.timesteps):
+            around = scheduler.add_noise(around, self.noise, self.timesteps[step + 1 : step + 2])
+        return (1 - self.mask) * around + self.mask * latents
+
+
+def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
+    """Return a mask as zeros and ones of shape (1, 1, height, width), resized and cut at half as in diffusers."""
+    from diffusers.image_processor import VaeImageProcessor
+
+    processor: Any = VaeImageProcessor(
+        vae_scale_factor=folder.vae_factor,
+        do_normalize=False,
+        do_binarize=True,
+        do_convert_grayscale=True,
+    )
+    mask: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
+    return mask
+
+
+def shrink(mask: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    """Return a mask in the height and width of latents."""
+    from torch.nn.functional import interpolate
+
+    shrunk: torch.Tensor = interpolate(mask, size=size)
+    return shrunk
+
+
+def masked_channels(channels: int) -> int:
+    """Return how many channels a UNet has that knows masks: latents, mask, latents of the masked picture."""
+    return 2 * channels + 1

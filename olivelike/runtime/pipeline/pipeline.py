@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import SAFETY_CHECKER
-from olivelike.runtime.pipeline.batch_state import begin_drawing
+from olivelike.runtime.pipeline.batch_state import begin_batch, seed_of_attempt
 from olivelike.runtime.pipeline.conditioning import encode
-from olivelike.runtime.pipeline.denoising import Loop, denoise
+from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, denoise
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
-from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole
-from olivelike.runtime.pipeline.masks import masked_channels
-from olivelike.runtime.pipeline.noise import seed_of_attempt
+from olivelike.runtime.pipeline.latents import (
+    from_noise,
+    from_picture,
+    from_picture_with_hole,
+    masked_channels,
+)
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.resolve_defaults import settle
-from olivelike.runtime.pipeline.result import Batch, Picture, Result, require_safe
+from olivelike.runtime.pipeline.request import Batch, Picture, Result, require_safe
+from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts import open_tokenizer
-from olivelike.runtime.sessions.device_memory import memory_errors
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session_failures import memory_errors
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from olivelike.runtime.pipeline.batch_state import Drawing
+    from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.denoising import Cancel, Step
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
@@ -77,11 +80,18 @@ class Pipeline:
     """A folder's networks, open and ready; one thread at a time."""
 
     def __init__(
-        self, folder: PipelineFolder, settings: SessionSettings, *, safety: bool, initializers: Initializers
+        self,
+        folder: PipelineFolder,
+        settings: SessionSettings,
+        *,
+        safety: bool,
+        initializers: Initializers,
+        shared: Mapping[str, Network] | None = None,
     ) -> None:
         self.folder = folder
         self._settings = settings
         self._initializers = initializers
+        self._networks = dict(shared or {})
         # Cheap ones first, so that what is wrong with the folder is known before gigabytes are read.
         self._check = self._open_checker() if safety else None
         self._encoders = [
@@ -89,7 +99,6 @@ class Pipeline:
             for tokenizer, encoder in folder.text_encoders
         ]
         self._decoder = self._open("vae_decoder")
-        self._encoder: Network | None = None
         self.unet = self._open("unet")
         self._unet_channels, self._latent_channels = self._channels()
 
@@ -98,7 +107,18 @@ class Pipeline:
         """Whether a safety checker looks at each picture."""
         return self._check is not None
 
-    def settle(self, request: Request) -> Request:
+    def with_initializers(self, initializers: Initializers) -> Pipeline:
+        """Return a pipeline with other arrays in place of initializers, as `open_pipeline` takes them.
+
+        Networks that neither changes are shared, so that of the two pipelines one draws at a time.
+        """
+        changed = self._initializers.keys() | initializers.keys()
+        shared = {name: network for name, network in self._networks.items() if name not in changed}
+        return Pipeline(
+            self.folder, self._settings, safety=self.checks_safety, initializers=initializers, shared=shared
+        )
+
+    def resolve_defaults(self, request: Request) -> Request:
         """Check a request and fill in what it leaves open: seed, size and strength.
 
         Raises:
@@ -110,7 +130,7 @@ class Pipeline:
             raise UsageError(
                 f"{self.folder.path} is for inpainting: give it an initial picture and a mask, or take another folder"
             )
-        return settle(request, self.folder)
+        return resolve_defaults(request, self.folder)
 
     def generate(
         self,
@@ -133,12 +153,12 @@ class Pipeline:
             SessionError: if a network can't be run, for lack of memory or another reason.
         """
         began = time.monotonic()
-        settled = self.settle(request)
-        batches = list(self._draw(settled, on_step, cancel))
+        resolved = self.resolve_defaults(request)
+        batches = list(self._batches(resolved, on_step, cancel))
         pictures = tuple(picture for batch in batches for picture in batch.pictures)
         flagged = [picture.first_seed for picture in pictures if picture.flagged]
-        require_safe(len(pictures), flagged, settled.retry_unsafe)
-        return Result(settled, batches[0].scheduler, pictures, time.monotonic() - began)
+        require_safe(len(pictures), flagged, resolved.retry_unsafe)
+        return Result(resolved, batches[0].scheduler, pictures, time.monotonic() - began)
 
     def batches(
         self,
@@ -151,70 +171,54 @@ class Pipeline:
 
         `generate` has the arguments and errors; `require_safe` refuses what it refuses.
         """
-        return self._draw(self.settle(request), on_step, cancel)
+        return self._batches(self.resolve_defaults(request), on_step, cancel)
 
-    def _draw(
+    def _batches(
         self, request: Request, on_step: Callable[[Step], None] | None, cancel: Cancel | None
     ) -> Iterator[Batch]:
-        """Make the pictures of a settled request."""
-        jobs = request.jobs
-        batches = [
-            jobs[first : first + request.batch_size] for first in range(0, len(jobs), request.batch_size)
-        ]
+        prompts, size = request.seeded_prompts, request.batch_size
+        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
         for number, batch in enumerate(batches, 1):
             began = time.monotonic()
             pictures: dict[int, Picture] = {}
             for attempt in range(1, request.retry_unsafe + 2):
-                open_jobs = [place for place in range(len(batch)) if _undecided(pictures.get(place))]
-                if not open_jobs:
+                left = [place for place in range(len(batch)) if _undecided(pictures.get(place))]
+                if not left:
                     break
-                loop = Loop(number, len(batches), attempt, on_step, cancel)
-                made, scheduler = self._make([batch[place] for place in open_jobs], request, loop)
-                pictures |= dict(zip(open_jobs, made, strict=True))
+                callbacks = DenoisingCallbacks(number, len(batches), attempt, on_step, cancel)
+                made, scheduler = self._make([batch[place] for place in left], request, callbacks)
+                pictures |= dict(zip(left, made, strict=True))
             ordered = tuple(pictures[place] for place in range(len(batch)))
             yield Batch(number, len(batches), ordered, time.monotonic() - began, scheduler)
 
     def _make(
-        self, jobs: Sequence[tuple[str, int]], request: Request, loop: Loop
+        self, prompts: Sequence[tuple[str, int]], request: Request, callbacks: DenoisingCallbacks
     ) -> tuple[list[Picture], str]:
         """Draw pictures with one batch of the UNet, and check them; return them and the scheduler's class."""
         import torch
 
-        with torch.no_grad(), memory_errors(request.size, len(jobs)):
-            seeds = [seed_of_attempt(seed, loop.attempt) for _, seed in jobs]
-            drawing = begin_drawing(request, self.folder, seeds, self.unet.device)
-            conditioning = encode([prompt for prompt, _ in jobs], request, self.folder, self._encoders)
-            start = self._start(drawing)
-            done = denoise(start, conditioning, drawing, self.unet, self._decoder, loop)
+        with torch.no_grad(), memory_errors(request.size, len(prompts)):
+            seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
+            state = begin_batch(request, self.folder, seeds, self.unet.device)
+            conditioning = encode([prompt for prompt, _ in prompts], request, self.folder, self._encoders)
+            start = self._start(state)
+            done = denoise(start, conditioning, state, self.unet, self._decoder, callbacks)
             pixels = decode_latents(done, self._decoder, self.folder, singly=request.decode_singly)
         images = to_images(pixels)
         flags = self._check.flags(images) if self._check is not None else [None] * len(images)
         pictures = [
-            Picture(
-                black(image) if flagged else image,
-                prompt,
-                seed,
-                first_seed,
-                flagged,
-                loop.attempt,
-            )
-            for (prompt, first_seed), seed, image, flagged in zip(jobs, seeds, images, flags, strict=True)
+            Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt)
+            for (prompt, first), seed, image, flagged in zip(prompts, seeds, images, flags, strict=True)
         ]
-        return pictures, type(drawing.scheduler).__name__
+        return pictures, type(state.scheduler).__name__
 
-    def _start(self, drawing: Drawing) -> Start:
-        if drawing.request.init_image is None:
-            return from_noise(drawing, self._latent_channels)
-        if drawing.request.mask is None:
-            return from_picture(drawing, self._picture_encoder(), self._latent_channels)
-        return from_picture_with_hole(
-            drawing, self._picture_encoder(), self._latent_channels, self._unet_channels
-        )
-
-    def _picture_encoder(self) -> Network:
-        if self._encoder is None:
-            self._encoder = self._open("vae_encoder")
-        return self._encoder
+    def _start(self, state: BatchState) -> Start:
+        if state.request.init_image is None:
+            return from_noise(state, self._latent_channels)
+        encoder = self._open("vae_encoder")
+        if state.request.mask is None:
+            return from_picture(state, encoder, self._latent_channels)
+        return from_picture_with_hole(state, encoder, self._latent_channels, self._unet_channels)
 
     def _open_checker(self) -> SafetyCheck | None:
         if not self.folder.is_checked:
@@ -225,10 +229,11 @@ class Pipeline:
         return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
 
     def _open(self, component: str) -> Network:
-        session = open_session(
-            self.folder.model(component), self._settings, self._initializers.get(component)
-        )
-        return Network(component, session)
+        if component not in self._networks:
+            initializers = self._initializers.get(component)
+            session = open_session(self.folder.model(component), self._settings, initializers)
+            self._networks[component] = Network(component, session)
+        return self._networks[component]
 
     def _channels(self) -> tuple[int, int]:
         """Return the channels that the UNet takes, and those of latents."""

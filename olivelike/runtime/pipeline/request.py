@@ -1,15 +1,22 @@
-"""What to make: prompts, sizes, steps, seeds."""
+"""What to make, as a `Request`, and what was made."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
+
+from olivelike.errors import SafetyError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from PIL.Image import Image
+
 
 SEEDS: Final = 2**32
 """Seeds are below this: what A1111 draws from."""
+_SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Request:
         return self.guidance_scale > 1
 
     @property
-    def jobs(self) -> list[tuple[str, int]]:
+    def seeded_prompts(self) -> list[tuple[str, int]]:
         """Prompt and seed of each picture; a request without `seed` has none yet."""
         assert self.seed is not None
         seeds = self.seeds or (self.seed,) * len(self.prompts)
@@ -70,3 +77,107 @@ class Request:
             for prompt, seed in zip(self.prompts, seeds, strict=True)
             for number in range(self.num_images)
         ]
+
+
+class RequestFields(TypedDict, total=False):
+    """Fields of a `Request`, as far as they are given."""
+
+    prompts: tuple[str, ...]
+    negative_prompt: str | None
+    num_images: int
+    batch_size: int
+    steps: int
+    guidance_scale: float
+    guidance_rescale: float
+    scheduler: str | None
+    eta: float
+    seed: int | None
+    seeds: tuple[int, ...] | None
+    size: tuple[int, int] | None
+    fit: bool
+    init_image: Image | None
+    mask: Image | None
+    strength: float | None
+    clip_skip: int
+    prompt_weights: bool
+    retry_unsafe: int
+    decode_singly: bool
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Read `512x768`: width, then height.
+
+    Raises:
+        UsageError: if it is none.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture and what made it."""
+
+    image: Image
+    """RGB; black if it was flagged."""
+    prompt: str
+    seed: int
+    """The seed that makes this very picture."""
+    first_seed: int
+    """The seed of its first attempt; the same, unless that was flagged and drawn again."""
+    flagged: bool | None
+    """Whether the safety checker flagged it; `None` if none ran."""
+    attempts: int = 1
+    """Drawings until this one, all but the last of them flagged."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pictures that were made at once."""
+
+    number: int
+    """From 1."""
+    total: int
+    """Batches of the request."""
+    pictures: tuple[Picture, ...]
+    seconds: float
+    scheduler: str
+    """Class of diffusers."""
+
+    @property
+    def passed(self) -> int:
+        """How many pictures are not flagged."""
+        return sum(not picture.flagged for picture in self.pictures)
+
+
+@dataclass(frozen=True)
+class Result:
+    """All pictures of a request."""
+
+    request: Request
+    """With seed, size and strength as they were."""
+    scheduler: str
+    """Class of diffusers."""
+    pictures: tuple[Picture, ...]
+    seconds: float
+
+
+def require_safe(pictures: int, flagged: Sequence[int], retries: int) -> None:
+    """Refuse pictures that are still flagged after the retries that were allowed; none allowed, none refused.
+
+    Args:
+        pictures: how many there are.
+        flagged: first seeds of those that are flagged.
+        retries: that were allowed.
+
+    Raises:
+        SafetyError: if there are any.
+    """
+    if retries and flagged:
+        raise SafetyError(
+            f"the safety checker flagged {len(flagged)} of {pictures} pictures in all {retries + 1} attempts "
+            f"(first seeds: {', '.join(map(str, flagged))}); "
+            "change the prompt, or allow more attempts"
+        )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.batch_state import begin_drawing
+from olivelike.runtime.pipeline.batch_state import begin_batch
 from olivelike.runtime.pipeline.request import SEEDS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 """Of EXIF's orientation."""
 
 
-def settle(request: Request, folder: PipelineFolder) -> Request:
+def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
     Raises:
@@ -49,12 +49,12 @@ def settle(request: Request, folder: PipelineFolder) -> Request:
             f"strength {strength:g} of {request.steps} steps leaves no step; "
             f"take at least strength {1 / request.steps:.2g}, or more steps"
         )
-    settled = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
-    if settled.init_image is not None:
+    resolved = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
+    if resolved.init_image is not None:
         folder.model("vae_encoder")
     _check_layers(request, folder)
-    begin_drawing(settled, folder, (), "cpu")
-    return settled
+    begin_batch(resolved, folder, (), "cpu")
+    return resolved
 
 
 def _check_counts(request: Request) -> None:

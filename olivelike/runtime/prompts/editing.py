@@ -1,7 +1,11 @@
 r"""Prompts that change from step to step, as A1111 writes them: `[from:to:when]`, `[to:when]`, `[from::when]`, `[a|b]`.
 
-The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no
-editing stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
+The grammar is that of `schedule_parser` in A1111's `modules/prompt_parser.py`, with one difference: what is no editing
+stays text by itself, where A1111 takes the whole prompt as text for a `|` outside brackets.
+
+Prompts of several parts, `a castle AND a storm :0.6`, are parted as `get_multicond_prompt_list` in the same module
+does, after Composable Diffusion (https://arxiv.org/abs/2206.01714). A weight needs an `AND`: without one, `16:9` at a
+prompt's end is text.
 """
 
 from __future__ import annotations
@@ -81,7 +85,8 @@ class _Frame:
         if self.bracket == "[" and marks and set(marks) == {"|"}:
             return [_Alternating(self.parts)]
         last = self.parts[-1]
-        when = _WHEN.fullmatch("".join(last)) if all(isinstance(node, str) for node in last) else None  # type: ignore[arg-type]
+        texts = [node for node in last if isinstance(node, str)]
+        when = _WHEN.fullmatch("".join(texts)) if len(texts) == len(last) else None
         if self.bracket == "[" and when is not None and marks.endswith(":"):
             inner = _joined(self.parts[:-1], self.marks[:-1])
             if len(inner) <= 2:
@@ -135,3 +140,40 @@ def _say(nodes: list[_Node], step: int, steps: int) -> Iterator[str]:
             yield node
         else:
             todo += node.at(step, steps)[::-1]
+
+
+_AND: Final = re.compile(r"\bAND\b")
+_WEIGHT: Final = re.compile(r"[-+]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9})")
+
+
+@dataclass(frozen=True)
+class PromptTerm:
+    """One part of a prompt."""
+
+    weight: float
+    """What its guidance is multiplied by."""
+    texts: tuple[str, ...]
+    """What it says at each step."""
+
+
+def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple[PromptTerm, ...]:
+    """Part a prompt at each `AND`, and lay out what each part says at each step.
+
+    Args:
+        prompt: what the user wrote.
+        steps: how many there are.
+        prompt_weights: `False` takes all of it literally.
+    """
+    if not prompt_weights:
+        return (PromptTerm(1.0, (prompt,) * steps),)
+    texts = _AND.split(prompt)
+    if len(texts) == 1:
+        return (PromptTerm(1.0, texts_of_steps(prompt, steps)),)
+    terms = []
+    for text in texts:
+        written, _, number = text.rpartition(":")
+        written, weight = (
+            (written, float(number)) if _WEIGHT.fullmatch(number.strip()) and written else (text, 1.0)
+        )
+        terms.append(PromptTerm(weight, texts_of_steps(written, steps)))
+    return tuple(terms)

@@ -145,3 +145,9 @@ class _Pieces:
             yielded = True
         if text or not yielded:
             yield Fragment(text, weight if text else 1.0)
+
+
+def shortened(prompt: str, longest: int = 60) -> str:
+    """Return a prompt on one line of so many characters at most."""
+    line = " ".join(prompt.split())
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -103,26 +103,26 @@ class _Choice:
             raise UsageError(
                 f"the choices in {text[:60]!r} lie too deep in each other, or lead to each other without end"
             )
-        said: list[str] = []
+        pieces: list[str] = []
         opened: list[int] = []
         for piece in _TOKEN.findall(text):
             if piece == "{":
-                opened.append(len(said))
+                opened.append(len(pieces))
             if piece == "}" and opened:
                 start = opened.pop()
-                inner = said[start + 1 :]
-                del said[start:]
+                inner = pieces[start + 1 :]
+                del pieces[start:]
                 # Inside another choice it waits: only what is chosen is read.
-                said.append(f"{{{''.join(inner)}}}" if opened else self._choose(inner, depth))
+                pieces.append(f"{{{''.join(inner)}}}" if opened else self._choose(inner, depth))
             elif _is_name(piece) and not opened:
                 choices = self._wildcards.choices(piece[2:-2])
-                said.append(self.read(self._pick(choices, 1)[0], depth + 1) if choices else piece)
+                pieces.append(self.read(self._pick(choices, 1)[0], depth + 1) if choices else piece)
             else:
-                said.append(piece)
+                pieces.append(piece)
         if opened:  # A brace without a partner is text, and so is none of what follows it.
             start = opened[0]
-            return "".join(said[: start + 1]) + self.read("".join(said[start + 1 :]), depth + 1)
-        return "".join(said)
+            return "".join(pieces[: start + 1]) + self.read("".join(pieces[start + 1 :]), depth + 1)
+        return "".join(pieces)
 
     def _choose(self, inner: list[str], depth: int) -> str:
         text = "".join(inner)

@@ -1,43 +1,33 @@
-"""Diffusers' schedulers for a pipeline's folder: made from its config, under the name that the user knows."""
+"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import math
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import MissingError, SourceError
 from olivelike.runtime.schedulers.diffusers_import import light_diffusers
-from olivelike.runtime.schedulers.other_schedulers import EDM, why_not_own
-from olivelike.runtime.schedulers.scheduler_config import check_scheduler_config
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
+    EDM,
     SIGMAS,
-    SchedulerChoice,
     find_scheduler,
     packages_for,
     sampler_of,
-    scheduler_names,
+    why_not_own,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
-__all__ = [
-    "Scheduler",
-    "SchedulerChoice",
-    "StepFacts",
-    "find_scheduler",
-    "make_scheduler",
-    "sampler_name",
-    "scheduler_names",
-    "seed_noise",
-    "step_facts",
-]
+    Rule = tuple[Callable[[Any], bool], str]
 
 _MODEL_FACTS = frozenset(
     {
@@ -162,7 +152,7 @@ def step_facts(scheduler: Scheduler) -> StepFacts:
     )
 
 
-def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor) -> None:
+def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> None:
     """Let a scheduler with `StepFacts.seeds` draw the noise of each picture on the CPU, whatever it computes on.
 
     Args:
@@ -175,7 +165,7 @@ def seed_noise(scheduler: Scheduler, seeds: Sequence[int], latents: torch.Tensor
     with light_diffusers():
         from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
-    sigmas = scheduler.sigmas.cpu()  # type: ignore[attr-defined]
+    sigmas = scheduler.sigmas.cpu()
     tree = BrownianTreeNoiseSampler(
         latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
     )
@@ -216,3 +206,80 @@ def _defaults(class_name: str | None) -> dict[str, Any]:
     if cls is None:
         return {}
     return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}
+
+
+_SHOWN: Final = 40
+_MOST_TIMESTEPS: Final = 1_000_000
+
+
+def _number(value: Any, above: float = -math.inf, below: float = math.inf) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and above < value < below
+
+
+def _whole(least: int, most: int) -> Rule:
+    def fits(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return fits, f"a whole number from {least} to {most}"
+
+
+def _one_of(*words: str) -> Rule:
+    return lambda value: value in words, f"one of {', '.join(words)}"
+
+
+_SHARE: Final[Rule] = (lambda value: _number(value, 0, 1), "a number between 0 and 1")
+_FINITE: Final[Rule] = (_number, "a finite number")
+_POSITIVE: Final[Rule] = (lambda value: value is None or _number(value, 0), "a number above 0, or null")
+_SWITCH: Final[Rule] = (lambda value: value is None or isinstance(value, bool), "true or false")
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "num_train_timesteps": _whole(1, _MOST_TIMESTEPS),
+    "beta_start": _SHARE,
+    "beta_end": _SHARE,
+    "trained_betas": (
+        lambda value: value is None
+        or (isinstance(value, list) and bool(value) and all(_number(beta, 0, 1) for beta in value)),
+        "null, or a list of numbers between 0 and 1",
+    ),
+    "prediction_type": _one_of("epsilon", "v_prediction", "sample"),
+    "timestep_spacing": _one_of("linspace", "leading", "trailing"),
+    "timestep_type": _one_of("discrete", "continuous"),
+    "interpolation_type": _one_of("linear", "log_linear"),
+    "final_sigmas_type": _one_of("zero", "sigma_min"),
+    "solver_order": _whole(1, 3),
+    "steps_offset": _whole(0, _MOST_TIMESTEPS),
+    "original_inference_steps": _whole(1, _MOST_TIMESTEPS),
+    "sigma_min": _POSITIVE,
+    "sigma_max": _POSITIVE,
+    "clip_sample_range": _FINITE,
+    "sample_max_value": _FINITE,
+    "dynamic_thresholding_ratio": _FINITE,
+    "timestep_scaling": _FINITE,
+    **dict.fromkeys(
+        (
+            "clip_sample", "thresholding", "set_alpha_to_one", "rescale_betas_zero_snr", "skip_prk_steps",
+            "lower_order_final", "euler_at_final", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
+        ),
+        _SWITCH,
+    ),
+}  # fmt: skip
+
+
+def check_scheduler_config(config: Mapping[str, Any]) -> None:
+    """Check the settings that schedulers of diffusers share.
+
+    Raises:
+        SourceError: for the first one that no scheduler could work with.
+    """
+    for name, (fits, what) in _RULES.items():
+        if name in config and not fits(config[name]):
+            raise SourceError(
+                f"scheduler/scheduler_config.json: {name} is {_shown(config[name])}, but must be {what}; repair the "
+                "file, or make the folder again"
+            )
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,4 +1,4 @@
-"""Names of samplers: diffusers' classes, and A1111's names with the settings that they mean.
+"""Names of samplers: diffusers' classes, A1111's names with the settings that they mean, and names that can't be had.
 
 A1111's names and schedule types are those of its `modules/sd_samplers_kdiffusion.py` and `modules/sd_schedulers.py`;
 what they are in diffusers is the table in its guide "Schedulers"
@@ -9,14 +9,49 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.runtime.schedulers.other_schedulers import refused_names, why_not_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_KINDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("FlowMatch", "FlowMap", "LTXEulerAncestralRF", "SCM", "Piflow"),
+        "is for networks of flow matching, such as those of SD 3 and Flux",
+    ),
+    **dict.fromkeys(("Helios", "CogVideoX"), "is for networks of video"),
+    "Inverse": "goes from a picture back to noise",
+    **dict.fromkeys(("IPNDM", "CosineDPMSolver"), "is for networks of sound, which count time from 0 to 1"),
+    "CMStochastic": "is for consistency models (LCM is for latent ones)",
+    "ConsistencyDecoder": "is for a decoder of pictures",
+    "RePaint": "paints inside masks in a way of its own",
+    "UnCLIP": "is for networks of unCLIP",
+    "Wuerstchen": "is for networks of Würstchen",
+    **dict.fromkeys(
+        ("Amused", "VQDiffusion", "BlockRefinement", "EntropyBound", "DiscreteDDIM"),
+        "is for networks that predict tokens",
+    ),
+    **dict.fromkeys(("KarrasVe", "ScoreSde"), "is for networks of score-based models"),
+}
+"""Part of the name of a class of diffusers → why it can't draw."""
+
+EDM: Final = frozenset({"EDMEulerScheduler", "EDMDPMSolverMultistepScheduler"})
+"""They draw for networks that were trained for them, whose folders come with one of them."""
+
+_EDM_BY_NAME: Final = "is for networks trained as EDM, such as Playground v2.5, whose own folders name it"
+
+_NOT_IN_DIFFUSERS: Final = ("DPM++ 2S a", "DPM fast", "DPM adaptive", "Restart", "DDIM CFG++")
+"""Samplers of A1111 that diffusers has no class for."""
+
+
+def why_not_own(class_name: str) -> str:
+    """Return why a folder's own class can't draw, of those that can't."""
+    otherwise = "is not known to draw with networks such as these"
+    return next((why for part, why in _KINDS.items() if part in class_name), otherwise)
+
 
 _SUFFIX = "Scheduler"
 
@@ -86,7 +121,7 @@ DEFAULT_SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
     **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
 }
-"""What A1111, since 1.9, takes for the schedule type `Automatic`; where nothing is said here, the plain one."""
+"""What A1111, since 1.9, takes for the schedule type `Automatic`; for others the plain one."""
 
 PLAIN_SCHEDULES = ("Uniform", "Normal", "Simple")
 """A1111's schedule types that space noise levels as a class of diffusers does by itself."""
@@ -121,7 +156,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     asked = name if schedule is None else f"{name} {schedule}"
     found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
-        if why := why_not_by_name(_plain(asked), _REFUSED):
+        if why := _why_not(_plain(asked)):
             raise UsageError(
                 f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras"
             )
@@ -199,10 +234,20 @@ def _spellings() -> dict[str, SchedulerChoice]:
     return found
 
 
+def _why_not(plain: str) -> str | None:
+    by_start = [why for start, why in _REFUSED.items() if plain.startswith(start)]
+    by_part = [why for part, why in _KINDS.items() if part.casefold() in plain]
+    return next(iter(by_start + by_part), None)
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).casefold().replace("dpmpp", "dpm++")
 
 
 _PLAIN_TYPE = re.compile(f"({'|'.join(map(_plain, PLAIN_SCHEDULES))})$")
 _CHOICES = {_plain(spelling): choice for spelling, choice in _spellings().items()}
-_REFUSED = {_plain(start): why for start, why in refused_names().items()}
+_REFUSED = {
+    **dict.fromkeys(map(_plain, ("EDMEuler", "EDMDPMSolver")), _EDM_BY_NAME),
+    **dict.fromkeys(map(_plain, _NOT_IN_DIFFUSERS), "is a sampler that diffusers has no class for"),
+}
+"""How names begin that people ask for, and why they can't be had."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +14,8 @@ from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.sessions.ort_options import library_path
 from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import Session
 from olivelike.runtime.sessions.session_failures import run_failure
-from olivelike.runtime.sessions.tensor_check import check_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
+    from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -35,8 +36,8 @@ _COMPOSED: Final = re.compile(r"(AUTO|MULTI|HETERO|BATCH)(:|$)")
 """Devices made of others, which are not listed."""
 
 
-class OpenVinoSession:
-    """A network in OpenVINO; `open_openvino_session` makes it."""
+class OpenVinoSession(Session):
+    """A network in OpenVINO, which moves what its device needs; `open_openvino_session` makes it."""
 
     def __init__(
         self,
@@ -46,74 +47,38 @@ class OpenVinoSession:
         inputs: Mapping[str, ValueSpec],
         outputs: Mapping[str, ValueSpec],
     ) -> None:
-        self._network = network
+        super().__init__(network, inputs, outputs, f"OpenVINO {device}", "cpu", moves_inputs=False)
         self._compiled = compiled
-        self._device = device
-        self._inputs = inputs
-        self._outputs = outputs
         self._failed = Event()
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        """The inputs, in the graph's order."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        """The outputs, in the graph's order."""
-        return self._outputs
-
-    @property
-    def provider(self) -> str:
-        """`OpenVINO` with the device."""
-        return f"OpenVINO {self._device}"
-
-    @property
-    def tensor_device(self) -> str:
-        """`cpu`: OpenVINO moves what its device needs."""
-        return "cpu"
-
-    @property
-    def moves_inputs(self) -> bool:
-        """False: OpenVINO moves them by itself, constant or not."""
-        return False
-
-    def bind(
+    def _bind(
         self,
         inputs: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str] = (),
+        constant: Collection[str],  # noqa: ARG002  (OpenVINO moves inputs by itself, constant or not)
     ) -> OpenVinoBoundCall:
-        """Bind contiguous tensors, whose memory OpenVINO shares, as `Session.bind` says."""
-        specs = (self._inputs, self._outputs)
-        check_tensors(self._network, specs, inputs, outputs, constant, self.tensor_device)
+        """Share tensors' memory with OpenVINO."""
         request = self._compiled.create_infer_request()
         for name, tensor in {**inputs, **outputs}.items():
             request.set_tensor(name, _shared(tensor))
         return OpenVinoBoundCall(
-            self._network, self.provider, request, dict(inputs), dict(outputs), self._failed
+            self.network, self.provider, request, dict(inputs), dict(outputs), self._failed
         )
 
 
+@dataclass(eq=False)
 class OpenVinoBoundCall:
     """A call with shared buffers."""
 
-    def __init__(
-        self,
-        network: str,
-        provider: str,
-        request: Any,
-        inputs: dict[str, torch.Tensor],
-        outputs: dict[str, torch.Tensor],
-        failed: Event,
-    ) -> None:
-        self._network = network
-        self._provider = provider
-        self._request = request
-        self._inputs = inputs
-        self._outputs = outputs
-        self._unchecked = True
-        self._failed = failed
+    network: str
+    provider: str
+    request: Any
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    failed: Event
+    """Of the session."""
+    unchecked: bool = True
+    """Whether no run has shown yet what shapes the outputs have."""
 
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
@@ -121,30 +86,30 @@ class OpenVinoBoundCall:
         Raises:
             SessionError: if OpenVINO fails, out of memory included. After that no call of the session may run: they
                 share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
-            Interrupted: if it was told to end early.
+            Interrupted: if it was asked to end early.
         """
-        if self._failed.is_set():
-            raise SessionError(f"{self._network}: OpenVINO failed in an earlier run; open the network again")
+        if self.failed.is_set():
+            raise SessionError(f"{self.network}: OpenVINO failed in an earlier run; open the network again")
         try:
-            self._request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
-            with ENGINE_CALLS.in_progress(self._request.cancel):
-                self._request.wait()
+            self.request.start_async()  # With one thread, `infer` returns from a failed run as if it had computed.
+            with ENGINE_CALLS.in_progress(self.request.cancel):
+                self.request.wait()
         except (RuntimeError, MemoryError) as error:
-            self._failed.set()
+            self.failed.set()
             if ENGINE_CALLS.ended:
-                raise Interrupted(f"{self._network}: interrupted while it ran") from None
-            raise run_failure(self._network, error, self._inputs, self._provider) from error
-        if self._unchecked:
+                raise Interrupted(f"{self.network}: interrupted while it ran") from None
+            raise run_failure(self.network, error, self.inputs, self.provider) from error
+        if self.unchecked:
             self._check_shapes()
-            self._unchecked = False
+            self.unchecked = False
 
     def _check_shapes(self) -> None:
         """OpenVINO takes another buffer where the bound one has a wrong shape, without a word."""
-        for name, tensor in self._outputs.items():
-            shape = tuple(self._request.get_tensor(name).get_shape())
+        for name, tensor in self.outputs.items():
+            shape = tuple(self.request.get_tensor(name).get_shape())
             if shape != tuple(tensor.shape):
                 raise SessionError(
-                    f"{self._network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
+                    f"{self.network}: output {name!r} has the shape {shape}, the tensor {tuple(tensor.shape)}"
                 )
 
 
@@ -275,7 +240,7 @@ def _fix_dimensions(
 
 def _with_sizes(specs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> dict[str, ValueSpec]:
     return {
-        name: ValueSpec(name, spec.dtype, tuple(sizes.get(str(dim), dim) for dim in spec.dims))
+        name: replace(spec, dims=tuple(sizes.get(str(dim), dim) for dim in spec.dims))
         for name, spec in specs.items()
     }
 

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.sessions.model_file import check_initializers, read_model_file
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from olivelike.runtime.sessions.ort_initializers import Exchange
+    import numpy as np
+
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
+    Array = np.ndarray[Any, Any]
+
+_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _EXTENSIONS: Final = "onnxruntime_extensions"
 _WITH_DEVICE_ID: Final = frozenset(
     {CUDA, TENSORRT, DIRECTML, "MIGraphXExecutionProvider", "CANNExecutionProvider"}
@@ -54,9 +59,9 @@ def provider_list(
         options: dict[str, str] = {}
         if device_id is not None and name in _WITH_DEVICE_ID:
             options["device_id"] = str(device_id)
-            if (stated := choice.options.get("device_id", str(device_id))) != str(device_id):
+            if (named := choice.options.get("device_id", str(device_id))) != str(device_id):
                 raise UsageError(
-                    f"{choice.provider.short_name}: device_id={stated} is among its options, but the device is "
+                    f"{choice.provider.short_name}: device_id={named} is among its options, but the device is "
                     f"{device_id}, where tensors are; name one"
                 )
         if stream is not None and name in _CUDA_GRAPH:
@@ -78,19 +83,22 @@ def provider_list(
 
 
 @contextmanager
-def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) -> Iterator[Any]:
-    """Yield `SessionOptions`; what they point to lives until the session is open.
+def session_options(
+    path: Path, settings: SessionSettings, initializers: Mapping[str, Array]
+) -> Iterator[tuple[str | bytes, Any]]:
+    """Yield the model and `SessionOptions` for `InferenceSession`; what they point to lives until it is open.
 
     Args:
         path: The model; its folder's name is in the names of profiles.
         settings: What to set.
-        exchanged: What takes the places of initializers.
+        initializers: Arrays in place of the model's, by name.
 
     Raises:
-        SessionError: for a library of operators or a weights file that can't be used.
+        SessionError: for a library of operators, a weights file or an initializer that can't be used.
     """
     import onnxruntime
 
+    model, external = _exchange(path, initializers)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = settings.intra_threads
@@ -110,7 +118,8 @@ def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) 
     if settings.provider.name == DIRECTML:  # Nor has it parallel execution.
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     shared = _share_arena() if settings.provider.name == CPU else {}
-    for key, value in {**shared, **exchanged.session_config, **settings.session_config}.items():
+    data = {_DATA_FOLDER: str(path.parent)} if isinstance(model, bytes) else {}
+    for key, value in {**shared, **data, **settings.session_config}.items():
         options.add_session_config_entry(key, value)
     for name, size in settings.dimensions.items():
         options.add_free_dimension_override_by_name(name, size)
@@ -120,14 +129,14 @@ def session_options(path: Path, settings: SessionSettings, exchanged: Exchange) 
         options.profile_file_prefix = f"{settings.profile}_{path.parent.name}"
     for library in settings.custom_operators:
         _register(options, library)
-    if exchanged.external:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in exchanged.external.values()]
-        options.add_external_initializers(list(exchanged.external), values)
+    if external:
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
+        options.add_external_initializers(list(external), values)
     if settings.weights is not None:
         content = _map(settings.weights)
         location = _data_location(path, settings.weights, len(content))
         options.add_external_initializers_from_files_in_memory([location], [content], [len(content)])
-    yield options
+    yield model, options
 
 
 @cache
@@ -201,3 +210,27 @@ def _data_location(path: Path, weights: Path, size: int) -> str:
             "belongs to another model"
         )
     return files[0].location
+
+
+def _exchange(path: Path, initializers: Mapping[str, Array]) -> tuple[str | bytes, dict[str, Array]]:
+    """Return a model, and what `SessionOptions.add_external_initializers` takes to change its initializers.
+
+    ONNX Runtime replaces tensors of data files alone. Small ones are inside the model, which is edited for them
+    in memory. (`SessionOptions.add_initializer` takes any, but comes after constants were folded, which then have
+    the old values.)
+    """
+    if not initializers:
+        return str(path), {}
+    known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}
+    check_initializers(path, known, initializers)
+    inside = {name for name in initializers if not known[name].external_data}
+    external = {name: array for name, array in initializers.items() if name not in inside}
+    if not inside:
+        return str(path), external
+    import onnx
+
+    proto = onnx.load(path, load_external_data=False)
+    for tensor in proto.graph.initializer:
+        if tensor.name in inside:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(initializers[tensor.name], tensor.name))
+    return proto.SerializeToString(), external

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,12 +12,10 @@ from olivelike.runtime.sessions.devices import find_device
 from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.nvidia import Placement, place, require_nvidia
-from olivelike.runtime.sessions.ort_initializers import exchange
 from olivelike.runtime.sessions.ort_options import provider_list, session_options
 from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import Session, ValueSpec
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
-from olivelike.runtime.sessions.tensor_check import check_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -28,83 +28,57 @@ if TYPE_CHECKING:
 
 _DTYPES: Final = {"float": "float32", "double": "float64"}
 _GRAPH_IDS: Final = count(1)
-"""Recorded CUDA graphs are told apart by number; 0 is what runs without a number share."""
+"""Recorded CUDA graphs are distinguished by number; 0 is what runs without a number share."""
 
 
-class OrtSession:
+class OrtSession(Session):
     """A network in ONNX Runtime; `open_ort_session` makes it."""
 
     def __init__(self, network: str, session: Any, settings: SessionSettings, placement: Placement) -> None:
-        self._network = network
+        inputs, outputs = (
+            {value.name: _spec(value) for value in values}
+            for values in (session.get_inputs(), session.get_outputs())
+        )
+        elsewhere = {
+            name
+            for name, memory in zip(inputs, session.get_input_memory_infos(), strict=True)
+            if memory.name.lower().startswith("cpu") != (placement.device is None)
+        }
+        provider = session.get_providers()[0]
+        super().__init__(network, inputs, outputs, provider, placement.tensor_device, bool(elsewhere))
         self._session = session
         self._settings = settings
         self._placement = placement
-        self._inputs = {value.name: _spec(value) for value in session.get_inputs()}
-        self._outputs = {value.name: _spec(value) for value in session.get_outputs()}
-        memories = session.get_input_memory_infos()
-        on_cpu = placement.device is None
-        self._elsewhere = {
-            name
-            for name, memory in zip(self._inputs, memories, strict=True)
-            if memory.name.lower().startswith("cpu") != on_cpu
-        }
+        self._elsewhere = elsewhere
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        """The inputs, in the graph's order."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        """The outputs, in the graph's order."""
-        return self._outputs
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that is asked first for each node."""
-        first: str = self._session.get_providers()[0]
-        return first
-
-    @property
-    def tensor_device(self) -> str:
-        """`cpu`, or `cuda:0` and the like."""
-        return self._placement.tensor_device
-
-    @property
-    def moves_inputs(self) -> bool:
-        """Whether the provider needs an input in another memory than that of tensors."""
-        return bool(self._elsewhere)
-
-    def bind(
+    def _bind(
         self,
         inputs: Mapping[str, torch.Tensor],
         outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str] = (),
+        constant: Collection[str],
     ) -> OrtBoundCall:
-        """Bind contiguous tensors by their addresses, as `Session.bind` says.
+        """Bind tensors by their addresses.
 
         An input that the provider needs in another memory than the tensor's is copied as it is bound. So a
         constant one is bound once, and others before each run.
         """
-        specs = (self._inputs, self._outputs)
-        check_tensors(self._network, specs, inputs, outputs, constant, self.tensor_device)
         binding = self._session.io_binding()
         moving = {}
         for name, tensor in inputs.items():
             if name in self._elsewhere and name not in constant:
                 moving[name] = tensor
             else:
-                bind_input(binding, name, tensor, self._placement)
+                binding.bind_input(name, *self._placement.memory, *_buffer(tensor))
         for name, tensor in outputs.items():
             binding.bind_output(name, *self._placement.memory, *_buffer(tensor))
         return OrtBoundCall(
-            self._network,
+            self.network,
             self._session,
             binding,
             self._run_options(),
             self._placement,
-            inputs,
-            outputs,
+            dict(inputs),
+            dict(outputs),
             moving,
         )
 
@@ -125,70 +99,58 @@ class OrtSession:
         return options
 
 
+@dataclass(frozen=True, eq=False)
 class OrtBoundCall:
     """A call with bound buffers."""
 
-    def __init__(
-        self,
-        network: str,
-        session: Any,
-        binding: Any,
-        run_options: Any,
-        placement: Placement,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        moving: Mapping[str, torch.Tensor],
-    ) -> None:
-        self._network = network
-        self._session = session
-        self._binding = binding
-        self._run_options = run_options
-        self._placement = placement
-        self._inputs = dict(inputs)
-        self._outputs = dict(outputs)  # Held: the binding knows addresses only.
-        self._moving = moving
-        self._errors = onnxruntime_errors()
+    network: str
+    session: Any
+    binding: Any
+    run_options: Any
+    placement: Placement
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    """Held, since the binding knows addresses only."""
+    moving: Mapping[str, torch.Tensor]
+    """Inputs that are copied before each run."""
 
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
         Raises:
             SessionError: if ONNX Runtime fails, out of memory included.
-            Interrupted: if it was told to end early.
+            Interrupted: if it was asked to end early.
         """
         try:
-            if self._placement.stream is None:
+            if self.placement.stream is None:
                 self._compute()
             else:
                 self._compute_on_stream()
-        except self._errors as error:
-            if self._run_options is not None and self._run_options.terminate:
-                self._run_options.terminate = False
-                raise Interrupted(f"{self._network}: interrupted while it ran") from None
-            raise run_failure(self._network, error, self._inputs, self._session.get_providers()[0]) from error
+        except onnxruntime_errors() as error:
+            if self.run_options is not None and self.run_options.terminate:
+                self.run_options.terminate = False
+                raise Interrupted(f"{self.network}: interrupted while it ran") from None
+            raise run_failure(self.network, error, self.inputs, self.session.get_providers()[0]) from error
 
     def _compute(self) -> None:
-        for name, tensor in self._moving.items():
-            bind_input(self._binding, name, tensor, self._placement)
-        if not ENGINE_CALLS.watched or self._run_options is None:
-            self._session.run_with_iobinding(self._binding, self._run_options)
-            return
-        with ENGINE_CALLS.in_progress(self._terminate):
-            self._session.run_with_iobinding(self._binding, self._run_options)
+        for name, tensor in self.moving.items():
+            self.binding.bind_input(name, *self.placement.memory, *_buffer(tensor))
+        with ENGINE_CALLS.in_progress(self._terminate) if self.run_options is not None else nullcontext():
+            self.session.run_with_iobinding(self.binding, self.run_options)
 
     def _terminate(self) -> None:
-        self._run_options.terminate = True
+        self.run_options.terminate = True
 
     def _compute_on_stream(self) -> None:
         """Compute after what torch has queued, and let torch's next work wait, without stopping the CPU."""
         import torch
 
-        current = torch.cuda.current_stream(self._placement.device)
-        if self._moving:
+        current = torch.cuda.current_stream(self.placement.device)
+        if self.moving:
             current.synchronize()  # The copy to the CPU does not wait for a stream.
-        self._placement.stream.wait_stream(current)
+        self.placement.stream.wait_stream(current)
         self._compute()
-        current.wait_stream(self._placement.stream)
+        current.wait_stream(self.placement.stream)
 
 
 def open_ort_session(
@@ -198,24 +160,46 @@ def open_ort_session(
 
     Raises:
         SessionError: if a provider or device is not there, or the network can't be opened.
-        Interrupted: if ONNX Runtime was told to end early.
+        Interrupted: if ONNX Runtime was asked to end early.
     """
-    import onnxruntime
-
     for choice in settings.providers:
         require_provider(choice.provider)
         require_nvidia(choice.provider)
     device = find_device(_asked_device(settings), settings.provider)
     placement = place(settings.provider, device)
-    stream = None if placement.stream is None else int(placement.stream.cuda_stream)
-    providers = provider_list(settings, device, stream)
+    session = start_inference(path, settings, initializers, device, placement.stream)
+    return OrtSession(path.parent.name or path.name, session, settings, placement)
+
+
+def start_inference(
+    path: Path,
+    settings: SessionSettings,
+    initializers: Mapping[str, np.ndarray[Any, Any]],
+    device: int | None,
+    stream: Any,
+) -> Any:
+    """Return an `InferenceSession` as settings say, all of whose providers have started.
+
+    Args:
+        path: The model.
+        settings: Their providers are installed.
+        initializers: Arrays in place of the model's, by name.
+        device: Number of the first provider's device; `None` leaves it to the options.
+        stream: Torch's, that tensors are computed on; `None` lets the session make one.
+
+    Raises:
+        SessionError: if the network can't be opened, or a provider does not start.
+        Interrupted: if ONNX Runtime was asked to end early.
+    """
+    import onnxruntime
+
+    providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))
     network = path.parent.name or path.name
-    exchanged = exchange(path, initializers)
-    with session_options(path, settings, exchanged) as options:
+    with session_options(path, settings, initializers) as (model, options):
         try:
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
                 session = onnxruntime.InferenceSession(
-                    exchanged.model, options, providers=providers, enable_fallback=False
+                    model, options, providers=providers, enable_fallback=False
                 )
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
@@ -227,20 +211,15 @@ def open_ort_session(
             f"{network}: {lost[0]} is installed but did not start; `olivelike doctor` says why. Started: "
             f"{', '.join(started)}"
         )
-    return OrtSession(network, session, settings, placement)
+    return session
 
 
 def _asked_device(settings: SessionSettings) -> int | str | None:
     """Return the device of the settings, or else of the options of the first provider that states one."""
     if settings.device is not None:
         return settings.device
-    stated = (choice.options.get("device_id", "") for choice in settings.providers)
-    return next((int(number) for number in stated if number.isdecimal()), None)
-
-
-def bind_input(binding: Any, name: str, tensor: torch.Tensor, placement: Placement) -> None:
-    """Tell a binding where an input lies, or copy it to where the provider needs it."""
-    binding.bind_input(name, *placement.memory, *_buffer(tensor))
+    named = (choice.options.get("device_id", "") for choice in settings.providers)
+    return next((int(number) for number in named if number.isdecimal()), None)
 
 
 def _buffer(tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int]:

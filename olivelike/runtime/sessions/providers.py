@@ -41,38 +41,26 @@ class Provider:
         return self.target or self.name
 
 
-_PROVIDERS: Final[Mapping[str, Provider]] = {
-    provider.name: provider
-    for provider in (
-        Provider(CPU, "onnxruntime"),
-        Provider(OPENVINO, "olivelike[openvino]"),
-        Provider(CUDA, "onnxruntime-gpu"),
-        Provider(TENSORRT, "onnxruntime-gpu, and TensorRT"),
-        Provider("NvTensorRTRTXExecutionProvider", "onnxruntime-ep-nv-tensorrt-rtx"),
-        Provider(DIRECTML, "onnxruntime-directml, on Windows"),
-        Provider("MIGraphXExecutionProvider", "onnxruntime-migraphx"),
-        Provider("WebGpuExecutionProvider", "onnxruntime-ep-webgpu"),
-        Provider("OpenVINOExecutionProvider", "onnxruntime-openvino"),
-        Provider("CoreMLExecutionProvider", "onnxruntime, on macOS"),
-        Provider("QNNExecutionProvider", "onnxruntime-qnn"),
-        Provider("CANNExecutionProvider", "onnxruntime-cann"),
-        *(
-            Provider(f"{name}ExecutionProvider", "a build of ONNX Runtime with it")
-            for name in (
-                "ACL",
-                "Azure",
-                "Dnnl",
-                "Js",
-                "Nnapi",
-                "Rknpu",
-                "VSINPU",
-                "VitisAI",
-                "WebNN",
-                "Xnnpack",
-            )
-        ),
-    )
+_OWN_BUILD: Final = "a build of ONNX Runtime with it"
+_PACKAGES: Final = {
+    CPU: "onnxruntime",
+    OPENVINO: "olivelike[openvino]",
+    CUDA: "onnxruntime-gpu",
+    TENSORRT: "onnxruntime-gpu, and TensorRT",
+    "NvTensorRTRTXExecutionProvider": "onnxruntime-ep-nv-tensorrt-rtx",
+    DIRECTML: "onnxruntime-directml, on Windows",
+    "MIGraphXExecutionProvider": "onnxruntime-migraphx",
+    "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
+    "OpenVINOExecutionProvider": "onnxruntime-openvino",
+    "CoreMLExecutionProvider": "onnxruntime, on macOS",
+    "QNNExecutionProvider": "onnxruntime-qnn",
+    "CANNExecutionProvider": "onnxruntime-cann",
+    **{
+        f"{name}ExecutionProvider": _OWN_BUILD
+        for name in ["ACL", "Azure", "Dnnl", "Js", "Nnapi", "Rknpu", "VSINPU", "VitisAI", "WebNN", "Xnnpack"]
+    },
 }
+_PROVIDERS: Final = {name: Provider(name, package) for name, package in _PACKAGES.items()}
 
 _SHORT: Final[Mapping[str, str]] = {
     **{target.name: target.provider for target in TARGETS.values()},
@@ -117,6 +105,6 @@ def require_provider(provider: Provider) -> None:
     raise SessionError(
         f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "
         f"(pip install '{provider.package.split(',')[0]}'). Installed here: {', '.join(here)}"
-        if not provider.package.startswith("a build")
+        if provider.package != _OWN_BUILD
         else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {', '.join(here)}"
     )

@@ -6,8 +6,11 @@ the engine reads and writes them in place.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,28 +40,22 @@ class BoundCall(Protocol):
         """
 
 
-class Session(Protocol):
+@dataclass(eq=False)
+class Session(ABC):
     """One network, ready to run."""
 
-    @property
-    def inputs(self) -> Mapping[str, ValueSpec]:
-        """The inputs, in the graph's order."""
-
-    @property
-    def outputs(self) -> Mapping[str, ValueSpec]:
-        """The outputs, in the graph's order."""
-
-    @property
-    def provider(self) -> str:
-        """The execution provider that runs most of the graph, or the OpenVINO device."""
-
-    @property
-    def tensor_device(self) -> str:
-        """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
-
-    @property
-    def moves_inputs(self) -> bool:
-        """Whether each run takes inputs to another memory, unless they are bound as constant."""
+    network: str
+    """Named in errors."""
+    inputs: Mapping[str, ValueSpec]
+    """In the graph's order."""
+    outputs: Mapping[str, ValueSpec]
+    """In the graph's order."""
+    provider: str
+    """The execution provider that is asked first for each node, or the OpenVINO device."""
+    tensor_device: str
+    """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
+    moves_inputs: bool
+    """Whether each run takes inputs to another memory, unless they are bound as constant."""
 
     def bind(
         self,
@@ -76,3 +73,46 @@ class Session(Protocol):
         Raises:
             SessionError: if a name, a dtype or a shape does not fit; the message names both sides.
         """
+        if missing := [name for name in self.inputs if name not in inputs]:
+            known = ", ".join(self.inputs)
+            raise SessionError(f"{self.network}: input {missing[0]!r} is not bound; inputs: {known}")
+        if not outputs:
+            raise SessionError(f"{self.network}: no output is bound; outputs: {', '.join(self.outputs)}")
+        for name in constant:
+            if name not in inputs:
+                raise SessionError(f"{self.network}: constant input {name!r} is not bound")
+        for kind, specs, given in (("input", self.inputs, inputs), ("output", self.outputs, outputs)):
+            for name, tensor in given.items():
+                if name not in specs:
+                    known = ", ".join(specs)
+                    raise SessionError(f"{self.network}: has no {kind} {name!r}; {kind}s: {known}")
+                _check_tensor(f"{self.network}: {kind} {name!r}", specs[name], tensor, self.tensor_device)
+        return self._bind(inputs, outputs, constant)
+
+    @abstractmethod
+    def _bind(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        outputs: Mapping[str, torch.Tensor],
+        constant: Collection[str],
+    ) -> BoundCall:
+        """Bind tensors that fit."""
+
+
+def _check_tensor(what: str, spec: ValueSpec, tensor: torch.Tensor, device: str) -> None:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype != spec.dtype:
+        raise SessionError(f"{what} is {spec.dtype}, the tensor is {dtype}")
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(spec.dims) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(spec.dims, shape, strict=True)
+    )
+    if not fits:
+        dims = ", ".join(map(str, spec.dims))
+        raise SessionError(f"{what} has the shape ({dims}), the tensor {shape}")
+    if 0 in shape:
+        raise SessionError(f"{what}: the tensor of shape {shape} is empty")
+    if not tensor.is_contiguous():
+        raise SessionError(f"{what}: the tensor is not contiguous")
+    if str(tensor.device) != device:
+        raise SessionError(f"{what}: the tensor is on {tensor.device}, the session reads tensors on {device}")

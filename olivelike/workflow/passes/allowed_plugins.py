@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from olivelike._files import write_whole
 from olivelike.digest import digest_json
 from olivelike.errors import PluginError
 from olivelike.workflow.code.code_digest import plugin_modules
@@ -110,10 +110,7 @@ class AllowedPlugins:
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Made for its owner alone.
-            handle, temporary = tempfile.mkstemp(dir=self._file.parent, prefix=".allowed-plugins-")
-            with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  (a descriptor)
-                json.dump(record, file, indent=1, sort_keys=True)
-            Path(temporary).replace(self._file)
+            write_whole(self._file, json.dumps(record, indent=1, sort_keys=True).encode(), mode=0o600)
         except OSError as error:
             raise PluginError(
                 f"{self._file} can't be written, so a yes can't be remembered: {error.strerror}; "

@@ -28,6 +28,7 @@ def main(folder: Path) -> None:
         shutil.copytree(folder / "template", folder / str(number))
         pid = os.fork()
         if pid == 0:
+            os.fsync = lambda _: None  # what a process wrote outlives it
             kill_at(number)
             publish_files(folder / str(number) / "out", NEW)
             os._exit(0)

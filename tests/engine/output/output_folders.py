@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.publication import (
-    check_is_ours,
-    discard_staging,
-    publish,
-    recover,
-    staging_folder,
-)
+from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.staging import discard_staging, staging_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

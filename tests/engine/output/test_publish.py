@@ -16,9 +16,9 @@ import pytest
 from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
 from olivelike.engine.output.hashed_file import HashedFile
-from olivelike.engine.output.journal import JOURNAL_FILE
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.publication import check_is_ours, recover, staging_folder
+from olivelike.engine.output.publication import check_is_ours, recover
+from olivelike.engine.output.staging import JOURNAL_FILE, staging_folder
 from olivelike.errors import StoreError, UsageError
 
 
@@ -197,7 +197,7 @@ def test_a_file_that_does_not_fit_leaves_the_output_as_it_was(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_place_is_an_error_with_a_remedy(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(StoreError, match="choose a folder that you may write to with --output"):
+    with pytest.raises(StoreError, match="make it writable, or choose another folder with --output"):
         staging_folder(tmp_path / "out")
 
 
@@ -230,7 +230,7 @@ def test_an_output_of_ours_an_empty_folder_and_none_are_accepted(tmp_path):
 STAGED = """
 import sys
 from pathlib import Path
-from olivelike.engine.output.publication import staging_folder
+from olivelike.engine.output.staging import staging_folder
 
 for name in ("out", "output"):
     (staging_folder(Path(sys.argv[1], name)) / "model.onnx").write_bytes(b"begun")

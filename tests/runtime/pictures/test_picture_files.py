@@ -26,7 +26,6 @@ from olivelike.runtime.pictures import (
     to_pictures,
 )
 from olivelike.runtime.pictures.a1111 import a1111_text
-from olivelike.runtime.pictures.new_file import write_new_file
 from olivelike.runtime.pictures.picture_names import slug
 
 
@@ -130,27 +129,6 @@ def test_whether_a_place_can_be_written_is_tried_without_a_trace(tmp_path):
         with pytest.raises(UsageError, match="/proc can't be written to: "):
             PictureWriter("/proc/new/a.png").require_writable(PLAIN)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_disk_without_links_keeps_names_apart_too(tmp_path, monkeypatch):
-    def refuse(self, target):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    write_new_file(tmp_path / "a", b"1")
-    with pytest.raises(FileExistsError):
-        write_new_file(tmp_path / "a", b"2")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"1")]
-
-
-def test_nothing_half_written_is_left_when_writing_fails(tmp_path, monkeypatch):
-    def fail(self, target):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "hardlink_to", fail)
-    with pytest.raises(KeyboardInterrupt):
-        write_new_file(tmp_path / "a", b"1")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no umask")

@@ -125,8 +125,8 @@ def test_a_scheduler_for_networks_of_another_kind_is_refused(broken, settings):
     (broken / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))
     pipeline = open_pipeline(broken, settings)
     with pytest.raises(SourceError, match="FlowMatchEulerDiscreteScheduler, which is for networks of flow"):
-        pipeline.settle(ask())
-    pipeline.settle(ask(scheduler="Euler"))
+        pipeline.resolve_defaults(ask())
+    pipeline.resolve_defaults(ask(scheduler="Euler"))
 
 
 def test_a_missing_tokenizer_is_named(broken, settings):

@@ -10,7 +10,7 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, psnr, torch_pipeline
 
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline.batch_state import begin_drawing
+from olivelike.runtime.pipeline.batch_state import begin_batch
 from olivelike.runtime.pipeline.latents import from_noise, from_picture
 from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
@@ -112,23 +112,23 @@ def test_clip_skip_takes_an_earlier_layer_for_both_prompts(pipeline, skipped):
 
 @pytest.mark.parametrize("scheduler", ["PLMS", "Euler a"])
 def test_the_initial_latents_are_bit_by_bit_those_of_torch(pipeline, scheduler):
-    request = pipeline.settle(ask(scheduler=scheduler))
-    drawing = begin_drawing(request, pipeline.folder, [5, 6], "cpu")
+    request = pipeline.resolve_defaults(ask(scheduler=scheduler))
+    state = begin_batch(request, pipeline.folder, [5, 6], "cpu")
     theirs = torch_pipeline(TEXT)
-    theirs.scheduler = drawing.scheduler
+    theirs.scheduler = state.scheduler
     generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
     expected = theirs.prepare_latents(2, 4, 32, 32, torch.float32, torch.device("cpu"), generators)
-    assert torch.equal(from_noise(drawing, 4).latents, expected)
+    assert torch.equal(from_noise(state, 4).latents, expected)
 
 
 def test_the_sample_of_an_encoded_picture_is_drawn_before_the_noise(pipeline, picture):
-    request = pipeline.settle(ask(init_image=picture, strength=0.5))
-    drawing = begin_drawing(request, pipeline.folder, [5, 6], "cpu")
+    request = pipeline.resolve_defaults(ask(init_image=picture, strength=0.5))
+    state = begin_batch(request, pipeline.folder, [5, 6], "cpu")
     with torch.no_grad():
-        from_picture(drawing, pipeline._picture_encoder(), 4)
+        from_picture(state, pipeline._open("vae_encoder"), 4)
     generator = torch.Generator().manual_seed(6)
     torch.randn((2, 1, 4, 16, 16), generator=generator)
-    assert torch.equal(drawing.sources[1].get_state(), generator.get_state())
+    assert torch.equal(state.sources[1].get_state(), generator.get_state())
 
 
 def test_openvino_gives_the_pictures_of_torch(little_folder, picture, mask):

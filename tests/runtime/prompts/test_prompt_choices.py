@@ -7,7 +7,8 @@ import os
 import pytest
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.prompts import LoraTag, Wildcards, take_lora_tags, unread
+from olivelike.runtime.jobs.job_notes import unread
+from olivelike.runtime.prompts import LoraTag, Wildcards, take_lora_tags
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
-from olivelike.runtime.schedulers.make_scheduler import find_scheduler, make_scheduler, step_facts
-from olivelike.runtime.schedulers.other_schedulers import EDM
-from olivelike.runtime.schedulers.scheduler_names import CLASSES
+from olivelike.runtime.schedulers.make_scheduler import make_scheduler, step_facts
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler
 
 CONFIG = {"_class_name": "PNDMScheduler", "beta_schedule": "scaled_linear"}
 

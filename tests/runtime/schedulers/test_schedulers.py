@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.runtime.schedulers.make_scheduler import (
-    find_scheduler,
     make_scheduler,
     sampler_name,
-    scheduler_names,
     seed_noise,
     step_facts,
 )
@@ -20,7 +18,9 @@ from olivelike.runtime.schedulers.scheduler_names import (
     DEFAULT_SCHEDULES,
     SAMPLERS,
     SCHEDULES,
+    find_scheduler,
     sampler_of,
+    scheduler_names,
     written_schedule,
 )
 

@@ -229,7 +229,7 @@ def test_session_options_and_run_options_arrive(tmp_path):
     assert "BASIC" in str(options.graph_optimization_level)
     assert "PARALLEL" in str(options.execution_mode)
     call = session.bind({"x": torch.ones(1, 3), "shift": torch.zeros(4)}, {"y": torch.zeros(1, 4)})
-    assert call._run_options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
+    assert call.run_options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     call.run()
 
 

@@ -13,16 +13,12 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from olivelike.store.failures import explained
-from olivelike.store.locks import try_lock
+from olivelike._files import try_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from filelock import BaseFileLock
-
-    from olivelike._files import FileSystem
-    from olivelike.store.layout import Layout
+    from olivelike._files import FileSystem, Lock
 
 _TRUSTED_SECONDS = 24 * 3600.0
 """How long a claim without a held lock counts as live if its process may exist: some networks lack locks."""
@@ -36,21 +32,26 @@ class Claim:
 
     token: str
     folder: Path
-    lock: BaseFileLock
+    lock: Lock
 
 
 class Claims:
     """The claims of this process and of the others on one store."""
 
-    def __init__(self, layout: Layout, fs: FileSystem) -> None:
-        self._layout = layout
+    def __init__(self, locks: Path, temporary: Path, fs: FileSystem) -> None:
+        self._locks = locks
+        self._temporary = temporary
         self._fs = fs
         # By process id: a forked child must not release the lock that it inherited.
         self._own: dict[int, Claim] = {}
         self._guard = threading.Lock()
 
     def own(self) -> Claim:
-        """Return this process's claim, made at first use and given back when the process ends."""
+        """Return this process's claim, made at first use and given back when the process ends.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
         pid = os.getpid()
         with self._guard:
             if pid not in self._own:
@@ -88,31 +89,29 @@ class Claims:
     def sweep(self) -> None:
         """Remove what dead processes left: temporary files and claims."""
         own = self._own.get(os.getpid())
-        for token in sorted({*self._fs.names(self._layout.temporary), *self._tokens()}):
+        for token in sorted({*self._fs.names(self._temporary), *self._tokens()}):
             if own and token == own.token:
                 continue
             if not self.is_live(token):
-                self._fs.remove(self._layout.temporary / token)
+                self._fs.remove(self._temporary / token)
                 self._fs.remove(self._lock_path(token))
 
     def _take(self, pid: int) -> Claim:
-        with explained(self._layout.live_locks):
-            self._fs.make_folder(self._layout.live_locks)
-            while True:
-                token = f"{_host()}-{pid}-{os.urandom(4).hex()}"
-                lock = try_lock(self._lock_path(token))
-                if lock is not None:
-                    break
-            folder = self._layout.temporary / token
-            try:
-                self._fs.make_folder(folder)
-            except OSError:
-                lock.release()
-                raise
-            return Claim(token, folder, lock)
+        self._fs.make_folder(self._locks)
+        lock = None
+        while lock is None:
+            token = f"{_host()}-{pid}-{os.urandom(4).hex()}"
+            lock = try_lock(self._lock_path(token))
+        folder = self._temporary / token
+        try:
+            self._fs.make_folder(folder)
+        except OSError:
+            lock.release()
+            raise
+        return Claim(token, folder, lock)
 
     def _tokens(self) -> list[str]:
-        return [name.removesuffix(".lock") for name in self._fs.names(self._layout.live_locks)]
+        return [name.removesuffix(".lock") for name in self._fs.names(self._locks)]
 
     def _claimed_at(self, token: str) -> float:
         try:
@@ -121,7 +120,7 @@ class Claims:
             return float("inf")
 
     def _lock_path(self, token: str) -> Path:
-        return self._layout.live_locks / f"{token}.lock"
+        return self._locks / f"{token}.lock"
 
 
 def _give_back(pid: int, claim: Claim, lock_path: Path, fs: FileSystem) -> None:

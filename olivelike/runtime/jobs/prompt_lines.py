@@ -1,4 +1,4 @@
-"""Prompts that `olivelike generate` is given: as words, in a file, or on standard input."""
+"""Prompts and what is to be drawn of each: as words, in a file, or on standard input."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ import shlex
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from olivelike._text import did_you_mean
-from olivelike.cli.commands.generate_images import parse_size
-from olivelike.cli.stdout import write_error
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pipeline.request import RequestFields, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_STDIN: Final = "-"
+STDIN: Final = "-"
 _MOST_BYTES: Final = 16 << 20
 _FILE_NAME: Final = re.compile(r"@\S+\.\w{1,8}")
 
 
 @dataclass(frozen=True)
 class PromptLine:
-    """One job: a prompt, and what its line says of it."""
+    """A prompt, and what its line says of it."""
 
     prompt: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a request."""
+    fields: RequestFields = field(default_factory=RequestFields)
+    """Of a request."""
     place: str | None = None
     """File and line, for messages."""
 
 
 def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[PromptLine]:
-    r"""Return the jobs that arguments stand for.
+    r"""Return the prompts that arguments of a command line stand for.
 
     `@FILE` is a file's lines, `-` those of standard input; `\\-` and `\\@` are text.
 
     Args:
-        arguments: of the command line.
+        arguments: prompts, and places of more.
         literal: take them as they are.
 
     Raises:
@@ -50,14 +49,10 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
     for argument in arguments:
         if literal:
             lines.append(PromptLine(argument))
-        elif argument == _STDIN:
-            if sys.stdin.isatty():
-                write_error(
-                    "Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z)."
-                )
-            lines += _jobs(_text(sys.stdin.buffer, "standard input"), "standard input")
+        elif argument == STDIN:
+            lines += _lines(_text(sys.stdin.buffer, "standard input"), "standard input")
         elif argument.startswith("@") and (_is_file(argument[1:]) or _FILE_NAME.fullmatch(argument)):
-            lines += _jobs(_file(argument), argument[1:])
+            lines += _lines(_file(argument), argument[1:])
         else:
             lines.append(PromptLine(argument))
     return lines
@@ -94,15 +89,15 @@ def _text(file: BinaryIO, where: str) -> str:
         raise SourceError(f"{where}: is no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
-def _jobs(text: str, where: str) -> Iterator[PromptLine]:
+def _lines(text: str, where: str) -> Iterator[PromptLine]:
     empty = True
     for number, line in enumerate(text.splitlines(), 1):
-        said = line.strip()
-        if not said or said.startswith("#"):
+        content = line.strip()
+        if not content or content.startswith("#"):
             continue
         empty = False
         place = f"{where}:{number}"
-        yield _job(said, place) if said.startswith("--") else PromptLine(said, place=place)
+        yield _options(content, place) if content.startswith("--") else PromptLine(content, place=place)
     if empty:
         raise UsageError(f"{where}: has no prompt; write one on each line")
 
@@ -123,12 +118,12 @@ _TEXTS: Final = {
 }  # fmt: skip
 
 
-def _job(line: str, place: str) -> PromptLine:
+def _options(line: str, place: str) -> PromptLine:
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{place}: {error}; put quotes around a text with spaces or apostrophes") from error
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     while words:
         word = words.pop(0)
         name = word.removeprefix("--")
@@ -145,29 +140,29 @@ def _job(line: str, place: str) -> PromptLine:
             texts = [words.pop(0)]
             while words and not words[0].startswith("--"):
                 texts.append(words.pop(0))
-            said[_TEXTS[name]] = " ".join(texts)
+            given[_TEXTS[name]] = " ".join(texts)
             continue
         field_name, read = _READ[name]
         value = words.pop(0)
         try:
-            said[field_name] = read(value)
+            given[field_name] = read(value)
         except ValueError:
             raise UsageError(f"{place}: --{name} {value!r} is no number") from None
-    if "prompt" not in said:
+    if "prompt" not in given:
         raise UsageError(f"{place}: has no --prompt")
-    return PromptLine(said.pop("prompt"), _settled(said, place), place)
+    return PromptLine(given.pop("prompt"), _combined(given, place), place)
 
 
-def _settled(said: dict[str, Any], place: str) -> dict[str, Any]:
+def _combined(given: dict[str, Any], place: str) -> RequestFields:
     """Put together what takes two options: A1111's sides, and its pictures as so many times a batch."""
-    sides = said.pop("width", None), said.pop("height", None)
+    sides = given.pop("width", None), given.pop("height", None)
     if (sides[0] is None) != (sides[1] is None):
         raise UsageError(f"{place}: gives one side alone; give --width and --height")
     if sides[0] is not None:
-        said["size"] = sides
-    at_once, times = said.pop("of_batch", None), said.pop("times", None)
+        given["size"] = sides
+    at_once, times = given.pop("of_batch", None), given.pop("times", None)
     if at_once is not None:
-        said["batch_size"] = at_once
+        given["batch_size"] = at_once
     if at_once is not None or times is not None:
-        said.setdefault("num_images", (1 if at_once is None else at_once) * (1 if times is None else times))
-    return said
+        given.setdefault("num_images", (1 if at_once is None else at_once) * (1 if times is None else times))
+    return cast("RequestFields", given)

@@ -15,27 +15,26 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from olivelike.runtime.pictures import UsedFile
-    from olivelike.runtime.prompts import LoraTag
     from olivelike.sources.adapters import LoraFile
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class LiveLora:
     """A LoRA on top of what a folder holds."""
 
-    file: LoraFile
+    path: Path
+    name: str
+    hash: str
+    """As A1111 prints it, 12 digits."""
     text_weight: float
     unet_weight: float
-    used: UsedFile
-    """Its name, hash as A1111 prints it, and weight."""
 
     def __str__(self) -> str:
         same = self.text_weight == self.unet_weight
         weight = f"{self.unet_weight:g}" if same else f"{self.text_weight:g}:{self.unet_weight:g}"
-        return f"{self.used.name} at {weight}"
+        return f"{self.name} at {weight}"
 
 
 class LiveLoras:
@@ -46,7 +45,7 @@ class LiveLoras:
         allow_pickle: read pickled files too.
     """
 
-    def __init__(self, folders: Sequence[Path], *, allow_pickle: bool) -> None:
+    def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
         self._folders = folders
         self._allow_pickle = allow_pickle
         self._opened: dict[Path, tuple[LoraFile, str]] = {}
@@ -69,17 +68,43 @@ class LiveLoras:
         path, _ = fetch(lora.file)
         return self._open(path, lora.weight, lora.weight)
 
-    def tagged(self, tag: LoraTag) -> LiveLora:
-        """Open what `<lora:NAME:WEIGHT>` in a prompt names.
+    def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> LiveLora:
+        """Open what a tag in a prompt names.
+
+        Args:
+            written: the tag, `<lora:NAME:WEIGHT>`, for messages.
+            name: of the file, without suffix; or its path below a folder.
+            text_weight: for the text encoders.
+            unet_weight: for the UNet.
 
         Raises:
             UsageError: if two files of a folder have the name.
             SourceError: if there is none, or it is no LoRA.
         """
-        return self._open(self._find(tag), tag.text_weight, tag.unet_weight)
+        return self._open(self._find(written, name), text_weight, unet_weight)
+
+    def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
+        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it.
+
+        Returns:
+            Per component, what sessions take in place of the file's.
+
+        Raises:
+            SourceError: if one does not fit.
+        """
+        from olivelike.engine.output.swap import swap_loras
+        from olivelike.sources.adapters import WeightedLora
+
+        files = [self._opened[lora.path][0] for lora in loras]
+        text, unet = (
+            [WeightedLora(file, weight) for file, weight in zip(files, weights, strict=True)]
+            for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
+        )
+        if all(lora.text_weight == lora.unet_weight for lora in loras):
+            return swap_loras(folder, unet)
+        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
-        from olivelike.runtime.pictures import UsedFile
         from olivelike.sources.adapters import open_lora
         from olivelike.sources.files.file_hashes import hash_file
         from olivelike.sources.files.pickled import read_pickle_table
@@ -89,9 +114,9 @@ class LiveLoras:
             hashes = hash_file(opened.path, _data_start(opened.path))
             self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
         file, digest = self._opened[path]
-        return LiveLora(file, text_weight, unet_weight, UsedFile(file.path.stem, digest, unet_weight))
+        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight)
 
-    def _find(self, tag: LoraTag) -> Path:
+    def _find(self, written: str, name: str) -> Path:
         from olivelike.sources.adapters.lora_places import SUFFIXES
 
         # Files are listed and compared, so that no name leads out of the folders.
@@ -100,18 +125,18 @@ class LiveLoras:
             listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
             known |= {path.stem for path in listed}
             places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
-            found = [path for path in listed if places[path] == tag.name]
-            found = found or [path for path in listed if path.stem == tag.name]
+            found = [path for path in listed if places[path] == name]
+            found = found or [path for path in listed if path.stem == name]
             if len(found) > 1:
                 raise UsageError(
-                    f"{tag.written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
+                    f"{written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
                 )
             if found:
                 return found[0]
         where = ", ".join(str(folder) for folder in self._folders)
         raise SourceError(
-            f"{tag.written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
-            + (did_you_mean(tag.name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
+            f"{written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
+            + (did_you_mean(name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
         )
 
 
@@ -127,33 +152,6 @@ def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
     usual = (Path("loras"), pipeline.resolve().parent / "loras")
     there = [folder for folder in usual if folder.is_dir()]
     return list({folder.resolve(): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
-
-
-def merged(loras: Sequence[LiveLora], folder: Path) -> Initializers:
-    """Merge LoRAs into what a folder holds.
-
-    Args:
-        loras: in any order.
-        folder: as `olivelike run` wrote it.
-
-    Returns:
-        Per component, what sessions take in place of the file's.
-
-    Raises:
-        SourceError: if one does not fit.
-    """
-    if not loras:
-        return {}
-    from olivelike.engine.output.swap import swap_loras
-    from olivelike.sources.adapters import WeightedLora
-
-    text, unet = (
-        [WeightedLora(lora.file, weight) for lora, weight in zip(loras, weights, strict=True)]
-        for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
-    )
-    if all(lora.text_weight == lora.unet_weight for lora in loras):
-        return swap_loras(folder, unet)
-    return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
 
 def _data_start(path: Path) -> int | None:

@@ -1,0 +1,37 @@
+"""Whole batches of work: prompt lines in, picture files out.
+
+```python
+from pathlib import Path
+
+from olivelike.runtime.jobs import draw, plan_jobs, read_prompts
+from olivelike.runtime.pictures import PictureWriter
+
+plan = plan_jobs(Path("models/demo"), read_prompts(["@prompts.txt"]), {"steps": 20})
+draw(plan, PictureWriter("pictures"))
+```
+
+`plan_jobs(folder, made_before=Path("cat.png"))` plans a picture again. LoRAs come from
+`olivelike.engine.output.live_loras`, given as `lora_files`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from olivelike._lazy import names_from
+
+if TYPE_CHECKING:
+    from olivelike.runtime.jobs.job_drawing import draw
+    from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora, LoraFiles, plan_jobs
+    from olivelike.runtime.jobs.prompt_lines import PromptLine, read_prompts
+
+__all__ = ["Job", "JobPlan", "Lora", "LoraFiles", "PromptLine", "draw", "plan_jobs", "read_prompts"]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "job_drawing": ("draw",),
+        "job_plan": ("Job", "JobPlan", "Lora", "LoraFiles", "plan_jobs"),
+        "prompt_lines": ("PromptLine", "read_prompts"),
+    },
+)

@@ -1,0 +1,152 @@
+"""Drawing what is planned, and writing each batch as soon as it is there."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from olivelike.runtime.pipeline.pipeline import open_pipeline
+from olivelike.runtime.pipeline.request import Batch, require_safe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
+    from olivelike.runtime.pictures import PictureRecord, PictureWriter, SheetPicture
+    from olivelike.runtime.pipeline.denoising import Step
+    from olivelike.runtime.pipeline.pipeline import Pipeline
+    from olivelike.runtime.pipeline.request import Picture, Request
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Networks are being opened, with LoRAs merged into them."""
+
+    folder: Path
+    loras: tuple[Lora, ...]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """They are open."""
+
+    provider: str
+    """Execution provider of the UNet."""
+    request: Request
+    """The first that they will make."""
+    pictures: int
+    """How many there will be in all."""
+    checked: bool
+    """Whether a safety checker looks at them."""
+    safety: bool
+    """Whether one was asked for."""
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step of a batch is done."""
+
+    step: Step
+    """Its batch is counted among all that are planned."""
+    size: tuple[int, int] | None
+    prompts: Sequence[str]
+    """Of the batch, each once."""
+
+
+@dataclass(frozen=True)
+class PictureWritten:
+    """A picture is in its file."""
+
+    picture: Picture
+    prompt: str
+    """With its choices made, and the tags of LoRAs in it."""
+    path: Path
+
+
+@dataclass(frozen=True)
+class SheetWritten:
+    """The sheet of all pictures is in its file."""
+
+    path: Path
+
+
+DrawEvent = Opening | Opened | StepDone | PictureWritten | Batch | SheetWritten
+"""`Batch` comes after the pictures of it, counted among all that are planned."""
+
+
+def draw(
+    plan: JobPlan,
+    writer: PictureWriter,
+    settings: SessionSettings | None = None,
+    *,
+    safety: bool = True,
+    sheet: bool = False,
+    on_event: Callable[[DrawEvent], None] = lambda _: None,
+    while_writing: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> list[Path]:
+    """Open the networks, once for each set of LoRAs, and make and write all pictures.
+
+    Args:
+        plan: what to make.
+        writer: where it goes.
+        settings: of the sessions; by default those of the folder's target.
+        safety: whether pictures are checked.
+        sheet: whether all come on one sheet too.
+        on_event: called as things happen, in this thread.
+        while_writing: goes round the writing of each picture and its event.
+
+    Returns:
+        The files of the pictures.
+
+    Raises:
+        SafetyError: if pictures are flagged in all attempts; they are written, black.
+        UsageError: if a picture can't be written.
+        SessionError: if a network can't be opened or run here.
+    """
+    from olivelike.runtime.pictures import SheetPicture
+
+    for job in plan.jobs:
+        writer.require_writable(job.record)
+    batches, begun = sum(job.batches for job in plan.jobs), 0
+    written: list[Path] = []
+    flagged: list[int] = []
+    cells: list[SheetPicture] = []
+    first: PictureRecord | None = None
+    pipeline: Pipeline | None = None
+    loras: tuple[Lora, ...] = ()  # Those that the pipeline has.
+    for job in plan.jobs:
+        if pipeline is None or loras != job.loras:
+            pipeline, loras = None, job.loras  # The old one goes before the next takes memory.
+            on_event(Opening(plan.folder, loras))
+            merged = plan.lora_files.merge(loras, plan.folder) if loras and plan.lora_files else None
+            pipeline = open_pipeline(plan.folder, settings, safety=safety, initializers=merged)
+            provider = pipeline.unet.session.provider
+            on_event(Opened(provider, job.request, plan.pictures, pipeline.checks_safety, safety))
+        before = begun
+
+        def on_step(step: Step, job: Job = job, before: int = before) -> None:
+            placed = replace(step, batch=before + step.batch, batches=batches)
+            on_event(StepDone(placed, job.request.size, job.prompts(step.batch)))
+
+        for batch in pipeline.batches(job.request, on_step=on_step):
+            for picture in batch.pictures:
+                prompt = job.written[picture.prompt]
+                record = replace(job.record, prompt=prompt, seed=picture.seed, provider=provider)
+                first = first or record
+                with while_writing():
+                    written.append(writer.save(picture.image, record))
+                    on_event(PictureWritten(picture, prompt, written[-1]))
+                if picture.flagged:
+                    flagged.append(picture.first_seed)
+                if sheet:  # Without one, pictures are held for their batch alone.
+                    cells.append(SheetPicture(picture.image, prompt, f"seed {picture.seed}"))
+            begun += 1
+            on_event(replace(batch, number=begun, total=batches))
+    if cells and first is not None:
+        on_event(SheetWritten(writer.save_sheet(cells, first)))
+    require_safe(len(written), flagged, plan.jobs[0].request.retry_unsafe)
+    return written

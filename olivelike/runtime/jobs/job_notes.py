@@ -1,0 +1,181 @@
+"""What the user should know of jobs before they are drawn."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from olivelike._text import size
+from olivelike.errors import UsageError
+from olivelike.runtime.jobs.job_records import HASH_DIGITS, checkpoint_hash
+from olivelike.runtime.prompts import Wildcards, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from olivelike.runtime.jobs.prompt_lines import PromptLine
+    from olivelike.runtime.pictures import PictureRecord, UsedFile
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import Request
+
+_NO_CHOICES: Final = "choices are made in prompts alone"
+_NO_FILE: Final = "no such file in wildcards/; --wildcard-dir names another folder"
+_UNREAD: Final = (
+    (re.compile(r"(?<!\\)<(?!lora:|lyco:)[a-zA-Z_]+:[^<>\s][^<>]*>"), "there is no such extra network here"),
+    (re.compile(r"(?<![\w\\])embedding:[\w./-]+"), "write a textual inversion as its token alone"),
+    (re.compile(r"(?<!\\)\$\{[^{}]*\}"), "variables are not read"),
+    (
+        re.compile(r"(?<!\S)--(?:prompt|negative[-_]prompt|seed|steps|cfg[-_]scale|sampler[-_]name|scheduler|width|height|size|n[-_]iter|batch[-_]size)\b"),
+        "in a file a line of options begins with --prompt",
+    ),
+)  # fmt: skip
+_NEGATIVE: Final = (
+    (re.compile(r"(?<!\\)<(?:lora|lyco):[^<>]+>"), "a LoRA is named in the prompt"),
+    (re.compile(r"(?<!\\)\bAND\b"), "only prompts are composed; `and` in small letters is the word"),
+    (re.compile(r"(?<!\\)\{[^{}]*\|[^{}]*\}"), _NO_CHOICES),
+)
+
+_LARGE: Final = 4
+"""Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
+_EXACT: Final = 1000
+"""From here on three digits would be written with an exponent."""
+_FLOAT: Final = 4
+_DECODER_CHANNELS: Final = (128, 256)
+"""Of a VAE without a config."""
+
+
+def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildcards) -> Iterator[str]:
+    """Return a line for each prompt that has what other programs read, and for the negative prompt."""
+    if not request.prompt_weights:
+        return
+    for prompt in dict.fromkeys(line.prompt for line in lines):
+        if note := unread(prompt, wildcards):
+            yield note
+    negatives = (line.fields.get("negative_prompt", request.negative_prompt) for line in lines)
+    for negative in dict.fromkeys(negatives):
+        if negative and (note := unread(negative, wildcards, negative=True)):
+            yield note
+
+
+def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str | None:
+    """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
+
+    Args:
+        prompt: as the user wrote it.
+        wildcards: that it may name.
+        negative: whether it is a negative prompt, which has less syntax.
+    """
+    found = []
+    for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ())):
+        found += [f"{match[0]} ({why})" for match in pattern.finditer(prompt)]
+    unknown = Wildcards(()).unknown(prompt) if negative else wildcards.unknown(prompt)
+    found += [f"{name} ({_NO_CHOICES if negative else _NO_FILE})" for name in unknown]
+    if not found:
+        return None
+    what = "the negative prompt" if negative else f"the prompt '{shortened(prompt)}'"
+    return f"{what}: taken as words: {', '.join(dict.fromkeys(found))}; a backslash before it says that it is meant so"
+
+
+def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line for each size of more than four times the area that the UNet was trained on.
+
+    The UNet's convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
+    areas is the least, and its square the most. The VAE decoder holds two tensors at full size before its last
+    convolutions, in float32.
+    """
+    import psutil
+
+    own, free = folder.default_size, psutil.virtual_memory().available
+    for (width, height), pictures in dict.fromkeys(
+        (request.size or own, _decoded_at_once(request)) for request in requests
+    ):
+        times = width * height / (own[0] * own[1])
+        if times > _LARGE:
+            channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
+            memory = pictures * width * height * channels * _FLOAT
+            yield (
+                f"{width}x{height} is {_factor(times)} times the area that this UNet was trained on "
+                f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
+                f"{_factor(times * times)} times (convolutions grow with the area, self-attention with its square), "
+                f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
+                "often repeats"
+            )
+
+
+def _factor(times: float) -> str:
+    return f"{times:.3g}" if times < _EXACT else f"{times:,.0f}"
+
+
+def _decoded_at_once(request: Request) -> int:
+    return 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
+
+
+def record_notes(
+    record: PictureRecord,
+    folder: Path,
+    used: tuple[UsedFile | None, UsedFile | None],
+    loras: Sequence[UsedFile],
+) -> list[str]:
+    """Return notes on what may make a picture another one than that of the record.
+
+    Args:
+        record: of the picture to make again.
+        folder: the pipeline.
+        used: initial picture and mask.
+        loras: on top of the folder.
+
+    Raises:
+        UsageError: if the picture was made of files that are not given.
+    """
+    return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
+
+
+def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
+    for option, before, now in zip(
+        ("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True
+    ):
+        if before is not None and now is None:
+            raise UsageError(
+                f"the picture was made from {before.name}, which is not in it, and no picture beside it or here has "
+                f"the same content; give it with {option}"
+            )
+        if before is not None and now is not None and before.hash != now.hash:
+            yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
+    if record.strength is not None and record.init_image is None and used[0] is None:
+        yield (
+            f"the picture has strength {record.strength:g}, as one that was made from a picture or enlarged, but does "
+            "not say from which; it is made from the prompt alone (--init-image starts from a picture)"
+        )
+
+
+def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> Iterator[str]:
+    if record.loras and not loras:
+        named = ", ".join(
+            f"{lora.name}:{1 if lora.weight is None else lora.weight:g}" for lora in record.loras
+        )
+        raise UsageError(
+            f"the picture was made with LoRAs that {folder} is used without: {named}; give them with --lora, "
+            "or others in their place"
+        )
+    here = {lora.hash: lora for lora in loras}
+    for lora in record.loras:
+        now = here.pop(lora.hash, None)
+        if now is None:
+            yield f"the picture was made with the LoRA {lora.name}, which is not among those of --lora"
+        elif lora.weight not in (None, now.weight):
+            yield f"the picture was made with the LoRA {lora.name}:{lora.weight:g}, now its weight is {now.weight:g}"
+    for lora in here.values():
+        yield f"the picture was made without the LoRA {lora.name}"
+
+
+def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
+    name = folder.resolve().name
+    if record.model is not None and record.model != name:
+        yield f"the picture was made with {record.model}, this is {name}"
+    # A1111's older hashes, of 8 digits, are of a part of the file.
+    made, here = record.model_hash or "", checkpoint_hash(folder)
+    if here and len(made) >= HASH_DIGITS and not here.startswith(made):
+        yield (
+            f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:HASH_DIGITS]}"
+        )

@@ -1,0 +1,254 @@
+"""What a folder is asked to draw, as jobs: every choice made and checked, pictures put together that can be."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from olivelike.errors import UsageError
+from olivelike.runtime.jobs.job_notes import record_notes, size_notes, unread_notes
+from olivelike.runtime.jobs.job_records import picture_record, recorded_fields
+from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.runtime.pictures import UsedFile, read_picture_record
+from olivelike.runtime.pictures.picture_reading import find_used, open_image
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.request import SEEDS, Request
+from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
+from olivelike.runtime.prompts import Wildcards, shortened, take_lora_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from olivelike.runtime.pictures import PictureRecord
+    from olivelike.runtime.pipeline.pipeline import Initializers
+    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.pipeline.request import RequestFields
+    from olivelike.runtime.prompts import LoraTag
+
+_RANDOM: Final = -1
+"""The seed that draws one, as in A1111."""
+
+
+class Lora(Protocol):
+    """A LoRA on top of a folder, as a value: equal ones change it equally."""
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+
+    @property
+    def hash(self) -> str:
+        """As A1111 prints it."""
+
+    @property
+    def unet_weight(self) -> float:
+        """Its weight for the UNet."""
+
+
+class LoraFiles(Protocol):
+    """Opens LoRAs and merges them: `LiveLoras` of `olivelike.engine.output.live_loras`."""
+
+    def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> Lora:
+        """Open the LoRA that a tag in a prompt names."""
+
+    def merge(self, loras: Sequence[Any], folder: Path) -> Initializers:
+        """Return what initializers become when LoRAs of this value are merged into a folder."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Pictures that one request makes with the same LoRAs."""
+
+    request: Request
+    """Nothing in it is left open."""
+    written: Mapping[str, str]
+    """The request's prompts with the tags that were taken out of them."""
+    loras: tuple[Lora, ...]
+    record: PictureRecord
+    """What its pictures have in common, as far as it is known before networks are open."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches it takes."""
+        return -(-len(self.request.seeded_prompts) // self.request.batch_size)
+
+    def prompts(self, batch: int) -> list[str]:
+        """Return the prompts of a batch, counted from 1, each once."""
+        first = (batch - 1) * self.request.batch_size
+        pairs = self.request.seeded_prompts[first : first + self.request.batch_size]
+        return list(dict.fromkeys(self.written[prompt] for prompt, _ in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class JobPlan:
+    """All that is to be drawn."""
+
+    folder: Path
+    jobs: tuple[Job, ...]
+    """At least one."""
+    notes: tuple[str, ...]
+    """What the user should know before it begins."""
+    lora_files: LoraFiles | None
+
+    @property
+    def pictures(self) -> int:
+        """How many there will be."""
+        return sum(len(job.request.seeded_prompts) for job in self.jobs)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    line: int
+    """Whose options it has."""
+    prompt: str
+    written: str
+    seed: int
+    tags: tuple[LoraTag, ...]
+
+
+def plan_jobs(
+    folder: Path,
+    lines: Sequence[PromptLine] = (),
+    fields: RequestFields | None = None,
+    *,
+    made_before: Path | None = None,
+    init_image: Path | None = None,
+    mask: Path | None = None,
+    wildcards: Wildcards | None = None,
+    lora_files: LoraFiles | None = None,
+    loras: Sequence[Lora] = (),
+) -> JobPlan:
+    """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
+
+    No network is opened. What can be refused without importing torch is refused before that.
+
+    Args:
+        folder: the pipeline, as `olivelike run` wrote it.
+        lines: the prompts, with options of their own; `read_prompts` makes them.
+        fields: of the request for all lines, as far as they are given; a seed of -1 draws one.
+        made_before: a picture to make again; what is given here wins over what it says.
+        init_image: the picture to start from; of `made_before` it is found by its content.
+        mask: where to paint in it.
+        wildcards: files of choices; by default those in `wildcards/`.
+        lora_files: opens LoRAs that prompts name, and merges all.
+        loras: those that every prompt gets; opened by `lora_files`.
+
+    Raises:
+        UsageError: for a value that can't be had.
+        SourceError: if a file is missing or damaged.
+    """
+    before = read_picture_record(made_before) if made_before is not None else None
+    if before is not None and made_before is not None:
+        init_image = init_image or find_used(before.init_image, made_before)
+        mask = mask or find_used(before.mask, made_before)
+        lines = lines or [PromptLine(before.prompt)]
+    given: RequestFields = {**(fields or {})}
+    used: list[UsedFile | None] = [None, None]
+    if init_image is not None:
+        given["init_image"], used[0] = open_image(init_image)
+    if mask is not None:
+        given["mask"], used[1] = open_image(mask)
+    if before is not None:
+        given = {**recorded_fields(before, from_image=init_image is not None), **given}
+    asked = replace(Request(()), **given)
+    wildcards = wildcards or Wildcards([Path("wildcards")])
+    pipeline = open_folder(folder)
+    planner = _Planner(pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]))
+    jobs = tuple(planner.jobs(asked, lines))
+    notes = [*unread_notes(lines, asked, wildcards), *size_notes([job.request for job in jobs], pipeline)]
+    if before is not None:
+        notes[:0] = record_notes(before, folder, (used[0], used[1]), jobs[0].record.loras)
+    return JobPlan(folder, jobs, tuple(notes), lora_files)
+
+
+@dataclass(frozen=True)
+class _Planner:
+    folder: PipelineFolder
+    wildcards: Wildcards
+    lora_files: LoraFiles | None
+    always: tuple[Lora, ...]
+    used: tuple[UsedFile | None, UsedFile | None]
+
+    def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
+        if not lines:
+            resolve_defaults(asked, self.folder)  # It says that there is no prompt.
+        base = replace(asked, seed=_seed(asked.seed))
+        own = [replace(base, **_fields(line)) for line in lines]
+        # The first picture of each, before `resolve_defaults` imports torch.
+        for line, request in zip(lines, own, strict=True):
+            for picture in self._pictures(0, line, replace(request, num_images=1)):
+                self._tagged(picture.tags)
+        for line, request in zip(lines, own, strict=True):
+            self._check(request, line)
+        pictures = [
+            picture
+            for number, line in enumerate(lines)
+            for picture in self._pictures(number, line, own[number])
+        ]
+        keys = [_options(line) for line in lines]
+        for _, grouped in groupby(pictures, lambda picture: (keys[picture.line], picture.tags)):
+            yield self._job(own, list(grouped))
+
+    def _job(self, own: Sequence[Request], pictures: Sequence[_Picture]) -> Job:
+        request = replace(
+            own[pictures[0].line],
+            prompts=tuple(picture.prompt for picture in pictures),
+            seeds=tuple(picture.seed for picture in pictures),
+            num_images=1,
+        )
+        request = resolve_defaults(request, self.folder)
+        loras = (*self.always, *self._tagged(pictures[0].tags))
+        used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
+        record = picture_record(request, self.folder, self.used, used)
+        return Job(request, {picture.prompt: picture.written for picture in pictures}, loras, record)
+
+    def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:
+        if tags and self.lora_files is None:
+            raise UsageError(f"{tags[0].written}: nothing opens LoRAs here; give `lora_files`")
+        opened = self.lora_files
+        return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
+
+    def _check(self, request: Request, line: PromptLine) -> None:
+        """Check what a line asks for, before any picture is made."""
+        try:
+            resolve_defaults(request, self.folder)
+        except UsageError as error:
+            if line.place is None:
+                raise
+            raise UsageError(f"{line.place}: {error}") from error
+
+    def _pictures(self, number: int, line: PromptLine, request: Request) -> Iterator[_Picture]:
+        assert request.seed is not None
+        for more in range(request.num_images):
+            seed = (request.seed + more) % SEEDS
+            prompt = written = line.prompt
+            tags: tuple[LoraTag, ...] = ()
+            if request.prompt_weights:
+                try:
+                    written = self.wildcards.resolve(line.prompt, seed)
+                    prompt, tags = take_lora_tags(written)
+                except UsageError as error:
+                    where = line.place or f"prompt '{shortened(line.prompt)}'"
+                    raise UsageError(f"{where}: {error}") from error
+            yield _Picture(number, prompt, written, seed, tags)
+
+
+def _seed(asked: int | None) -> int:
+    return secrets.randbelow(SEEDS) if asked in (None, _RANDOM) else asked
+
+
+def _fields(line: PromptLine) -> RequestFields:
+    fields: RequestFields = {**line.fields, "prompts": (line.prompt,)}
+    if "seed" in fields:
+        fields["seed"] = _seed(fields["seed"])
+    return fields
+
+
+def _options(line: PromptLine) -> tuple[tuple[str, object], ...]:
+    """Return what must be equal for two lines to be drawn together."""
+    return tuple(
+        sorted((key, value) for key, value in line.fields.items() if key not in ("seed", "num_images"))
+    )

@@ -1,0 +1,155 @@
+"""Planning and drawing pictures from Python, as a script does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from olivelike.engine.output.live_loras import LiveLoras
+from olivelike.engine.output.output_record import OutputRecord
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
+from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
+from olivelike.runtime.jobs.job_notes import record_notes, size_notes
+from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.request import Batch
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
+
+FEW: dict = {"steps": 2, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def little(one_torch_thread):
+    return little_pipeline()
+
+
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory):
+    path = tmp_path_factory.mktemp("loras") / "style.safetensors"
+    return make_lora(path, "kohya", base=little_checkpoint(), alpha=64.0)
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def test_a_script_draws_what_the_pipeline_gives_and_makes_it_again(little, tmp_path):
+    plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, "num_images": 2})
+    paths = draw(plan, PictureWriter(tmp_path / "pictures"))
+    assert [path.name for path in paths] == ["00001-7.png", "00002-8.png"]
+    made = open_pipeline(little).generate(Request(("a red circle",), num_images=2, steps=2, seed=7))
+    for path, picture in zip(paths, made.pictures, strict=True):
+        assert (pixels(path) == np.asarray(picture.image)).all()
+    again = plan_jobs(little, made_before=paths[1])
+    (path,) = draw(again, PictureWriter(tmp_path / "again.png"))
+    assert path.read_bytes() == paths[1].read_bytes()
+    other = plan_jobs(little, fields={"seed": 9}, made_before=paths[1])
+    assert other.jobs[0].request.seeded_prompts == [("a red circle", 9)]
+    assert other.jobs[0].request.steps == 2
+
+
+def test_what_happens_is_told_in_order(little, tmp_path):
+    lines = [PromptLine("a"), PromptLine("b", {"steps": 1})]
+    plan = plan_jobs(little, lines, {**FEW, "scheduler": "DDIM"})
+    events: list = []
+    draw(plan, PictureWriter(tmp_path), sheet=True, safety=False, on_event=events.append)
+    kinds = [Opening, Opened, StepDone, StepDone, PictureWritten, Batch, StepDone, PictureWritten, Batch]
+    assert list(map(type, events)) == [*kinds, SheetWritten]
+    assert (events[1].pictures, events[1].checked, events[1].safety) == (2, False, False)
+    steps = [event for event in events if isinstance(event, StepDone)]
+    placed = [(event.step.batch, event.step.batches, event.step.number, event.prompts) for event in steps]
+    assert placed == [(1, 2, 1, ["a"]), (1, 2, 2, ["a"]), (2, 2, 1, ["b"])]
+    assert [event.number for event in events if isinstance(event, Batch)] == [1, 2]
+
+
+def test_loras_are_opened_once_merged_and_recorded(little, lora, tmp_path):
+    loras = LiveLoras([lora.parent])
+    lines = read_prompts(["a<lora:style:0.5>", "a", "a<lora:style:0:0.5>"])
+    plan = plan_jobs(little, lines, {**FEW}, lora_files=loras)
+    tagged, plain, split = draw(plan, PictureWriter(tmp_path))
+    named = plan_jobs(
+        little, [PromptLine("a")], {**FEW}, lora_files=loras, loras=[loras.named(f"{lora}:0.5")]
+    )
+    (always,) = draw(named, PictureWriter(tmp_path))
+    assert (pixels(tagged) == pixels(always)).all()
+    assert len({pixels(path).tobytes() for path in (tagged, plain, split)}) == 3
+    assert [str(one) for one in plan.jobs[2].loras] == ["style at 0:0.5"]
+    (used,) = read_picture_record(tagged).loras
+    assert (used.name, used.weight, len(used.hash)) == ("style", 0.5, 12)
+
+
+def test_a_tag_needs_what_opens_loras(little):
+    with pytest.raises(UsageError, match="<lora:style>: nothing opens LoRAs here; give `lora_files`"):
+        plan_jobs(little, [PromptLine("a<lora:style>")], {**FEW})
+    with pytest.raises(SourceError, match="there is no LoRA of that name"):
+        plan_jobs(little, [PromptLine("a<lora:style>")], {**FEW}, lora_files=LiveLoras())
+
+
+def test_a_pipeline_with_other_initializers_shares_what_they_leave(little, lora):
+    plain = open_pipeline(little)
+    loras = LiveLoras()
+    merged = loras.merge([loras.named(f"{lora}:0.5")], little)
+    styled = plain.with_initializers(merged)
+    request = Request(("a",), steps=2, seed=7)
+    opened = open_pipeline(little, initializers=merged).generate(request).pictures[0].image
+    assert styled.generate(request).pictures[0].image.tobytes() == opened.tobytes()
+    back = styled.with_initializers({})
+    images = [one.generate(request).pictures[0].image.tobytes() for one in (plain, back)]
+    assert images[0] == images[1] != opened.tobytes()
+    assert styled.unet is not plain.unet
+    assert styled._decoder is plain._decoder
+
+
+def test_a_size_far_beyond_the_unet_s_own_is_written_without_exponents(little):
+    (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], open_folder(little))
+    assert "is 65,536 times the area" in note
+    assert "and up to 4,294,967,296 times (" in note
+
+
+def test_a_size_is_refused_with_its_line(little):
+    lines = [PromptLine("a"), PromptLine("b", {"size": (33, 32)}, "p.txt:2")]
+    with pytest.raises(UsageError, match=r"^p.txt:2: size 33x32"):
+        plan_jobs(little, lines, {**FEW})
+
+
+def test_what_a_picture_was_not_made_of_is_noted(tmp_path):
+    init, mask, a, b = (UsedFile(name, name * 64) for name in "12ab")
+    before = PictureRecord("a", init_image=init, mask=mask, loras=(replace(a, weight=0.5),), strength=0.7)
+
+    def notes(record, used, loras):
+        return record_notes(record, tmp_path, used, loras)
+
+    assert notes(before, (init, mask), before.loras) == []
+    assert notes(before, (mask, init), (replace(a, weight=1.0),)) == [
+        "the picture was made from 1; 2 (--init-image) has other content",
+        "the picture was made from 2; 1 (--mask) has other content",
+        "the picture was made with the LoRA a:0.5, now its weight is 1",
+    ]
+    assert notes(before, (init, mask), (replace(b, weight=1.0),)) == [
+        "the picture was made with the LoRA a, which is not among those of --lora",
+        "the picture was made without the LoRA b",
+    ]
+    (note,) = notes(PictureRecord("a", strength=0.7), (None, None), ())
+    assert "has strength 0.7, as one that was made from a picture" in note
+    assert notes(PictureRecord("a", strength=0.7), (init, None), ()) == []
+
+
+def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
+    made_of = OutputRecord("little", {"name": "cpu"}, {"sha256": "0123456789abcdef"})
+    (tmp_path / "olivelike.json").write_bytes(made_of.to_bytes())
+
+    def notes(made):
+        record = PictureRecord("a", model_hash=made)
+        return record_notes(record, tmp_path, (None, None), ())
+
+    assert notes("0123456789") == notes("81761151") == notes(None) == []
+    (note,) = notes("fedcba9876")
+    assert note.startswith("the picture was made with a checkpoint of hash fedcba9876, ")
+    assert note.endswith("with one of 0123456789")
