@@ -116,7 +116,7 @@ def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: i
     network = torch_network(reference)
     errors: dict[Case, dict[str, float]] = {}
     for case in cases:
-        feeds = random_inputs(interface.inputs, case, reference.architecture.config, seed)
+        feeds = random_inputs(interface.inputs, case, reference.require("architecture").config, seed)
         expected = run_torch(network, feeds)
         actual = session.run(list(interface.outputs), _as_the_graph_takes(session, feeds))
         pairs = zip(interface.outputs, actual, expected, strict=True)
