@@ -20,7 +20,8 @@ from pathlib import Path
 from spine import COMPONENTS, make_checkpoint, run, show, size_of
 
 from olivelike.engine.output.swap import swap_loras
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 PROMPT_SIDE = ("text_encoder", "unet")

@@ -22,7 +22,9 @@ class MergeLora(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Check every key of every file, then merge and keep one tensor after another."""
-        from olivelike.sources.adapters import WeightedLora, merge, open_lora
+        from olivelike.sources.adapters.lora_file import WeightedLora
+        from olivelike.sources.adapters.merge import merge
+        from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
 
         weights, architecture = model.require("weights"), model.require("architecture")

@@ -55,13 +55,11 @@ class ProviderOptions:
             UsageError: for an unknown provider or level, or what is no pair.
             SessionError: if a provider is not installed; known before anything heavy is imported.
         """
-        from olivelike.runtime.pipeline.folder_target import read_folder_target
+        from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
         from olivelike.runtime.sessions import session_settings as read
         from olivelike.runtime.sessions.providers import require_provider
 
-        target = read_folder_target(folder)
-        base = target.settings() if target is not None else read.SessionSettings()
-        base = read.choose_providers(base, self.providers or ())
+        base = read.choose_providers(target_settings(read_folder_target(folder)), self.providers or ())
         base = read.set_options(base, read.parse_pairs(self.provider_options or (), "--provider-option"))
         entries = read.parse_pairs(self.session_options or (), "--session-option")
         for choice in base.providers if self.providers else ():

@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+
+from olivelike.model.records.run_record import HostRecord
 
 TOOLS = (
     "olivelike", "torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxscript",
@@ -25,15 +26,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def host() -> dict[str, Any]:
+def host() -> HostRecord:
     """Return what kind of machine this is; nothing that names it."""
     import psutil
 
-    return {
-        "system": platform.system(),
-        "release": platform.release(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "byteorder": sys.byteorder,
-    }
+    return HostRecord(
+        platform.system(),
+        platform.release(),
+        platform.machine(),
+        os.cpu_count(),
+        psutil.virtual_memory().total,
+        sys.byteorder,
+    )

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.output.admission import check_apart
-from olivelike.engine.output.output_record import RECORD_FILE
 from olivelike.engine.output.state import OutputStates
 from olivelike.engine.plan import Resolver, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.check_additions import check_additions, open_additions
+from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
+from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import default_cache_dir, load_workflow
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine.plan import Additions, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.passes.allowed_plugins import Ask
@@ -74,27 +76,27 @@ class History:
     """Run records of one workflow, newest first, read when first looked at."""
 
     def __init__(self, store: Store, workflow: str) -> None:
-        self._unread = store.runs()
-        self._read: list[dict[str, Any]] = []
+        self._unread = readable_runs(store)
+        self._read: list[RunRecord] = []
         self._workflow = workflow
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[RunRecord]:
         return iter(self._records)
 
-    def recent(self) -> Iterator[dict[str, Any]]:
+    def recent(self) -> Iterator[RunRecord]:
         """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
         from olivelike.engine.environment import host
 
-        here = _machine(host())
+        here = replace(host(), release="")  # What does not change when the system is brought up to date.
         latest = islice(self._of_any_workflow(), _RECENT)
-        return (record for record in latest if _machine(record.get("host")) == here)
+        return (record for record in latest if replace(record.host, release="") == here)
 
     @cached_property
-    def _records(self) -> list[dict[str, Any]]:
-        mine = (record for record in self._of_any_workflow() if record.get("workflow") == self._workflow)
+    def _records(self) -> list[RunRecord]:
+        mine = (record for record in self._of_any_workflow() if record.workflow == self._workflow)
         return list(islice(mine, _HISTORY))
 
-    def _of_any_workflow(self) -> Iterator[dict[str, Any]]:
+    def _of_any_workflow(self) -> Iterator[RunRecord]:
         """Yield every record, newest first; each is read once."""
         for number in count():
             if number == len(self._read):
@@ -103,11 +105,6 @@ class History:
                     return
                 self._read.append(record)
             yield self._read[number]
-
-
-def _machine(host: Any) -> Any:
-    """Return what does not change when the system is brought up to date."""
-    return {**host, "release": None} if isinstance(host, dict) else None
 
 
 @dataclass

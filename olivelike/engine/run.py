@@ -14,7 +14,6 @@ from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
-from olivelike.engine.output.staging import JOURNAL_FILE
 from olivelike.engine.plan import PIPELINE, all_hits, judge
 from olivelike.engine.preparation import prepare
 from olivelike.errors import (
@@ -27,6 +26,7 @@ from olivelike.errors import (
     UsageError,
     error_of,
 )
+from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.store import new_run_id
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.executor import Execution, Executor, NodeResult
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
 
-    ReportWriter = Callable[[Mapping[str, Any], Path], Path]
+    ReportWriter = Callable[[RunRecord, Path], Path]
 
 
 ATTEMPTS = 3
@@ -128,7 +129,7 @@ class _Run:
         self._emit(
             "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids
         )
-        warning = self._prepared.source.origin.get("warning")
+        warning = self._prepared.source.origin.warning
         if warning:
             self._emit("warning", message=warning)
         try:
@@ -311,7 +312,7 @@ class _Run:
             )
             return None
         record = run_record(self._prepared, result, nodes, error)
-        for keep in (lambda: self._store.put_run(record), self._store.gc):
+        for keep in (lambda: self._store.put_run(record.to_json()), self._store.gc):
             try:
                 keep()
             except StoreError as failure:  # A full disk is what the run may be failing of.

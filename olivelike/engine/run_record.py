@@ -1,75 +1,81 @@
-"""The record of one run: versions, host, nodes with times and digests, sizes."""
+"""The record of one run, made of what the run knows."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.engine.environment import host, versions
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.errors import StoreError
+from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.reading import RecordError
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from olivelike.engine.execute.executor import NodeResult
-    from olivelike.engine.plan import Node, OpenedEmbedding, OpenedLora
+    from olivelike.engine.plan import Node
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
+    from olivelike.store import Store
 
 
 def run_record(
     prepared: Prepared, result: RunResult, nodes: Sequence[NodeResult], error: str | None
-) -> dict[str, Any]:
-    """Return the record of a run as JSON values."""
+) -> RunRecord:
+    """Return the record of a run."""
     by_id = {node.id: node for node in prepared.nodes}
-    workflow, command = prepared.workflow, prepared.options.command
-    return {
-        **_ended(result),
-        "workflow": workflow.workflow.name,
-        "file": str(workflow.path) if command is None else None,
-        "command": command,
-        "project": str(workflow.project_folder),
-        "target": workflow.workflow.target.choice(),
-        "source": dict(prepared.source.origin),
-        "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "error": error,
-        "versions": versions(),
-        "host": host(),
-        "node_results": {node.id: node.status for node in nodes},
-        "nodes_total": result.nodes,
-        "elements": {name: found.elements for name, found in prepared.source.checkpoints.items()},
-        "nodes": [_node(by_id[node.id], node) for node in nodes],
-        "loras": [_lora(opened) for opened in prepared.additions.loras],
-        "embeddings": [_embedding(opened) for opened in prepared.additions.embeddings],
-        "source_files": _source_files(prepared),
+    workflow, command, source = prepared.workflow, prepared.options.command, prepared.source
+    return RunRecord(
+        run_id=result.run_id,
+        workflow=workflow.workflow.name,
+        status=result.status,
+        target=workflow.workflow.target.choice(),
+        source=source.origin,
+        finished=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        seconds=round(result.seconds, 3),
+        peak_memory_bytes=result.peak_memory_bytes,
+        hits=result.hits,
+        executed=result.executed,
+        outputs=tuple(map(str, result.outputs)),
+        file=str(workflow.path) if command is None else None,
+        command=command,
+        project=str(workflow.project_folder),
+        error=error,
+        versions=versions(),
+        host=host(),
+        elements={name: found.elements for name, found in source.checkpoints.items()},
+        nodes=tuple(_node(by_id[node.id], node) for node in nodes),
+        loras=tuple(opened.record(opened.origin) for opened in prepared.additions.loras),
+        embeddings=tuple(opened.record(opened.origin) for opened in prepared.additions.embeddings),
+        source_files=_source_files(prepared),
         # After a failure a folder still holds what an earlier run wrote.
-        "output_files": {str(path): _output_files(path) for path in result.outputs if result.status == "ok"},
-        "previous": _previous(prepared.history, result.run_id),
-    }
+        output_files={str(path): _output_files(path) for path in result.outputs if result.status == "ok"},
+        previous=_previous(prepared.history, result.run_id),
+    )
 
 
-def _ended(result: RunResult) -> dict[str, Any]:
-    """Return how the run ended; its report is made from the record."""
-    ended = result.to_json()
-    del ended["report"]
-    return ended
+def recorded_runs(store: Store) -> Iterator[RunRecord]:
+    """Yield the records of a store's runs, newest first.
+
+    Raises:
+        StoreError: at one that can't be read, as a later olivelike wrote it.
+    """
+    for content in store.runs():
+        try:
+            yield RunRecord.from_json(content)
+        except RecordError as error:
+            raise StoreError(f"{store.root}: the record of run {content['run_id']}: {error}") from None
 
 
-def _lora(opened: OpenedLora) -> dict[str, Any]:
-    lora = opened.lora
-    return {
-        **opened.origin,
-        "weight": lora.weight,
-        "weights": dict(lora.weights),
-        "adapter": lora.adapter,
-    }
-
-
-def _embedding(opened: OpenedEmbedding) -> dict[str, Any]:
-    vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
-    return {**opened.origin, "token": opened.token, "vectors": vectors}
+def readable_runs(store: Store) -> Iterator[RunRecord]:
+    """Yield the records of a store's runs, newest first, without those that can't be read."""
+    for content in store.runs():
+        with contextlib.suppress(RecordError):
+            yield RunRecord.from_json(content)
 
 
 def _source_files(prepared: Prepared) -> dict[str, int]:
@@ -85,27 +91,27 @@ def _source_files(prepared: Prepared) -> dict[str, int]:
 def _output_files(folder: Path) -> dict[str, int]:
     """Return the bytes of each file of an output as its own record has them."""
     record = OutputRecord.read(folder)
-    return {} if record is None else {name: facts["size"] for name, facts in record.files.items()}
+    return {} if record is None else {name: file.size for name, file in record.files.items()}
 
 
-def _node(node: Node, result: NodeResult) -> dict[str, Any]:
+def _node(node: Node, result: NodeResult) -> NodeRecord:
     """Return how a node ended, without what the output's own record holds: a derivation per initializer."""
-    ended = result.to_json()
-    facts = {name: value for name, value in ended["facts"].items() if name != "derivations"}
+    facts = {name: value for name, value in result.facts.items() if name != "derivations"}
     output = str(node.output.path) if node.output is not None else None
-    return {"parent": node.parent, "output": output, **ended, "facts": facts}
+    return NodeRecord(**{**result.to_json(), "parent": node.parent, "output": output, "facts": facts})
 
 
-def _previous(history: Iterable[Mapping[str, Any]], run_id: str) -> dict[str, Any] | None:
+def _previous(history: Iterable[RunRecord], run_id: str) -> EarlierRun | None:
     """Return what the last run of the workflow that ended well was like; `None` if there is none."""
     for record in history:
-        if record.get("status") == "ok" and record.get("run_id") != run_id:
-            nodes = record.get("nodes", ())
-            return {
-                **{name: record.get(name) for name in ("run_id", "finished", "seconds", "target", "source")},
-                "nodes": {node["id"]: [node["status"], node["seconds"]] for node in nodes},
-                "output_bytes": {
-                    path: sum(files.values()) for path, files in record.get("output_files", {}).items()
-                },
-            }
+        if record.status == "ok" and record.run_id != run_id:
+            return EarlierRun(
+                record.run_id,
+                record.finished,
+                record.seconds,
+                record.target,
+                record.source,
+                {node.id: EarlierNode(node.status, node.seconds) for node in record.nodes},
+                {path: sum(files.values()) for path, files in record.output_files.items()},
+            )
     return None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from olivelike.digest import canonical_json, digest_bytes
+
+Config = Mapping[str, Any]
+"""What a library's JSON says of a network, such as `config.json`; the library knows the keys."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Architecture:
     library: str
     """`diffusers` or `transformers`: the package that the class comes from."""
     class_name: str
-    config: dict[str, Any]
+    config: Config
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""

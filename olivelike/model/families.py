@@ -30,6 +30,11 @@ class Family:
     """What its UNets predict, unless a file says otherwise."""
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of the family's networks in a pipeline of torch, but for a safety checker."""
+        return ("unet", "vae", *self.text_encoders)
+
+    @property
     def text_width(self) -> int:
         """Width of the prompt's vectors that the UNet attends to: those of all text encoders, joined."""
         return sum(self.text_encoders.values())

@@ -13,6 +13,8 @@ from olivelike.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from olivelike.model.architecture import Config
+
 _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL")
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
@@ -85,7 +87,7 @@ _PATCHES: Final = 1024
 """Patches along a picture's side: the number of positions is its square."""
 
 
-def check_network(component: str, class_name: str, config: Mapping[str, Any]) -> None:
+def check_network(component: str, class_name: str, config: Config) -> None:
     """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
 
     Args:
@@ -140,7 +142,7 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0].rstrip(":. ") if text else type(error).__name__
 
 
-def _check_unet(class_name: str, config: Mapping[str, Any]) -> None:
+def _check_unet(class_name: str, config: Config) -> None:
     for option, (supported, meaning) in _OPTIONS.items():
         value = config.get(option)
         if value not in supported:
@@ -163,7 +165,7 @@ def _check_unet(class_name: str, config: Mapping[str, Any]) -> None:
             )
 
 
-def _wrong_sizes(config: Mapping[str, Any], inside: str = "") -> Iterator[str]:
+def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
     """Yield what in a config no network can have, configs inside it included."""
     for key, value in config.items():
         name = f"{inside}{key}"

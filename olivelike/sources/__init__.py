@@ -6,9 +6,10 @@ Opening a source needs no library but the standard one (a hub id that is not cac
 
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header
-from olivelike.sources.hub.hub_cache import known_digest
+from olivelike.sources.hub import known_digest
 from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
-from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
+from olivelike.sources.pipeline import PipelineSource, available_components, open_source
+from olivelike.sources.source_spec import SourceSpec
 
 __all__ = [
     "Adaptation",

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.model.supported import check_network
+from olivelike.sources.files.component_files import find_weight_file, weight_files_among
 from olivelike.sources.files.safetensors_header import RawTensor, read_header
-from olivelike.sources.files.weight_files import find_weight_file, weight_files_among
 from olivelike.sources.source_files import missing_file, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from olivelike.sources.files.weight_files import WeightFile
+    from olivelike.model.architecture import Config
+    from olivelike.sources.files.component_files import WeightFile
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Converter
     from olivelike.sources.source_files import SourceFiles
 
@@ -37,7 +39,7 @@ class Checkpoint:
     library: str
     """As in `model_index.json`: `diffusers`, `transformers`, or a pipeline's package in diffusers."""
     class_name: str
-    config: Mapping[str, Any]
+    config: Config
     tensors: Mapping[str, tuple[RawTensor, Path]]
     """Stored name → tensor and the file that holds it."""
     graph: Path | None = None
@@ -81,7 +83,7 @@ def read_checkpoint(
     class_name: str,
     *,
     variant: str | None,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None,
+    read_pickle: ReadPickle | None,
 ) -> Checkpoint:
     """Read a component's config and the headers of its weight files.
 

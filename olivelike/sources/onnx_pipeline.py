@@ -7,7 +7,7 @@ Each component has a folder with its model file; most have a data file beside it
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
@@ -17,9 +17,9 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.source_files import missing_file, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.architecture import Config
     from olivelike.sources.source_files import SourceFiles
 
 LIBRARY: Final = "onnx"
@@ -27,7 +27,7 @@ CLASS_NAME: Final = "OnnxRuntimeModel"
 _TORCH_SUFFIXES = (".safetensors", ".bin")
 
 
-def is_onnx_pipeline(index: Mapping[str, Any], files: SourceFiles) -> bool:
+def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
     """Say whether a source holds ONNX models and no weights for torch.
 
     Repositories of torch weights often hold ONNX models of some components too; they count as torch pipelines.

@@ -8,55 +8,34 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from olivelike.errors import SourceError
 from olivelike.model.components import COMPONENTS, INDEX_FILE, VAES, torch_folder
 from olivelike.sources.checkpoint import read_checkpoint
-from olivelike.sources.extra_files import missing_main_file
+from olivelike.sources.files.component_files import WEIGHT_SUFFIXES, missing_main_file
 from olivelike.sources.files.pickled import read_pickle_table
-from olivelike.sources.files.weight_files import WEIGHT_SUFFIXES
-from olivelike.sources.hub.hub import open_hub
 from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import FolderFiles, missing_file, read_json
+from olivelike.sources.source_files import missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS
 from olivelike.sources.vae_override import open_vae
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.model.families import Prediction
+    from olivelike.model.architecture import Config
+    from olivelike.model.records.origin import Origin
     from olivelike.sources.checkpoint import Checkpoint
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_files import SourceFiles
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
+    from olivelike.sources.source_spec import SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
-
-
-@dataclass(frozen=True)
-class SourceSpec:
-    """A source as a workflow names it: either `path` or `hub` is set."""
-
-    path: Path | None = None
-    """A diffusers folder, or a checkpoint in one file."""
-    hub: str | None = None
-    """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
-    revision: str | None = None
-    """Branch, tag or commit of the repository; `None` is its main branch."""
-    variant: str | None = None
-    """Which of several weight files, such as `fp16`."""
-    prediction: Prediction | None = None
-    """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
-    vae: SourceSpec | None = None
-    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
 
 
 @dataclass(frozen=True)
 class PipelineSource:
     """An opened source; all that it names is on this machine."""
 
-    origin: Mapping[str, Any]
-    """For the record: `kind` (`folder`, `hub`, `file`) and where; `warning` if the commit may be old; `vae`."""
-    index: Mapping[str, Any]
+    origin: Origin
+    index: Config
     """The content of `model_index.json`; of a single file, what it would be."""
     checkpoints: Mapping[str, Checkpoint]
     """The components asked for."""
@@ -73,7 +52,7 @@ def open_source(
     components: Iterable[str],
     *,
     allow_pickle: bool = False,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] = read_pickle_table,
+    read_pickle: ReadPickle = read_pickle_table,
 ) -> PipelineSource:
     """Read the index, the configs and the weight headers of the chosen components, and nothing more.
 
@@ -92,28 +71,21 @@ def open_source(
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
     own = [name for name in wanted if name not in replaced]
-    in_one_file = spec.path is not None and spec.path.is_file()
-    if spec.prediction is not None and not in_one_file:
+    if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
             "scheduler/scheduler_config.json (prediction_type)",
         )
-    if in_one_file:
-        source, vae_config = _open_file(spec, own, pickles)
-    elif spec.path is not None:
-        source, vae_config = _read_folder(FolderFiles.local(spec.path), spec, own, pickles)
-    elif spec.hub is not None:
-        source, vae_config = open_hub(
-            spec.hub, spec.revision, lambda files: _read_folder(files, spec, own, pickles)
-        )
-    else:
-        raise SourceError("the source is neither a folder, a file nor a hub id; set `source:`")
+    source, vae_config = spec.open(
+        lambda path: _open_file(path, spec, own, pickles),
+        lambda files: _read_folder(files, spec, own, pickles),
+    )
     if spec.vae is None:
         return source
     checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
     return replace(
         source,
-        origin={**source.origin, "vae": origin},
+        origin=replace(source.origin, vae=origin),
         index={**source.index, "vae": list(VAE_CLASS)},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
     )
@@ -123,7 +95,7 @@ def available_components(
     spec: SourceSpec,
     *,
     allow_pickle: bool = False,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] = read_pickle_table,
+    read_pickle: ReadPickle = read_pickle_table,
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
@@ -135,14 +107,12 @@ def available_components(
     Raises:
         SourceError: if the source is missing or damaged.
     """
-    if spec.path is not None and spec.path.is_file():
-        file = SingleFile.open(spec.path, spec.prediction, read_pickle if allow_pickle else None)
-        folders = {part.folder for part in file.identity.parts}
-    elif spec.path is not None:
-        folders = _network_folders(FolderFiles.local(spec.path))
-    else:
-        assert spec.hub is not None
-        folders = open_hub(spec.hub, spec.revision, _network_folders)
+
+    def in_file(path: Path) -> set[str]:
+        file = SingleFile.open(path, spec.prediction, read_pickle if allow_pickle else None)
+        return {part.folder for part in file.identity.parts}
+
+    folders = spec.open(in_file, _network_folders)
     found = folders | ({"vae"} if spec.vae is not None else set())
     return frozenset(name for name in COMPONENTS if torch_folder(name) in found or name in found)
 
@@ -157,19 +127,18 @@ def _network_folders(files: SourceFiles) -> set[str]:
 
 
 def _open_file(
-    spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
-) -> tuple[PipelineSource, dict[str, Any] | None]:
+    path: Path, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
+) -> tuple[PipelineSource, Config | None]:
     """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
-    assert spec.path is not None
-    file = SingleFile.open(spec.path, spec.prediction, read_pickle)
+    file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     vae_config = file.config("vae") if spec.vae is not None else None
     return PipelineSource(file.origin, file.index, checkpoints, file.extras), vae_config
 
 
 def _read_folder(
-    files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle
-) -> tuple[PipelineSource, dict[str, Any] | None]:
+    files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
+) -> tuple[PipelineSource, Config | None]:
     """Read a folder or repository; return the pipeline, and the config of its VAE if it has one."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
     if is_onnx_pipeline(index, files):
@@ -193,14 +162,14 @@ def _read_folder(
     return PipelineSource(files.origin, index, checkpoints, extras), vae_config
 
 
-def _read_onnx_folder(files: SourceFiles, index: dict[str, Any], wanted: list[str]) -> PipelineSource:
+def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> PipelineSource:
     """Read a folder of graphs that someone else exported."""
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
     checkpoints = {name: open_onnx_component(files, name, name) for name in wanted}
-    return PipelineSource({**files.origin, "exported": True}, index, checkpoints, extras)
+    return PipelineSource(replace(files.origin, exported=True), index, checkpoints, extras)
 
 
-def _read_index(files: SourceFiles) -> dict[str, Any]:
+def _read_index(files: SourceFiles) -> Config:
     if INDEX_FILE not in files.names(""):
         raise SourceError(
             f"{files.where}: {INDEX_FILE} is missing: this is no diffusers pipeline, or its download did not "
@@ -209,7 +178,7 @@ def _read_index(files: SourceFiles) -> dict[str, Any]:
     return read_json(files, INDEX_FILE)
 
 
-def _entry(files: SourceFiles, index: Mapping[str, Any], component: str) -> tuple[str, str]:
+def _entry(files: SourceFiles, index: Config, component: str) -> tuple[str, str]:
     """Return library and class of a component from the index."""
     entry = index.get(torch_folder(component))
     if _names_a_class(entry):
@@ -222,7 +191,7 @@ def _entry(files: SourceFiles, index: Mapping[str, Any], component: str) -> tupl
     )
 
 
-def _extra_files(files: SourceFiles, index: Mapping[str, Any]) -> list[str]:
+def _extra_files(files: SourceFiles, index: Config) -> list[str]:
     """Return the files of the index's entries that hold no weights, by relative path."""
     extras: list[str] = []
     for name, value in index.items():

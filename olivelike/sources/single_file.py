@@ -8,19 +8,27 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.model.components import torch_folder
 from olivelike.model.families import FAMILIES
+from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
-from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
+from olivelike.sources.identify.published import (
+    NETWORK_CLASSES,
+    PUBLISHED,
+    Published,
+    scheduler_file,
+    tokenizer_files,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
-    from olivelike.sources.files.safetensors_header import Header, RawTensor
+    from olivelike.sources.files.safetensors_header import Header
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Identity
 
 
@@ -40,7 +48,7 @@ class SingleFile:
         cls,
         path: Path,
         prediction: Prediction | None,
-        read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None,
+        read_pickle: ReadPickle | None,
     ) -> SingleFile:
         """Read the header of a checkpoint file.
 
@@ -60,23 +68,18 @@ class SingleFile:
         return cls(path, header, identity, told, zero_snr=identity.zero_snr and told == "v_prediction")
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Origin:
         """Where the pipeline comes from, for the record."""
-        return {
-            "kind": "file",
-            "path": str(self.path.resolve()),
-            "family": self.identity.family,
-            "inpainting": self.identity.inpainting,
-            "prediction": self.prediction,
-            "zero_snr": self.zero_snr,
-            "identified_by": list(self.identity.reasons),
-        }
+        found = self.identity
+        identified = Identification(
+            found.family, found.inpainting, self.prediction, self.zero_snr, tuple(found.reasons)
+        )
+        return Origin.local("file", self.path, identified)
 
     @property
-    def index(self) -> dict[str, Any]:
+    def index(self) -> Config:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
-        family = PUBLISHED[self._family]
-        inpainting = self.identity.inpainting
+        family, inpainting = self._published, self.identity.inpainting
         scheduler, _ = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
         index: dict[str, Any] = {
             "_class_name": family.inpainting_pipeline if inpainting else family.pipeline,
@@ -84,29 +87,29 @@ class SingleFile:
             "scheduler": ["diffusers", scheduler],
         }
         index |= {folder: ["transformers", "CLIPTokenizer"] for folder in family.tokenizers}
-        for folder, entry in family.classes.items():
-            index[folder] = list(entry) if self.identity.part(folder) else [None, None]
+        for folder in family.configs:
+            index[folder] = list(NETWORK_CLASSES[folder]) if self.identity.part(folder) else [None, None]
         return dict(sorted(index.items()))
 
     @property
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
-        family = PUBLISHED[self._family]
-        _, scheduler = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
-        return dict(sorted({**tokenizer_files(family), "scheduler/scheduler_config.json": scheduler}.items()))
+        _, scheduler = scheduler_file(self._published, self.prediction, zero_snr=self.zero_snr)
+        return dict(
+            sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items())
+        )
 
-    def config(self, folder: str) -> dict[str, Any]:
+    def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
 
         Raises:
             SourceError: if the network's structure can't be told from its tensors.
         """
         part = self.identity.part(folder)
-        family = PUBLISHED[self._family]
         if part is None:
-            return dict(family.configs[folder])
+            return self._published.configs[folder]
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
-        return derive_config(family, part, shapes, self.prediction)
+        return derive_config(self._published, part, shapes, self.prediction)
 
     def checkpoint(self, component: str) -> Checkpoint:
         """Return a component as the file stores it.
@@ -118,7 +121,7 @@ class SingleFile:
         part = self.identity.part(folder)
         if part is None:
             raise self._lacks(component)
-        library, class_name = PUBLISHED[self._family].classes[folder]
+        library, class_name = NETWORK_CLASSES[folder]
         tensors = {
             name: (tensor, self.path)
             for name, tensor in self.header.tensors.items()
@@ -129,9 +132,9 @@ class SingleFile:
         )
 
     @property
-    def _family(self) -> Any:
-        assert self.identity.family is not None
-        return self.identity.family
+    def _published(self) -> Published:
+        assert self.identity.family is not None, "a checkpoint is of a family"
+        return PUBLISHED[self.identity.family]
 
     def _lacks(self, component: str) -> SourceError:
         held = ", ".join(sorted(part.folder for part in self.identity.parts))
@@ -139,7 +142,7 @@ class SingleFile:
         remedy = f"drop {component} from `components:`"
         if folder == "vae":
             remedy = f"add `vae:` with a VAE for {self.identity.network}, or {remedy}"
-        elif folder in PUBLISHED[self._family].classes:
+        elif folder in self._published.configs:
             remedy = f"get the whole checkpoint, or {remedy}"
         return SourceError(f"{self.path}: this file has no {component} (it holds: {held}); {remedy}")
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from olivelike import _untrusted as untrusted
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from olivelike.model.architecture import Config
 
 
 class SourceFiles(Protocol):
     """Read access to a source by relative path, such as `unet/config.json`."""
 
     @property
-    def origin(self) -> Mapping[str, Any]:
-        """Where the files come from, for the record: kind, and folder or repository with its commit."""
+    def origin(self) -> Origin:
+        """Where the files come from, for the record."""
 
     @property
     def where(self) -> str:
@@ -43,7 +46,7 @@ class FolderFiles:
     root: Path
     where: str
     remedy: str
-    origin: Mapping[str, Any]
+    origin: Origin
 
     @classmethod
     def local(cls, root: Path) -> FolderFiles:
@@ -58,7 +61,7 @@ class FolderFiles:
             )
             raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
         remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"
-        return cls(root, str(root), remedy, {"kind": "folder", "path": str(root.resolve())})
+        return cls(root, str(root), remedy, Origin.local("folder", root))
 
     def names(self, folder: str) -> frozenset[str]:
         """Return the names of the files in `folder`."""
@@ -74,7 +77,7 @@ class FolderFiles:
         return self.root / relative
 
 
-def read_json(files: SourceFiles, relative: str) -> dict[str, Any]:
+def read_json(files: SourceFiles, relative: str) -> Config:
     """Return a JSON object of the source.
 
     Raises:

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.families import FAMILIES
+from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.hub.hub import open_hub
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES, Part
-from olivelike.sources.identify.published import PUBLISHED
-from olivelike.sources.source_files import FolderFiles, read_json
+from olivelike.sources.source_files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.pipeline import SourceSpec
+    from olivelike.model.architecture import Config
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.source_files import SourceFiles
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]] | None
+    from olivelike.sources.source_spec import SourceSpec
 
 CLASS = ("diffusers", "AutoencoderKL")
+_USUAL_SCALING = FAMILIES["sd1"].scaling_factor
+"""Of a config that names none: the default of `AutoencoderKL`."""
 
 
 def open_vae(
-    spec: SourceSpec, components: Iterable[str], own: Mapping[str, Any] | None, read_pickle: ReadPickle
-) -> tuple[dict[str, Checkpoint], dict[str, Any]]:
+    spec: SourceSpec, components: Iterable[str], own: Config | None, read_pickle: ReadPickle | None
+) -> tuple[dict[str, Checkpoint], Origin]:
     """Open a VAE for a pipeline.
 
     Args:
@@ -47,24 +47,17 @@ def open_vae(
         SourceError: if the VAE is missing or damaged, no VAE, or of another family than the pipeline.
     """
 
-    def read(files: SourceFiles) -> tuple[Checkpoint, dict[str, Any]]:
+    def read(files: SourceFiles) -> tuple[Checkpoint, Origin]:
         checkpoint = _from_files(files, spec.variant, read_pickle)
         if own is not None:
-            _check_scaling(files.where, checkpoint.config, own)
-        return checkpoint, dict(files.origin)
+            _check_scaling(files.where, checkpoint.config.get("scaling_factor", _USUAL_SCALING), own)
+        return checkpoint, files.origin
 
-    if spec.path is not None and spec.path.is_file():
-        found, origin = _from_file(spec.path, own, read_pickle)
-    elif spec.path is not None:
-        found, origin = read(FolderFiles.local(spec.path))
-    elif spec.hub is not None:
-        found, origin = open_hub(spec.hub, spec.revision, read)
-    else:
-        raise SourceError("the VAE is neither a folder, a file nor a hub id; set `vae:`")
+    found, origin = spec.open(lambda path: _from_file(path, own, read_pickle), read)
     return {name: replace(found, component=name) for name in components}, origin
 
 
-def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle) -> Checkpoint:
+def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle | None) -> Checkpoint:
     folder = "vae" if INDEX_FILE in files.names("") or "config.json" in files.names("vae") else ""
     class_name = read_json(files, f"{folder}/config.json" if folder else "config.json").get("_class_name")
     if class_name not in (None, CLASS[1]):
@@ -72,9 +65,7 @@ def _from_files(files: SourceFiles, variant: str | None, read_pickle: ReadPickle
     return read_checkpoint(files, "vae_decoder", folder, *CLASS, variant=variant, read_pickle=read_pickle)
 
 
-def _from_file(
-    path: Path, own: Mapping[str, Any] | None, read_pickle: ReadPickle
-) -> tuple[Checkpoint, dict[str, Any]]:
+def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -> tuple[Checkpoint, Origin]:
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     part = identity.part("vae")
@@ -90,16 +81,16 @@ def _from_file(
             f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder",
         )
     if identity.family is not None:
-        _check_scaling(str(path), PUBLISHED[identity.family].configs["vae"], own)
+        _check_scaling(str(path), FAMILIES[identity.family].scaling_factor, own)
     tensors = {name: tensor for name, tensor in header.tensors.items() if name.startswith(part.prefix)}
     _check_widths(path, {name.removeprefix(part.prefix): t.shape for name, t in tensors.items()}, own)
     original = part.converter if identity.naming == "original" else None
     table = {name: (tensor, path) for name, tensor in tensors.items()}
     found = Checkpoint("vae_decoder", *CLASS, dict(own), table, original=original)
-    return found, {"kind": "file", "path": str(path.resolve())}
+    return found, Origin.local("file", path)
 
 
-def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, Any]) -> None:
+def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config) -> None:
     """Compare what both spellings of a VAE name alike: its first convolutions."""
     widths = own["block_out_channels"]
     expected = {
@@ -114,9 +105,8 @@ def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Mappin
             )
 
 
-def _check_scaling(where: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    usual = FAMILIES["sd1"].scaling_factor  # the default of `AutoencoderKL`
-    found, needed = (values.get("scaling_factor", usual) for values in (config, own))
+def _check_scaling(where: str, found: float, own: Config) -> None:
+    needed = own.get("scaling_factor", _USUAL_SCALING)
     if found != needed:
         raise SourceError(
             f"{where}: this VAE is of another family: its scaling factor is {found}, the UNet was trained "

@@ -113,23 +113,15 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
     Raises:
         SourceError: when the folder lacks something.
     """
-    from olivelike.sources import SourceSpec, bind, open_source
-    from olivelike.sources.names.adapt import adapt
+    from olivelike.sources import SourceSpec, open_source
+    from olivelike.sources.names.adapt import read_network
 
     source = open_source(SourceSpec(path=Path(folder), variant=variant), [component])
     checkpoint = source.checkpoint(component)
-    adaptation = adapt(
-        component,
-        checkpoint.library,
-        checkpoint.class_name,
-        checkpoint.config,
-        checkpoint.shapes,
-        original=checkpoint.original,
-    )
     digests = {path: digest_file(path) for path in checkpoint.files}
-    weights = bind(adaptation, checkpoint, digests)
+    architecture, weights = read_network(checkpoint, digests)
     tensors = LocalTensors({digest: path for path, digest in digests.items()})
-    return LocalModel(component, adaptation.architecture, weights, tensors=tensors)
+    return LocalModel(component, architecture, weights, tensors=tensors)
 
 
 def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
-from olivelike.sources.files.file_kinds import WEIGHT_FILE_SUFFIXES
+from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.passes.text_paths import exists
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence
 

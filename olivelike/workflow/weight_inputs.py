@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.sources.files.file_kinds import WEIGHT_FILE_SUFFIXES
+from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.long_form import is_hub_id, is_path, split_weight
 from olivelike.workflow.passes.text_paths import absolute, exists
 from olivelike.workflow.schema import Embedding, FileRef, Lora, Source

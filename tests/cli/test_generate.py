@@ -12,7 +12,9 @@ import pytest
 from picture_files import pixels, save
 
 from olivelike.cli.session_options import AllSessionOptions
+from olivelike.model.targets.target import TargetChoice
 from olivelike.runtime.pictures import PictureWriter
+from tests.fixtures.sample_records import write_output_record
 
 
 def events(result):
@@ -179,8 +181,8 @@ def test_what_cant_be_done_is_said_before_anything_is_opened(
 
 
 def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
-    target = {"name": "cpu", "session_options": {"a": "1", "b": True}, "run_options": {"r": 0}}
-    (tmp_path / "olivelike.json").write_text(json.dumps({"target": target}))
+    target = TargetChoice("cpu", session_options={"a": "1", "b": True}, run_options={"r": 0})
+    write_output_record(tmp_path, target=target)
     options = AllSessionOptions(session_options=["b=0"], run_options=["s=1"], threads=3, inter_threads=2)
     found = options.settings(tmp_path)
     assert found.session_config == {"a": "1", "b": "0"}

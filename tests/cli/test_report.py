@@ -34,12 +34,13 @@ def test_a_run_says_where_its_report_is(project, cli):
     assert "model.safetensors" in text
 
 
-def test_a_record_whose_workflow_is_no_text_is_no_bug(project, cli):
+def test_a_record_whose_workflow_is_no_text_is_refused_and_no_bug(project, cli):
     store = Store.open(Path("cache"))
     record = {key: value for key, value in next(iter(store.runs())).items() if key not in {"kind", "seal"}}
     store.put_run({**record, "workflow": {"a": []}})
-    assert cli("report", record["run_id"]).status == 0
-    assert cli("report", "absent").status == 2
+    refused = cli("report", record["run_id"])
+    assert refused.status == 3
+    assert f"the record of run {record['run_id']}: workflow: expected a text, found an object" in refused.err
 
 
 def test_a_run_says_it_to_programs_too(project, cli):

@@ -125,7 +125,7 @@ def test_other_names_of_targets_are_understood_and_kept_nowhere(written, name, t
     from olivelike.workflow import load_workflow
 
     loaded = load_workflow(LITTLE, (f"target={name}",))
-    assert loaded.workflow.target.choice()["name"] == target
+    assert loaded.workflow.target.choice().name == target
     assert loaded.workflow == load_workflow(LITTLE, (f"target={target}",)).workflow
 
 

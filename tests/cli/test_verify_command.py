@@ -9,8 +9,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
+from olivelike.engine.run_record import readable_runs
+from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
+from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputFile
+from olivelike.model.targets.target import TargetChoice
+from olivelike.store import Store
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
+from tests.fixtures.sample_records import write_output_record
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
 
@@ -18,16 +23,14 @@ COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_chec
 def recorded(folder, **changes):
     """Write the record that a run would have left."""
     files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": ""}
+        path.relative_to(folder).as_posix(): OutputFile(path.stat().st_size, "")
         for path in folder.rglob("*")
         if path.is_file() and path.name != RECORD_FILE
     }
-    components = {name: {"key": "", "passes": []} for name in COMPONENTS}
-    said = {"source": {"kind": "folder", "name": "little"}, **changes}
-    record = OutputRecord(
-        "little", {"name": "cpu", "precision": "fp32"}, components=components, files=files, **said
-    )
-    (folder / RECORD_FILE).write_bytes(record.to_bytes())
+    components = dict.fromkeys(COMPONENTS, ComponentRecord(""))
+    target, source = TargetChoice("cpu", "fp32"), Origin("folder", "little")
+    said = {"target": target, "source": source, "components": components, "files": files, **changes}
+    write_output_record(folder, **said)
     return folder
 
 
@@ -173,22 +176,19 @@ def test_a_folder_without_a_record_is_refused(tmp_path, original, cli):
     ("changes", "message"),
     [
         (
-            {"loras": [{"name": "ink.safetensors", "sha256": "0", "weight": 0.8}]},
+            {"loras": (LoraRecord(Origin("file", "ink.safetensors"), 0.8, sha256="0"),)},
             "give exactly --lora ink.safetensors:0.8",
         ),
         (
-            {"loras": [{"name": "a", "sha256": "0", "weight": 1, "weights": {"unet": 0}}]},
+            {"loras": (LoraRecord(Origin("file", "a"), 1, {"unet": 0}, sha256="0"),)},
             "weights of their own",
         ),
-        ({"embeddings": [{"token": "<cat>"}]}, "has textual inversions (<cat>)"),
         (
-            {
-                "source": {
-                    "kind": "folder",
-                    "name": "x",
-                    "vae": {"kind": "file", "name": "better.safetensors"},
-                }
-            },
+            {"embeddings": (EmbeddingRecord(Origin("file", "cat"), "<cat>"),)},
+            "has textual inversions (<cat>)",
+        ),
+        (
+            {"source": Origin("folder", "x", vae=Origin("file", "better.safetensors"))},
             "has another VAE, better.safetensors; name it with --vae",
         ),
     ],
@@ -213,7 +213,7 @@ def test_a_missing_checkpoint_is_an_error_of_its_own(folder, cli, tmp_path):
 def test_the_figures_are_added_to_the_report_of_the_run_that_wrote_the_folder(project, cli):
     (record,) = Path("cache/runs").glob("*.json")
     # The project was copied from where the run wrote.
-    done = cli("verify", json.loads(record.read_text())["output"], "--report")
+    done = cli("verify", json.loads(record.read_text())["outputs"][0], "--report")
     assert done.status == 0, done.err  # The checkpoint lies near, so its place need not be told.
     page = project / "cache" / "logs" / record.stem / "report.html"
     assert done.out.splitlines()[-1] == f"report: {page}"
@@ -224,7 +224,7 @@ def test_the_figures_are_added_to_the_report_of_the_run_that_wrote_the_folder(pr
 def test_the_report_has_the_pictures(folder, original, project, cli, monkeypatch):
     (record,) = Path("cache/runs").glob("*.json")
     place = project / "cache" / "logs" / record.stem
-    run = json.loads(record.read_text()), place
+    run = next(readable_runs(Store.open(Path("cache")))), place
     monkeypatch.setattr("olivelike.cli.commands.report.last_writer", lambda *_: run)
     done = cli("verify", folder, "--against", original, "--steps", "2", "--report")
     assert done.status == 0, done.err

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_bytes, digest_file
-from olivelike.engine.output.staging import JOURNAL_FILE
+from olivelike.model.records.output import JOURNAL_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

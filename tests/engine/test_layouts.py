@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from olivelike.engine.output.initializers import Initializers
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import UsageError
+from olivelike.model.records.output import OutputRecord, StepRecord
 
 from .conftest import Project
 
@@ -32,7 +32,7 @@ def dtypes(path: Path) -> dict[str, str]:
 
 def initializer(project: Project, record: OutputRecord, component: str) -> np.ndarray:
     path = project.output / record.model_file(component)
-    return Initializers(path).read(next(iter(record.components[component]["derivations"])))
+    return Initializers(path).read(next(iter(record.components[component].derivations)))
 
 
 def test_another_layout_reruns_its_pass_and_the_streaming_alone(project: Project) -> None:
@@ -50,9 +50,7 @@ def test_another_layout_reruns_its_pass_and_the_streaming_alone(project: Project
     record = OutputRecord.read(project.output)
     assert record is not None
     assert record.layout == "onnxstack"
-    assert record.components["vae_decoder"]["passes"][-1] == {
-        "pass": "layout", "options": {"profile": "onnxstack"},
-    }  # fmt: skip
+    assert record.components["vae_decoder"].passes[-1] == StepRecord("layout", {"profile": "onnxstack"})
     # What a LoRA is swapped into is found under any file name.
     assert np.array_equal(initializer(project, record, "text_encoder"), first)
 

@@ -15,7 +15,8 @@ from olivelike.engine import Options, plan
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError, WorkflowError
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 from .conftest import Project, lend_graphs_of
@@ -147,7 +148,7 @@ def test_the_record_names_what_was_merged_and_no_path(project: Project) -> None:
     project.run("loras=[loras/two.safetensors:0.5]")
     record = json.loads((project.output / "olivelike.json").read_bytes())
     (lora,) = record["loras"]
-    assert (lora["name"], lora["weight"], len(lora["sha256"])) == ("two.safetensors", 0.5, 64)
+    assert (lora["origin"]["name"], lora["weight"], len(lora["sha256"])) == ("two.safetensors", 0.5, 64)
     assert str(project.folder) not in (project.output / "olivelike.json").read_text()
 
 

@@ -243,7 +243,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from olivelike.engine import Options, run
-from olivelike.engine.output.staging import JOURNAL_FILE
+from olivelike.model.records.output import JOURNAL_FILE
 
 left = int(sys.argv[2])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.folder_target import read_folder_target
+from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
+from olivelike.store import Store
 
 from .conftest import Project
 
@@ -89,13 +90,13 @@ def test_another_device_or_option_of_sessions_reaches_the_folder_and_reruns_noth
     assert project.run().executed == 0
     target = read_folder_target(project.output)
     assert target is not None
-    assert target.settings().session_config == {"session.use_env_allocators": "1"}
+    assert target_settings(target).session_config == {"session.use_env_allocators": "1"}
     assert project.files() == before
     assert project.leftovers() == []
     assert project.run("target.device_id=1").executed == 0
     target = read_folder_target(project.output)
     assert target is not None
-    assert target.device == 1
+    assert target.device_id == 1
 
 
 def test_a_deleted_output_is_rebuilt_by_streaming_alone(project: Project) -> None:
@@ -227,21 +228,19 @@ def test_a_damaged_object_heals_within_the_run(project: Project) -> None:
 def test_the_run_record_tells_what_happened(project: Project) -> None:
     project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, float16: {keep_io: true}]")
     project.run(command="olivelike convert checkpoint")
-    newest = sorted((project.folder / "cache" / "runs").glob("*.json"))[-1]
-    record = json.loads(newest.read_text(encoding="utf-8"))
-    record = record.get("content", record)
-    node = next(node for node in record["nodes"] if node["id"] == "text_encoder.materialize")
-    assert (record["status"], record["executed"], record["hits"]) == ("ok", 2, 7)
-    assert record["versions"]["torch"]
-    assert record["peak_memory_bytes"] > 0
-    assert node["facts"]["files"]["weights.pb"]["sha256"]
-    assert node["seconds"] > 0
-    assert 0 < node["start_seconds"] < node["start_seconds"] + node["seconds"] < record["seconds"]
-    assert 0 < node["memory_before_bytes"] <= node["peak_memory_bytes"] * 1.01
-    assert node["output"] == record["output"] == str(project.output)
-    assert record["project"] == str(project.folder)
-    assert (record["file"], record["command"]) == (None, "olivelike convert checkpoint")
-    before = record["previous"]
-    assert (before["seconds"] > 0, before["target"]["name"]) == (True, "cuda")
-    assert before["nodes"]["text_encoder.load"][0] == "executed"
-    assert all(size > 0 for size in before["output_bytes"].values())
+    record = next(readable_runs(Store.open(project.folder / "cache")))
+    node = next(node for node in record.nodes if node.id == "text_encoder.materialize")
+    assert (record.status, record.executed, record.hits) == ("ok", 2, 7)
+    assert record.versions["torch"]
+    assert record.peak_memory_bytes > 0
+    assert node.facts["files"]["weights.pb"]["sha256"]
+    assert node.seconds > 0
+    assert 0 < node.start_seconds < node.start_seconds + node.seconds < record.seconds
+    assert 0 < node.memory_before_bytes <= node.peak_memory_bytes * 1.01
+    assert (node.output, record.outputs) == (str(project.output), (str(project.output),))
+    assert record.project == str(project.folder)
+    assert (record.file, record.command) == (None, "olivelike convert checkpoint")
+    before = record.previous
+    assert (before.seconds > 0, before.target.name) == (True, "cuda")
+    assert before.nodes["text_encoder.load"].status == "executed"
+    assert all(size > 0 for size in before.output_bytes.values())

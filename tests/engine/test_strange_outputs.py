@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine import Options, run
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import OlivelikeError
+from olivelike.model.records.output import OutputRecord
 
 from .conftest import Project
 from .strange_outputs import BESIDE, FILES, JOURNALS, RECORDS, RUNS, World, lost, snapshot

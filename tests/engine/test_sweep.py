@@ -7,8 +7,9 @@ from collections import Counter
 import onnx
 import pytest
 
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.engine.run_record import readable_runs
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store
 from olivelike.testing.lora_files import make_lora
 
@@ -46,8 +47,8 @@ def test_variants_are_folders_and_common_nodes_run_once(swept: Project) -> None:
     assert not (folder / "half" / "vae_decoder").exists()
     assert (folder / "whole" / "vae_decoder" / "model.onnx").is_file()
 
-    record = next(iter(Store.open(swept.folder / "cache").runs()))
-    ran = Counter(node["id"] for node in record["nodes"])
+    record = next(readable_runs(Store.open(swept.folder / "cache")))
+    ran = Counter(node.id for node in record.nodes)
     assert set(ran.values()) == {1}
     assert sorted(ran) == [
         "pipeline.assets",
@@ -62,7 +63,7 @@ def test_variants_are_folders_and_common_nodes_run_once(swept: Project) -> None:
         "vae_decoder.load@whole",
         "vae_decoder.materialize@whole",
     ]
-    parents = {node["id"]: node["parent"] for node in record["nodes"]}
+    parents = {node.id: node.parent for node in record.nodes}
     assert parents["text_encoder.materialize@whole"] == "text_encoder.float16@half"
     assert parents["text_encoder.materialize@raw"] == "text_encoder.convert"
     # The run without a sweep has stored all but the folders.
@@ -77,10 +78,10 @@ def test_each_folder_says_the_passes_of_its_variant(swept: Project) -> None:
     swept.run("sweep.2.components={vae_decoder: ~}")
     chains = {
         name: [
-            step["pass"]
-            for step in OutputRecord.read(swept.folder / "models" / "swept" / name).components[
-                "text_encoder"
-            ]["passes"]
+            step.name
+            for step in OutputRecord.require(swept.folder / "models" / "swept" / name)
+            .components["text_encoder"]
+            .passes
         ]
         for name in ("raw", "half")
     }

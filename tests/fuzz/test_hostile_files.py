@@ -18,7 +18,7 @@ from olivelike.runtime.pictures import read_picture
 from olivelike.runtime.pictures.a1111 import parse_a1111
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.prompts.syntax import parse_prompt
-from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.onnx_wire import encode_bytes, encode_number
 from olivelike.sources.identify.weight_file import describe_weight_file

@@ -8,7 +8,7 @@ import pytest
 
 from olivelike.errors import SourceError
 from olivelike.model.supported import CLASSES, check_network, first_line
-from olivelike.sources.identify.published import PUBLISHED
+from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED
 
 UNET = PUBLISHED["sd1"].configs["unet"]
 TEXT = PUBLISHED["sd1"].configs["text_encoder"]
@@ -28,7 +28,7 @@ def test_published_families_are_supported():
     for family in PUBLISHED.values():
         for folder, config in family.configs.items():
             for component in ("vae_encoder", "vae_decoder") if folder == "vae" else (folder,):
-                check_network(component, family.classes[folder][1], config)
+                check_network(component, NETWORK_CLASSES[folder][1], config)
 
 
 @pytest.mark.parametrize(

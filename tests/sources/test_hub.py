@@ -22,6 +22,7 @@ from huggingface_hub import constants
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.sources import PipelineSource, SourceSpec, known_digest, open_source
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def test_only_the_files_of_the_chosen_components_and_variant_are_downloaded(hub:
 
 
 def test_the_origin_names_the_commit_that_the_branch_was_at(hub: Hub) -> None:
-    assert opened("vae_decoder").origin == {"kind": "hub", "repository": REPOSITORY, "commit": "1" * 40}
+    assert opened("vae_decoder").origin == Origin("hub", REPOSITORY, commit="1" * 40)
 
 
 def test_a_hub_source_equals_the_same_folder(hub: Hub, hub_checkpoint: Path) -> None:
@@ -173,8 +174,8 @@ def test_a_cached_commit_is_read_without_a_single_request(hub: Hub) -> None:
     asked = len(hub.requests)
     source = opened("unet", revision=hub.commit)
     assert len(hub.requests) == asked
-    assert source.origin["commit"] == hub.commit
-    assert "warning" not in source.origin
+    assert source.origin.commit == hub.commit
+    assert source.origin.warning is None
 
 
 def test_a_cached_commit_is_read_without_importing_the_client(hub: Hub, cache: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_cached_commit_that_lacks_a_component_gets_it_from_the_hub(hub: Hub) -
 def test_a_branch_is_looked_up_and_follows_the_hub(hub: Hub) -> None:
     opened("vae_decoder")
     hub.commit = "2" * 40
-    assert opened("vae_decoder").origin["commit"] == "2" * 40
+    assert opened("vae_decoder").origin.commit == "2" * 40
 
 
 def test_without_a_network_a_branch_is_what_the_cache_knows_with_a_warning(
@@ -209,15 +210,15 @@ def test_without_a_network_a_branch_is_what_the_cache_knows_with_a_warning(
     opened("unet")
     request.getfixturevalue("unplug")
     origin = opened("unet").origin
-    assert origin["commit"] == hub.commit
-    assert "can't be reached; main may have moved on" in origin["warning"]
+    assert origin.commit == hub.commit
+    assert "can't be reached; main may have moved on" in origin.warning
 
 
 def test_offline_mode_reads_the_cache(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     opened("unet")
     asked = len(hub.requests)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert opened("unet").origin["commit"] == hub.commit
+    assert opened("unet").origin.commit == hub.commit
     assert len(hub.requests) == asked
 
 

@@ -188,7 +188,7 @@ def test_what_is_no_checkpoint_is_sent_to_its_place(tmp_path, shapes, message) -
 
 def test_the_name_and_suffix_of_a_file_say_nothing(both_forms_of, tmp_path) -> None:
     path = make_single_file(both_forms_of("sdxl").folder, tmp_path / "sd15_lora.ckpt", hollow=True)
-    assert open_source(SourceSpec(path=path), []).origin["family"] == "sdxl"
+    assert open_source(SourceSpec(path=path), []).origin.identified.family == "sdxl"
 
 
 def test_a_file_of_another_format_is_refused(tmp_path) -> None:

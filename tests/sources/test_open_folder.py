@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.sources import PipelineSource, SourceSpec, open_source
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_opening_reads_tables_and_lists_what_is_no_network(saved_checkpoint: Path) -> None:
     source = opened(saved_checkpoint, *COMPONENTS)
-    assert source.origin == {"kind": "folder", "path": str(saved_checkpoint)}
+    assert source.origin == Origin.local("folder", saved_checkpoint)
     assert source.index["_class_name"] == "StableDiffusionPipeline"
     assert set(source.extras) == {
         "feature_extractor/preprocessor_config.json",

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from olivelike.errors import SourceError
 from olivelike.sources import read_header
+from olivelike.sources.files.weight_table import read_weight_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,3 +122,11 @@ def test_damage_anywhere_is_read_or_refused_but_never_crashes(
     except SourceError:
         return
     assert all(tensor.offset <= header.file_size for tensor in header.tensors.values())
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0380, 0x10480])
+def test_a_header_whose_length_begins_like_a_pickle_is_a_header(tmp_path: Path, length: int) -> None:
+    path = write(
+        tmp_path / "a.safetensors", json.dumps({"a": entry(0, 4, [1])}).ljust(length).encode(), bytes(4)
+    )
+    assert read_weight_table(path).tensors == read_header(path).tensors

@@ -183,8 +183,8 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
     forms = both_forms_of("sd21")
     plain = open_source(SourceSpec(path=forms.file), ["unet"])
     told = open_source(SourceSpec(path=forms.file, prediction="epsilon"), ["unet"])
-    assert plain.origin["prediction"] == "v_prediction"
-    assert told.origin["prediction"] == "epsilon"
+    assert plain.origin.identified.prediction == "v_prediction"
+    assert told.origin.identified.prediction == "epsilon"
     assert plain.checkpoint("unet").config["sample_size"] == 96
     assert told.checkpoint("unet").config["sample_size"] == 64
     settings = [

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from stored_values import values
 
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, open_source
 from olivelike.testing.checkpoint_weights import write_safetensors
 from olivelike.testing.checkpoints import make_checkpoint
@@ -68,7 +69,7 @@ def test_every_spelling_gives_the_other_vaes_values_in_every_form_of_source(
         spec = SourceSpec(path=sources[form], vae=SourceSpec(path=path))
         source = open_source(spec, ["unet", *VAE])
         assert list(source.checkpoints) == ["unet", *VAE]
-        assert source.origin["vae"]["path"] == str(path), spelling
+        assert source.origin.vae.path == str(path), spelling
         assert source.index["vae"] == ["diffusers", "AutoencoderKL"]
         found = values(source.checkpoint("vae_decoder"))
         assert found.keys() == stored.keys()
@@ -82,7 +83,7 @@ def test_a_file_without_vae_takes_a_published_one(both_forms_of, tmp_path) -> No
     vae = make_single_file(full, tmp_path / "vae.safetensors", components=["vae"], hollow=True)
     source = open_source(SourceSpec(path=bare, vae=SourceSpec(path=vae)), ["vae_decoder"])
     assert source.checkpoint("vae_decoder").config["scaling_factor"] == 0.13025
-    assert source.origin["vae"] == {"kind": "file", "path": str(vae)}
+    assert source.origin.vae == Origin.local("file", vae)
 
 
 def test_layouts_of_a_single_vae_file_do_not_depend_on_the_source_it_joins(both_forms_of, spellings) -> None:

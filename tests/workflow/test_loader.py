@@ -11,6 +11,7 @@ from sample_workflow import WORKFLOW
 
 from olivelike.errors import PluginError, WorkflowError
 from olivelike.model.targets import TARGETS
+from olivelike.model.targets.target import TargetChoice
 from olivelike.workflow import Output, Source, default_cache_dir, load_workflow, shipped_names
 
 ROOT = Path(__file__).parents[2]
@@ -112,14 +113,12 @@ def test_target_choices_are_laid_on_the_targets_own(write):
 def test_options_of_sessions_and_runs_are_kept_for_the_folder(write):
     options = "{provider: cpu, session_options: {session.set_denormal_as_zero: true}, run_options: {gpu_graph_id: -1}}"
     target = load_workflow(write(WORKFLOW.replace("target: cpu", f"target: {options}"))).workflow.target
-    assert target.choice() | {"precision": None} == {
-        "name": "cpu",
-        "precision": None,
-        "device_id": 0,
-        "options": {},
-        "session_options": {"session.set_denormal_as_zero": True},
-        "run_options": {"gpu_graph_id": -1},
-    }
+    assert target.choice() == TargetChoice(
+        "cpu",
+        target.precision,
+        session_options={"session.set_denormal_as_zero": True},
+        run_options={"gpu_graph_id": -1},
+    )
 
 
 def test_several_outputs_may_stop_at_a_pass(write, project):

@@ -5,19 +5,20 @@ import dataclasses
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from olivelike.engine import Options
     from olivelike.engine.execute.events import Event
     from olivelike.errors import OlivelikeError
     from olivelike.measure.bench.ablation import Row
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
 def ablate(
@@ -73,7 +74,7 @@ def ablate(
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.measure.bench.ablation import measured_rows, verified_rows
     from olivelike.measure.bench.csv_file import require_writable
-    from olivelike.runtime.pipeline.folder_target import folder_target
+    from olivelike.runtime.pipeline.folder_target import target_settings
     from olivelike.runtime.sessions.session_settings import choose_providers, parse_dimensions
 
     sizes = parse_dimensions(dimensions or ())
@@ -96,13 +97,11 @@ def ablate(
     verified_rows(
         prepared, components or ()
     )  # What is wrong with the question is told before the answer is made.
-    target = folder_target(prepared.workflow.workflow.target.choice())
-    assert target is not None
-    sessions = choose_providers(target.settings(), providers or ())
+    sessions = choose_providers(target_settings(prepared.workflow.workflow.target.choice()), providers or ())
     run_id, error = _run(workflow, chosen, quiet=json)
     prepared = engine.prepare(workflow, chosen, writes=False)
     results = _results(prepared.history, run_id) if error is not None else {}
-    if error is not None and not any(result["status"] == "failed" for result in results.values()):
+    if error is not None and not any(result.status == "failed" for result in results.values()):
         raise error
     rows = verified_rows(prepared, components or (), results)
     if measure:
@@ -143,10 +142,9 @@ def _run(workflow: str, options: "Options", *, quiet: bool) -> "tuple[str, Olive
     return run_id, None
 
 
-def _results(history: "Iterable[Mapping[str, Any]]", run_id: str) -> "dict[str, Mapping[str, Any]]":
+def _results(history: "Iterable[RunRecord]", run_id: str) -> "dict[str, NodeRecord]":
     """Return how the nodes of a run ended, by id, as its record has it."""
-    record = next((record for record in history if record["run_id"] == run_id), {})
-    return {node["id"]: node for node in record.get("nodes", ())}
+    return {node.id: node for record in history if record.run_id == run_id for node in record.nodes}
 
 
 def _csv(rows: "list[Row]") -> str:

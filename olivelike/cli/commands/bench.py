@@ -139,7 +139,7 @@ def bench(
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.measure.bench.csv_file import append_rows, check_csv, require_writable
     from olivelike.measure.bench.engines import ENGINES
-    from olivelike.measure.report.beside import BENCH_FILE
+    from olivelike.measure.report.write import BENCH_FILE
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")

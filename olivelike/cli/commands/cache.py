@@ -243,13 +243,15 @@ def _refuse_other_folders(store: "Store") -> None:
 
 def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
     """Return the nodes and workflows that earlier runs had each key for, the latest first."""
+    from olivelike.engine.run_record import readable_runs
+
     found: dict[str, dict[str, list[str]]] = {}
-    for record in store.runs():
-        for node in record.get("nodes", ()):
-            if (key := node.get("key")) is None:
+    for record in readable_runs(store):
+        for node in record.nodes:
+            if node.key is None:
                 continue
-            users = found.setdefault(key, {"nodes": [], "workflows": []})
-            for known, name in ((users["nodes"], node["id"]), (users["workflows"], record["workflow"])):
+            users = found.setdefault(node.key, {"nodes": [], "workflows": []})
+            for known, name in ((users["nodes"], node.id), (users["workflows"], record.workflow)):
                 if name not in known:
                     known.append(name)
     return found

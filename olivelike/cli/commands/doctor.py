@@ -35,8 +35,8 @@ def _lines(diagnosis: "Diagnosis") -> Iterator[str]:
     from olivelike.cli.display.text import size, table
 
     host = diagnosis.host
-    memory = f"{size(diagnosis.memory_available_bytes)} of {size(host['memory_bytes'])} memory available"
-    yield f"{host['system']} {host['machine']}, {host['cores']} cores, {memory}"
+    memory = f"{size(diagnosis.memory_available_bytes)} of {size(host.memory_bytes)} memory available"
+    yield f"{host.system} {host.machine}, {host.cores} cores, {memory}"
     yield ""
     yield from table(("package", "version"), list(diagnosis.versions.items()))
     yield ""

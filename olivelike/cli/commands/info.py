@@ -54,9 +54,8 @@ def info(
             write_line(line)
         return
 
-    from olivelike.sources.files.file_hashes import hash_file
     from olivelike.sources.files.pickled import read_pickle_table
-    from olivelike.sources.identify.weight_file import describe_weight_file
+    from olivelike.sources.identify.weight_file import describe_weight_file, hash_file
 
     found = describe_weight_file(file, read_pickle_table if allow_pickle else None)
     if json:

@@ -33,7 +33,7 @@ def inspect(
     from olivelike._text import did_you_mean_path
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import SessionError, SourceError, UsageError
-    from olivelike.sources.files.file_kinds import no_onnx_model
+    from olivelike.sources.files.weight_table import no_onnx_model
 
     if not model.exists():
         raise SourceError(f"{model}: no such file; {did_you_mean_path(model, 'check its name')}")

@@ -9,6 +9,7 @@ from olivelike._text import did_you_mean, listed
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Store
 
 
@@ -42,13 +43,13 @@ def report(
         require_writable(output)
     store = open_store(cache_dir)
     record = find_run(store, run)
-    folder = store.run_folder(record["run_id"])
+    folder = store.run_folder(record.run_id)
     try:
         path = write_report(record, folder, output).absolute()
     except OSError as error:
         raise UsageError(f"{output or folder}: the report can't be written: {error.strerror}") from error
     if json:
-        write_json({"run_id": record["run_id"], "report": str(path)})
+        write_json({"run_id": record.run_id, "report": str(path)})
     else:
         write_line(str(path))
     if show:
@@ -72,7 +73,7 @@ def open_store(cache_dir: Path | None) -> "Store":
     return Store.open(path)
 
 
-def find_run(store: "Store", wanted: str | None) -> dict[str, Any]:
+def find_run(store: "Store", wanted: str | None) -> "RunRecord":
     """Return the record of a run.
 
     Args:
@@ -82,17 +83,18 @@ def find_run(store: "Store", wanted: str | None) -> dict[str, Any]:
     Raises:
         UsageError: if there is no such run, or several ids begin so; the message names the nearest.
     """
+    from olivelike.engine.run_record import recorded_runs
     from olivelike.errors import UsageError
 
     workflows: dict[str, None] = {}
-    begin_so: list[dict[str, Any]] = []
+    begin_so: list[RunRecord] = []
     ids: list[str] = []
-    for record in store.runs():
-        if wanted is None or wanted in (record["run_id"], record.get("workflow")):
+    for record in recorded_runs(store):
+        if wanted is None or wanted in (record.run_id, record.workflow):
             return record
-        ids.append(record["run_id"])
-        workflows[str(record.get("workflow"))] = None
-        if record["run_id"].startswith(wanted):
+        ids.append(record.run_id)
+        workflows[record.workflow] = None
+        if record.run_id.startswith(wanted):
             begin_so.append(record)
     if not ids:
         raise UsageError(
@@ -102,36 +104,33 @@ def find_run(store: "Store", wanted: str | None) -> dict[str, Any]:
         return begin_so[0]
     assert wanted is not None
     if begin_so:
-        found = listed([record["run_id"] for record in begin_so], 5)
+        found = listed([record.run_id for record in begin_so], 5)
         raise UsageError(f"{len(begin_so)} runs begin with {wanted!r}: {found}")
     raise UsageError(
         f"{store.root} has no run {wanted!r}; {did_you_mean(wanted, [*workflows, *ids], 'workflows and runs')}"
     )
 
 
-def last_writer(folder: Path, cache_dir: Path | None) -> tuple[dict[str, Any], Path]:
+def last_writer(folder: Path, cache_dir: Path | None) -> "tuple[RunRecord, Path]":
     """Return the record of the last run that wrote an output folder, and the folder of its report.
 
     Raises:
         StoreError: if there is no store.
         UsageError: if no run in it wrote the folder.
     """
+    from olivelike.engine.run_record import recorded_runs
     from olivelike.errors import UsageError
 
     store = open_store(cache_dir)
-    for record in store.runs():
-        outputs = record.get("output")
-        written = outputs if isinstance(outputs, list) else [outputs]
-        if record.get("status") == "ok" and folder.resolve() in {
-            Path(path).resolve() for path in written if path
-        }:
-            return record, store.run_folder(record["run_id"])
+    for record in recorded_runs(store):
+        if record.status == "ok" and folder.resolve() in {Path(path).resolve() for path in record.outputs}:
+            return record, store.run_folder(record.run_id)
     raise UsageError(
         f"{store.root} has no run that wrote {folder}; name its store with --cache-dir, or leave out --report"
     )
 
 
-def add_to_report(record: dict[str, Any], place: Path, name: str, content: Any) -> Path:
+def add_to_report(record: "RunRecord", place: Path, name: str, content: Any) -> Path:
     """Put JSON beside a report, and write the report again.
 
     Args:

@@ -9,10 +9,11 @@ from olivelike.cli import options as shared
 from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
 
 if TYPE_CHECKING:
-    from olivelike.engine.output.output_record import OutputRecord
     from olivelike.measure.verify.original import Verification
     from olivelike.measure.verify.originals import Originals
     from olivelike.measure.verify.picture_comparison import Likeness
+    from olivelike.model.records.output import OutputRecord
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _PROMPT = "a photo of an astronaut riding a horse"
@@ -106,9 +107,11 @@ def verify(
     from olivelike.cli.commands.verify_source import merged_loras, spec_of
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import VerificationError
-    from olivelike.measure.verify.verified_folder import networks_of, read_record
+    from olivelike.measure.verify.verified_folder import networks_of
+    from olivelike.model.records.output import OutputRecord
+    from olivelike.model.records.reading import to_json
 
-    record = read_record(folder)
+    record = OutputRecord.require(folder)
     run = last_writer(folder, cache_dir) if keep else None
     chosen = _chosen(components, networks_of(record))
     settings = _settings(folder, providers)
@@ -131,7 +134,7 @@ def verify(
     originals = Originals(spec, wanted, merged_loras(record, loras, allow_pickle), allow_pickle=allow_pickle)
     result: dict[str, Any] = {
         "folder": str(folder),
-        "against": dict(originals.source.origin),
+        "against": to_json(originals.source.origin),
         "components": {},
     }
     failures: list[str] = []
@@ -199,13 +202,11 @@ def _compare(
 
 def _settings(folder: Path, providers: list[str] | None) -> "SessionSettings":
     """Return what pictures of the folder run on: its own target, or what the command says."""
-    from olivelike.runtime.pipeline.folder_target import read_folder_target
+    from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
     from olivelike.runtime.sessions.providers import require_provider
-    from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
+    from olivelike.runtime.sessions.session_settings import choose_providers
 
-    target = read_folder_target(folder)
-    base = target.settings() if target is not None else SessionSettings()
-    chosen = choose_providers(base, providers or ())
+    chosen = choose_providers(target_settings(read_folder_target(folder)), providers or ())
     for choice in chosen.providers if providers else ():
         require_provider(choice.provider)
     return chosen
@@ -260,10 +261,10 @@ def _show_pictures(alike: "list[Likeness]", reason: str | None) -> None:
         write_line(f"no pictures: {reason}")
 
 
-def _report(run: tuple[dict[str, Any], Path], result: dict[str, Any], alike: "list[Likeness]") -> Path:
+def _report(run: "tuple[RunRecord, Path]", result: dict[str, Any], alike: "list[Likeness]") -> Path:
     """Put the figures and the pictures into the report of a run, and return its path."""
     from olivelike.cli.commands.report import add_to_report
-    from olivelike.measure.report.beside import VERIFICATION_FILE
+    from olivelike.measure.report.write import VERIFICATION_FILE
 
     record, folder = run
     _save(alike, folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_file
 from olivelike.engine.plan.check_additions import fetch
@@ -13,12 +13,13 @@ from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
 from olivelike.sources import SourceSpec
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.workflow.weight_inputs import parse_lora, text_source
 
 if TYPE_CHECKING:
-    from olivelike.engine.output.output_record import OutputRecord
+    from olivelike.model.records.output import OutputRecord
 
 
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:
@@ -29,24 +30,20 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     """
     said = record.source
     other = text_source(vae, Path.cwd()) if vae is not None else None
-    if other is None and "vae" in said:
-        raise UsageError(f"{folder} has another VAE, {_named(said['vae'])}; name it with --vae")
+    if other is None and said.vae is not None:
+        raise UsageError(f"{folder} has another VAE, {said.vae.name}; name it with --vae")
     if against is not None:
         return source_spec(text_source(against, Path.cwd()), other)
-    if said.get("kind") == "hub" and "file" not in said:
-        spec = SourceSpec(hub=said["repository"], revision=said.get("commit"))
+    if said.kind == "hub" and said.file is None:
+        spec = SourceSpec(hub=said.name, revision=said.commit)
         return spec if other is None else replace(spec, vae=source_spec(other, None))
     try:
         found = recorded_checkpoint(folder)
     except EngineAbsent:
         raise UsageError(
-            f"{folder} was made from {_named(said)}, whose place it does not know; name it with --against"
+            f"{folder} was made from {said.name}, whose place it does not know; name it with --against"
         ) from None
     return source_spec(text_source(found.place, Path.cwd()), other)
-
-
-def _named(origin: dict[str, Any]) -> str:
-    return str(origin.get("name") or origin.get("repository") or origin.get("file") or "a checkpoint")
 
 
 def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bool) -> list[WeightedLora]:
@@ -56,7 +53,7 @@ def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bo
         UsageError: if they are not those that the record lists, or tokens were added, which can't be done again here.
     """
     if record.embeddings:
-        tokens = ", ".join(str(entry.get("token")) for entry in record.embeddings)
+        tokens = ", ".join(entry.token for entry in record.embeddings)
         raise UsageError(
             f"the folder has textual inversions ({tokens}) in its text encoder, which the checkpoint lacks; put the "
             "step `verify` into the chains of its workflow"
@@ -68,14 +65,14 @@ def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bo
         file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle_table if allow_pickle else None)
         opened.append(WeightedLora(file, lora.weight))
         digests.append([digest_file(file.path), lora.weight])
-    merged = [[entry["sha256"], entry["weight"]] for entry in record.loras]
-    if any(entry.get("weights") for entry in record.loras):
+    merged = [[entry.sha256, entry.weight] for entry in record.loras]
+    if any(entry.weights for entry in record.loras):
         raise UsageError(
             "the folder's LoRAs have weights of their own for single components; put the step `verify` into the "
             "chains of its workflow"
         )
     if sorted(map(str, digests)) != sorted(map(str, merged)):
-        wanted = " ".join(f"--lora {_named(entry)}:{entry['weight']:g}" for entry in record.loras)
+        wanted = " ".join(f"--lora {entry.origin.place}:{entry.weight:g}" for entry in record.loras)
         raise UsageError(
             f"the folder has other LoRAs merged than the command says; give exactly {wanted or 'none'}"
         )

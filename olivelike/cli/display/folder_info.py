@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import listed
 from olivelike._untrusted import one_line, read_json
 from olivelike.cli.display.text import count, moment, size
-from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
-from olivelike.sources.files.file_kinds import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from olivelike.model.records.origin import LoraRecord, Origin
 
 _WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)
 _SEVERAL = 8
@@ -85,11 +87,8 @@ def describe_folder(path: Path) -> FolderInfo:
     Raises:
         SourceError: if it holds no model, or its record can't be read.
     """
-    record = OutputRecord.read(path)
-    if record is not None:
-        return _output(path, record)
     if (path / RECORD_FILE).exists():
-        raise SourceError(f"{path / RECORD_FILE}: can't be read; run the workflow that made it again")
+        return _output(path, OutputRecord.require(path))
     if (path / INDEX_FILE).is_file():
         return _pipeline(path)
     if (path / "adapter_config.json").is_file():
@@ -104,27 +103,20 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     facts: dict[str, Any] = {
         "workflow": record.workflow,
         "made of": _origin(record.source),
-        "target": f"{target.get('name')} in {target.get('precision')}",
+        "target": f"{target.name} in {target.precision}",
         "layout": record.layout,
     }
-    if "vae" in record.source:
-        facts["vae"] = _origin(record.source["vae"])
+    if record.source.vae is not None:
+        facts["vae"] = _origin(record.source.vae)
     if record.loras:
         facts["LoRAs"] = [_lora(entry) for entry in record.loras]
     if record.embeddings:
-        facts["embeddings"] = [
-            f"{entry.get('token')} ({_origin(entry)})"
-            for entry in record.embeddings
-            if isinstance(entry, dict)
-        ]
+        facts["embeddings"] = [f"{entry.token} ({_origin(entry.origin)})" for entry in record.embeddings]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     components = {
-        name: ", ".join(step["pass"] for step in entry.get("passes", ()))
-        for name, entry in record.components.items()
+        name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()
     }
-    sizes = {
-        name: sum(entry["size"] for entry in record.component_files(name).values()) for name in components
-    }
+    sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
     complete = {"unet", "vae_decoder"} <= components.keys()
     return FolderInfo(
         path,
@@ -132,7 +124,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         "a pipeline that olivelike wrote",
         components,
         sizes,
-        sum(entry["size"] for entry in record.files.values()),
+        sum(entry.size for entry in record.files.values()),
         len(record.files),
         facts,
         tuple(_damages(path, record)),
@@ -147,8 +139,8 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
         except OSError:
             yield f"{name} is missing; run the workflow again"
             continue
-        if found != entry["size"]:
-            yield f"{name} has {found:,} bytes in place of {entry['size']:,}; run the workflow again"
+        if found != entry.size:
+            yield f"{name} has {found:,} bytes in place of {entry.size:,}; run the workflow again"
 
 
 def _pipeline(path: Path) -> FolderInfo:
@@ -197,17 +189,13 @@ def _network(path: Path) -> FolderInfo:
     )
 
 
-def _origin(source: Mapping[str, Any]) -> str:
-    place = source.get("repository") or source.get("name") or source.get("path") or "unknown"
-    commit = f" at {str(source['commit'])[:12]}" if source.get("commit") else ""
-    kind = source.get("kind")
-    return f"{place}{commit}" + (f" ({kind})" if kind else "")
+def _origin(source: Origin) -> str:
+    return f"{source} ({source.kind})"
 
 
-def _lora(entry: Mapping[str, Any]) -> str:
-    single = entry.get("weights") or {}
-    more = "".join(f", {value:g} in {name}" for name, value in single.items())
-    return f"{_origin(entry)} at {entry.get('weight', 1):g}{more}"
+def _lora(entry: LoraRecord) -> str:
+    more = "".join(f", {value:g} in {name}" for name, value in entry.weights.items())
+    return f"{_origin(entry.origin)} at {entry.weight:g}{more}"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.pool import Answer, Worker
     from olivelike.engine.plan import Additions, Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
     from olivelike.store import Root, Store
     from olivelike.workflow import LoadedWorkflow
@@ -101,7 +102,7 @@ class Executor:
         *,
         run_id: str,
         staging: Mapping[str, Path],
-        history: Iterable[Mapping[str, Any]],
+        history: Iterable[RunRecord],
         workers: int,
         memory_limit: int,
         forecast: Forecast,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from olivelike.engine.output.output_files import explained, is_plain, resolved
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.engine.output.output_files import explained, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.records.output import OutputRecord, is_plain
 from olivelike.workflow.passes.text_paths import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from olivelike.engine.plan import Additions, Node
     from olivelike.engine.preparation import Prepared
+    from olivelike.model.records.output import FileFacts
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import LoadedWorkflow, Output
@@ -116,11 +117,10 @@ def check_output(prepared: Prepared, output: Output) -> None:
         )
     others = None if prepared.options.overwrite else other_sources(prepared, output, before)
     if others is not None:
-        target = before.target.get("name", "an unknown target")
         raise UsageError(
-            f"output {output.path} holds another pipeline, made from {others[0]} for {target} by the workflow "
-            f"{before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace it with "
-            f"one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
+            f"output {output.path} holds another pipeline, made from {others[0]} for {before.target.name} by the "
+            f"workflow {before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace "
+            f"it with one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
         )
 
 
@@ -131,24 +131,15 @@ def other_sources(prepared: Prepared, output: Output, before: OutputRecord) -> t
     """
     origin = prepared.source.origin
     known = prepared.store.recall_json(_HINTS, str(resolved(output.path)))
-    place = origin.get("path")
-    if place is not None and isinstance(known, str) and known != place and exists(Path(known)):
-        return known, str(place)
-    was, now = _name(before.source), _name(origin)
+    if origin.path is not None and isinstance(known, str) and known != origin.path and exists(Path(known)):
+        return known, origin.path
+    was, now = before.source.name, origin.name
     return None if was == now else (was, now)
 
 
 def remember_pipeline(prepared: Prepared, output: Output) -> None:
     """Note which source an output was just made from."""
-    place = prepared.source.origin.get("path")
-    prepared.store.remember_json(_HINTS, str(resolved(output.path)), place)
-
-
-def _name(origin: Mapping[str, Any]) -> str:
-    """Return what a source is called in origins and records: its own name, or that of its repository."""
-    if "path" in origin:
-        return Path(origin["path"]).name
-    return str(origin.get("name") or origin.get("repository") or "an unknown source")
+    prepared.store.remember_json(_HINTS, str(resolved(output.path)), prepared.source.origin.path)
 
 
 def existing_files(prepared: Prepared, output: Output, before: OutputRecord | None) -> Existing:
@@ -157,7 +148,7 @@ def existing_files(prepared: Prepared, output: Output, before: OutputRecord | No
     return Existing(resolved(output.path), before.files if before is not None else {}, is_current)
 
 
-def _is_current(folder: Path, store: Store, relative: str, facts: Mapping[str, Any]) -> bool:
+def _is_current(folder: Path, store: Store, relative: str, facts: FileFacts) -> bool:
     return is_right(folder / relative, facts, store)
 
 

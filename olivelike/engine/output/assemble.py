@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.pipeline_files import component_config, index, to_json
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
@@ -19,12 +17,14 @@ from olivelike.errors import DamagedError
 from olivelike.model import Architecture
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import INDEX_FILE, TOKENIZERS
+from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from olivelike.engine.execute.executor import Execution
-    from olivelike.engine.plan import Node, OpenedEmbedding, OpenedLora, Resolver
+    from olivelike.engine.plan import Node, Resolver
     from olivelike.engine.preparation import Prepared
     from olivelike.store import Store
     from olivelike.workflow import Output
@@ -75,7 +75,8 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     if other_sources(prepared, output, record) is not None:
         return False
     wanted = _assets(prepared, assets, record.components, output)
-    if any(record.files.get(path, {}).get("sha256") != digest_bytes(data) for path, data in wanted.items()):
+    recorded = {path: file.sha256 for path, file in record.files.items()}
+    if any(recorded.get(path) != digest_bytes(data) for path, data in wanted.items()):
         return False
     components = {node.component for node in prepared.nodes if node.output == output}
     if not prepared.options.only and record.components.keys() - components:
@@ -97,8 +98,8 @@ def publish_output(
     """
     before = OutputRecord.read(output.path)
     staging = stagings.roots[output.path]
-    components: dict[str, dict[str, Any]] = {}
-    files: dict[str, dict[str, Any]] = {}
+    components: dict[str, ComponentRecord] = {}
+    files: dict[str, OutputFile] = {}
     if before is not None and prepared.options.only:
         components, files = dict(before.components), dict(before.files)
     written: dict[str, str] = {}
@@ -111,47 +112,47 @@ def publish_output(
             components[node.component] = before.components[node.component]
             files |= before.component_files(node.component)
             continue
-        made = {"node": node.id, "key": result.key}
         facets = resolver.facets(node) or {}
         config = _config(prepared, node.component, facets.get("architecture"))
-        sizes = dict(result.facts["files"])
+        made = {name: (facts["size"], facts["sha256"]) for name, facts in result.facts["files"].items()}
         if config is not None:
             write_file(staging / node.component / "config.json", config)
-            sizes["config.json"] = _facts(config)
-        for name, facts in sizes.items():
-            files[f"{node.component}/{name}"] = {**facts, "from": made}
-            written[f"{node.component}/{name}"] = facts["sha256"]
-        components[node.component] = {
-            "key": result.key,
-            "facets": facets,
-            "passes": _passes(node, prepared.nodes),
-            **{name: result.facts[name] for name in ("derivations", "saturated", "flushed")},
-        }
+            made["config.json"] = (len(config), digest_bytes(config))
+        assert result.key is not None
+        for name, (size, sha256) in made.items():
+            files[f"{node.component}/{name}"] = OutputFile(size, sha256, node.id, result.key)
+            written[f"{node.component}/{name}"] = sha256
+        found = {name: result.facts[name] for name in ("derivations", "saturated", "flushed")}
+        components[node.component] = ComponentRecord(
+            result.key, facets, _passes(node, prepared.nodes), **found
+        )
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     for path, data in _assets(prepared, assets, components, output).items():
-        facts = _facts(data)
-        files[path] = {
-            **facts,
-            "from": {"source": path} if path in prepared.source.extras else {"made": "olivelike"},
-        }
-        unchanged = before is not None and before.files.get(path, {}).get("sha256") == facts["sha256"]
-        if before is not None and unchanged and is_current(output.path, before, [path], prepared.store):
+        sha256 = digest_bytes(data)
+        files[path] = OutputFile(len(data), sha256, source=path if path in prepared.source.extras else None)
+        if (
+            before is not None
+            and path in before.files
+            and before.files[path].sha256 == sha256
+            and is_current(output.path, before, [path], prepared.store)
+        ):
             continue
         write_file(staging / path, data)
-        written[path] = facts["sha256"]
+        written[path] = sha256
     workflow = prepared.workflow.workflow
     target = workflow.target.choice()
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
+    adapters, digest = prepared.additions, resolver.file_digest
     record = OutputRecord(
         workflow.name,
         target,
-        published_origin(prepared.source.origin),
+        prepared.source.origin.published(),
         components,
         files,
-        [_lora(opened, resolver) for opened in prepared.additions.loras],
-        [_embedding(opened, resolver) for opened in prepared.additions.embeddings],
+        tuple(lora.record(lora.origin.published(), digest(lora.file.path)) for lora in adapters.loras),
+        tuple(found.record(found.origin.published(), digest(found.path)) for found in adapters.embeddings),
         output.layout,
     )
     existing = existing_files(prepared, output, before)
@@ -174,34 +175,7 @@ def _config(prepared: Prepared, component: str, architecture: str | None) -> byt
     return to_json(config) if config else None
 
 
-def published_origin(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an origin for other people's eyes: the name of a file or folder in place of its path."""
-    told: dict[str, Any] = {
-        key: published_origin(value) if key == "vae" else value
-        for key, value in origin.items()
-        if key != "path"
-    }
-    return {"name": Path(origin["path"]).name, **told} if "path" in origin else told
-
-
-def _lora(opened: OpenedLora, resolver: Resolver) -> dict[str, Any]:
-    lora = opened.lora
-    return {
-        **published_origin(opened.origin),
-        "sha256": resolver.file_digest(opened.file.path),
-        "weight": lora.weight,
-        "weights": dict(lora.weights),
-        "adapter": lora.adapter,
-    }
-
-
-def _embedding(opened: OpenedEmbedding, resolver: Resolver) -> dict[str, Any]:
-    sha256 = resolver.file_digest(opened.path)
-    vectors = {component: rows for component, (rows, _) in opened.shapes.items()}
-    return {**published_origin(opened.origin), "sha256": sha256, "token": opened.token, "vectors": vectors}
-
-
-def _assets(prepared: Prepared, digest: str, components: dict[str, Any], output: Output) -> dict[str, bytes]:
+def _assets(prepared: Prepared, digest: str, components: Iterable[str], output: Output) -> dict[str, bytes]:
     """Return what belongs beside the networks; a layout that is no pipeline has nothing there."""
     layout = LAYOUTS[output.layout]
     if not layout.is_pipeline:
@@ -212,10 +186,6 @@ def _assets(prepared: Prepared, digest: str, components: dict[str, Any], output:
     return files
 
 
-def _facts(data: bytes) -> dict[str, Any]:
-    return {"size": len(data), "sha256": digest_bytes(data)}
-
-
 def _stored(store: Store, digest: str) -> bytes:
     data = store.read_bytes(digest)
     if data is None:
@@ -223,11 +193,11 @@ def _stored(store: Store, digest: str) -> bytes:
     return data
 
 
-def _passes(node: Node, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:
     by_id = {other.id: other for other in nodes}
-    chain: list[dict[str, Any]] = []
+    chain: list[StepRecord] = []
     parent = by_id[node.parent or ""]
     while parent.step is not None:
-        chain.append({"pass": parent.name, "options": parent.step.instance.model_dump(mode="json")})
+        chain.append(StepRecord(parent.name, parent.step.instance.model_dump(mode="json")))
         parent = by_id[parent.parent or ""]
-    return chain[::-1]
+    return tuple(reversed(chain))

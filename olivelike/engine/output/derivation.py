@@ -7,6 +7,7 @@ An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "d
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from olivelike.model import Tensor, Weights
 
 Array = np.ndarray[Any, Any]
-Expression = dict[str, Any]
+Expression = Mapping[str, Any]
 
 _IR_VERSION = 11
 """Of models of one operator; ONNX's reference implementation asks for one that it reads, and no more."""
@@ -55,7 +56,7 @@ def derive(value: ir.Value) -> Expression:
         raise PassError(
             f"{value.name!r} is no weight: {node.op_type} makes it when the graph runs; take the inputs of that node"
         )
-    expression: Expression = {"op": node.op_type}
+    expression: dict[str, Any] = {"op": node.op_type}
     if node.domain:
         expression["domain"] = node.domain
     if node.attributes:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from olivelike.sources.adapters import LoraFile
+    from olivelike.sources.adapters.lora_file import LoraFile
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
@@ -93,7 +93,7 @@ class LiveLoras:
             SourceError: if one does not fit.
         """
         from olivelike.engine.output.swap import swap_loras
-        from olivelike.sources.adapters import WeightedLora
+        from olivelike.sources.adapters.lora_file import WeightedLora
 
         files = [self._opened[lora.path][0] for lora in loras]
         text, unet = (
@@ -105,9 +105,9 @@ class LiveLoras:
         return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
-        from olivelike.sources.adapters import open_lora
-        from olivelike.sources.files.file_hashes import hash_file
+        from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
+        from olivelike.sources.identify.weight_file import hash_file
 
         if path not in self._opened:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
@@ -117,7 +117,7 @@ class LiveLoras:
         return LiveLora(path, file.path.stem, digest, text_weight, unet_weight)
 
     def _find(self, written: str, name: str) -> Path:
-        from olivelike.sources.adapters.lora_places import SUFFIXES
+        from olivelike.sources.adapters.lora_settings import SUFFIXES
 
         # Files are listed and compared, so that no name leads out of the folders.
         known: set[str] = set()

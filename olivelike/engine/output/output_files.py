@@ -1,39 +1,23 @@
-"""Files of an output folder: which paths may name one, whether one is still as recorded, and writing one."""
+"""Files of an output folder: whether one is still as recorded, and writing one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from olivelike import _files
 from olivelike._files import DISK
 from olivelike.digest import digest_file
+from olivelike.model.records.output import FileFacts
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(\.|$)", re.IGNORECASE)
-_UNUSABLE = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]|[. ]$')
 _JUNCTION = getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
 
 
 def resolved(output: Path) -> Path:
     """Return where an output really lies, links followed; it need not exist."""
     return Path(os.path.realpath(output))
-
-
-def is_plain(relative: object) -> bool:
-    """Tell whether a text is the path of a file below some folder, and the same one on every system."""
-    if not isinstance(relative, str) or any(0xD800 <= ord(letter) <= 0xDFFF for letter in relative):
-        return False
-    return all(
-        part and part != ".." and not _UNUSABLE.search(part) and not _RESERVED.match(part)
-        for part in relative.split("/")
-    )
 
 
 def is_link(path: Path) -> bool:
@@ -61,17 +45,17 @@ def obstacle(folder: Path, relative: str) -> str | None:
     return None
 
 
-def holds(path: Path, facts: Mapping[str, Any]) -> bool:
-    """Tell whether a regular file has the recorded `size` and `sha256`."""
+def holds(path: Path, facts: FileFacts) -> bool:
+    """Tell whether a regular file is as recorded."""
     try:
-        return is_file(path) and path.stat().st_size == facts["size"] and digest_file(path) == facts["sha256"]
+        return is_file(path) and path.stat().st_size == facts.size and digest_file(path) == facts.sha256
     except OSError:
         return False
 
 
-def facts_of(path: Path) -> dict[str, Any]:
-    """Return the `size` and `sha256` of a file."""
-    return {"size": path.stat().st_size, "sha256": digest_file(path)}
+def facts_of(path: Path) -> FileFacts:
+    """Return size and digest of a file."""
+    return FileFacts(path.stat().st_size, digest_file(path))
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._files import DISK
 from olivelike._text import listed
@@ -24,26 +24,22 @@ from olivelike.engine.output.output_files import (
     sync_folders,
     write_file,
 )
-from olivelike.engine.output.output_record import RECORD_FILE, OutputRecord
 from olivelike.engine.output.staging import (
-    JOURNAL_FILE,
     Journal,
     content_of,
     discard,
-    facts_alone,
     new_name,
     proof,
     read_journal,
 )
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.engine.output.staging import Facts
-
-    IsCurrent = Callable[[str, Mapping[str, Any]], bool]
+    IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5
 """How many of many files a message names."""
@@ -54,7 +50,7 @@ class Existing:
     """What lies in an output folder already."""
 
     output: Path
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
     """What its record says of each file."""
     is_current: IsCurrent | None = None
     """Tells whether a file is as recorded; by default its bytes are hashed."""
@@ -88,7 +84,7 @@ def check_is_ours(output: Path) -> None:
 
 
 def check_places(
-    existing: Existing, files: Iterable[str], made: Mapping[str, Facts], *, overwrite: bool
+    existing: Existing, files: Iterable[str], made: Mapping[str, FileFacts], *, overwrite: bool
 ) -> None:
     """Refuse to write where somebody else's file lies; nothing is touched.
 
@@ -162,13 +158,13 @@ def publish(
             return []
         staged = sorted(path.relative_to(staging).as_posix() for path in staging.rglob("*") if path.is_file())
         staged.remove(RECORD_FILE)
-        moved = {path: facts_alone(record.files[path]) for path in staged}
+        moved = {path: _facts(record.files[path]) for path in staged}
         existing = Existing(output, before.files if before is not None else {}, is_current)
         check_places(existing, moved, moved, overwrite=overwrite)
         dropped = [path for path in existing.files if path not in record.files]
         gone = [path for path in dropped if existing.has_ours(path)]
         replaced = {
-            path: facts_alone(existing.files[path]) if existing.has_ours(path) else facts_of(output / path)
+            path: _facts(existing.files[path]) if existing.has_ours(path) else facts_of(output / path)
             for path in (*moved, RECORD_FILE)
             if is_file(output / path)
         }
@@ -181,7 +177,7 @@ def publish(
             )
         journal = Journal(
             output.stat().st_ino, begun.name, mark, moved, replaced,
-            {path: facts_alone(existing.files[path]) for path in gone},
+            {path: _facts(existing.files[path]) for path in gone},
         )  # fmt: skip
         write_file(folder / JOURNAL_FILE, journal.to_bytes())
         # From here on the files belong to the journal: whoever discards the staging folder must not find them.
@@ -194,6 +190,11 @@ def publish(
         DISK.sync_folder(output)
         _carry_through(output, begun, moved, gone)
     return sorted(path for path in set(dropped) - set(gone) if is_file(output / path))
+
+
+def _facts(file: FileFacts) -> FileFacts:
+    """Return size and digest, without where a file came from."""
+    return FileFacts(file.size, file.sha256)
 
 
 def recover(output: Path, *, overwrite: bool = False) -> bool:

@@ -16,23 +16,22 @@ import json
 import os
 import re
 import secrets
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike._files import DISK
 from olivelike._untrusted import read_json
-from olivelike.engine.output.output_files import explained, is_file, is_link, is_plain, resolved
+from olivelike.engine.output.output_files import explained, is_file, is_link, resolved
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE, FileFacts, is_plain
+from olivelike.model.records.reading import from_json, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-JOURNAL_FILE = ".olivelike-journal.json"
 _KIND = "journal/1"
 _CONTENT = "files"
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,18 @@ class Journal:
     """Inode number of the output folder."""
     staging: str
     """Name of the staging folder."""
-    proof: list[int]
+    proof: tuple[int, ...]
     """What only that very folder has."""
-    moved: dict[str, Facts]
+    moved: Mapping[str, FileFacts]
     """Size and digest of each file that goes into the output, by relative path, in the order in which they go."""
-    replaced: dict[str, Facts]
+    replaced: Mapping[str, FileFacts]
     """Those of the files of ours that were there before."""
-    gone: dict[str, Facts]
+    gone: Mapping[str, FileFacts]
     """Those of the files of ours that the output no longer has."""
 
     def to_bytes(self) -> bytes:
         """Serialise as JSON."""
-        return json.dumps({"kind": _KIND, **asdict(self)}).encode()
+        return json.dumps({"kind": _KIND, **to_json(self)}).encode()
 
 
 def staging_folder(output: Path) -> Path:
@@ -94,7 +93,7 @@ def new_name(output: Path) -> Path:
     return output.parent / f"{_prefix(output)}{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def proof(folder: Path) -> list[int] | None:
+def proof(folder: Path) -> tuple[int, int] | None:
     """Return what only this very folder has, where it is; `None` if it is no staging folder of ours.
 
     An archive or a copy may take over any content, but neither inode numbers nor, but on Windows, times of change.
@@ -105,7 +104,7 @@ def proof(folder: Path) -> list[int] | None:
         status = _mark(folder).lstat()
     except OSError:
         return None
-    return [status.st_ino, status.st_ctime_ns] if status.st_size == 0 else None
+    return (status.st_ino, status.st_ctime_ns) if status.st_size == 0 else None
 
 
 def discard(folder: Path) -> None:
@@ -150,32 +149,12 @@ def read_journal(output: Path) -> Journal | None:
     )
 
 
-def is_file_table(table: object) -> bool:
-    """Tell whether a value from JSON gives size and digest for each of some plain paths."""
-    return isinstance(table, dict) and all(
-        is_plain(path)
-        and isinstance(facts, dict)
-        and type(facts.get("size")) is int
-        and isinstance(facts.get("sha256"), str)
-        for path, facts in table.items()
-    )
-
-
-def facts_alone(facts: Mapping[str, Any]) -> Facts:
-    """Return size and digest, without where a file came from."""
-    return {"size": facts["size"], "sha256": facts["sha256"]}
-
-
 def _parse(content: Any) -> Journal | None:
     if not isinstance(content, dict) or content.pop("kind", None) != _KIND:
         return None
-    try:
-        journal = Journal(**content)
-    except TypeError:
-        return None
-    tables = (journal.moved, journal.replaced, journal.gone)
-    sound = isinstance(journal.output, int) and isinstance(journal.staging, str)
-    return journal if sound and all(map(is_file_table, tables)) else None
+    journal = from_json(Journal, content)
+    paths = (path for table in (journal.moved, journal.replaced, journal.gone) for path in table)
+    return journal if all(map(is_plain, paths)) else None
 
 
 def _belongs(journal: Journal, output: Path) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_file
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from olivelike.engine.plan import Node
+    from olivelike.model.records.output import FileFacts
     from olivelike.store import Store
 
 _HINTS = "output"
@@ -32,7 +33,8 @@ class OutputStates:
         if path not in self._records:
             self._records[path] = OutputRecord.read(path)
         record = self._records[path]
-        if record is None or record.components.get(node.component, {}).get("key") != key:
+        component = record.components.get(node.component) if record is not None else None
+        if record is None or component is None or component.key != key:
             return False
         return is_current(path, record, record.component_files(node.component), self._store)
 
@@ -51,20 +53,20 @@ def remember(path: Path, store: Store, sha256: str) -> None:
     store.remember_json(_HINTS, str(path), [sha256, *_stamp(path)])
 
 
-def is_right(path: Path, recorded: Mapping[str, Any], store: Store) -> bool:
+def is_right(path: Path, recorded: FileFacts, store: Store) -> bool:
     """Tell whether one file is as recorded."""
     try:
         status = path.stat()
-        if status.st_size != recorded["size"] or not stat.S_ISREG(status.st_mode):
+        if status.st_size != recorded.size or not stat.S_ISREG(status.st_mode):
             return False
-        if store.recall_json(_HINTS, str(path)) == [recorded["sha256"], *_stamp(path)]:
+        if store.recall_json(_HINTS, str(path)) == [recorded.sha256, *_stamp(path)]:
             return True
-        if digest_file(path) != recorded["sha256"]:
+        if digest_file(path) != recorded.sha256:
             return False
     except OSError:
         return False
     if store.writable:
-        remember(path, store, recorded["sha256"])
+        remember(path, store, recorded.sha256)
     return True
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
 from olivelike.engine.output.initializers import Initializers
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import SourceError
+from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from olivelike.engine.output.derivation import Evaluator, Expression
-    from olivelike.sources.adapters import LoraFile, WeightedLora
+    from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
 
     Array = np.ndarray[Any, Any]
 
@@ -51,11 +51,7 @@ def swap_loras(
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
             derived by arithmetic that can't be undone.
     """
-    record = OutputRecord.read(folder)
-    if record is None:
-        raise SourceError(
-            f"{folder}: has no readable olivelike.json; name a folder that `olivelike run` wrote"
-        )
+    record = OutputRecord.require(folder)
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted
     for weighted in loras:
@@ -64,7 +60,7 @@ def swap_loras(
         component: _swap(
             folder / record.model_file(component),
             component,
-            record.components[component]["derivations"],
+            record.components[component].derivations,
             loras,
         )
         for component in sorted(wanted)
@@ -72,7 +68,7 @@ def swap_loras(
 
 
 def _check(lora: LoraFile, wanted: set[str], folder: Path, record: OutputRecord) -> None:
-    from olivelike.sources.adapters import check_family
+    from olivelike.sources.adapters.lora_file import check_family
 
     if missing := sorted((lora.components & wanted) - record.components.keys()):
         raise SourceError(f"{lora.path}: changes {missing[0]}, which {folder} does not have")
@@ -88,7 +84,7 @@ def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.engine.output.derivation import Evaluator
-    from olivelike.sources.adapters import merge
+    from olivelike.sources.adapters.merge import merge
 
     initializers = Initializers(model)
     places = _places(derivations)

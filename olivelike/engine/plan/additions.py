@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_json
 from olivelike.model.components import TOKENIZER_OF
+from olivelike.model.records.origin import EmbeddingRecord, LoraRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.records.origin import Origin
     from olivelike.sources import Checkpoint, PipelineSource
-    from olivelike.sources.adapters import LoraFile
+    from olivelike.sources.adapters.lora_file import LoraFile
     from olivelike.workflow import Lora
 
 
@@ -23,13 +25,18 @@ class OpenedLora:
 
     lora: Lora
     file: LoraFile
-    origin: Mapping[str, Any]
-    """For the record: path, or repository with commit."""
+    origin: Origin
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Return every file that decides what the LoRA does."""
         return tuple(path for path in (self.file.path, self.file.config_path) if path is not None)
+
+    def record(self, origin: Origin, sha256: str | None = None) -> LoraRecord:
+        """Return what records say of it."""
+        lora = self.lora
+        weights: dict[str, float] = dict(lora.weights.items())
+        return LoraRecord(origin, lora.weight, weights, lora.adapter, sha256)
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,12 @@ class OpenedEmbedding:
     token: str
     shapes: Mapping[str, tuple[int, int]]
     """Number and width of its vectors for each text encoder."""
-    origin: Mapping[str, Any]
+    origin: Origin
+
+    def record(self, origin: Origin, sha256: str | None = None) -> EmbeddingRecord:
+        """Return what records say of it."""
+        vectors = {component: rows for component, (rows, _) in self.shapes.items()}
+        return EmbeddingRecord(origin, self.token, vectors, sha256)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from olivelike.engine.plan.building import effective_steps
 from olivelike.engine.plan.node import changes_network
 from olivelike.model.components import TOKENIZERS
 from olivelike.pass_api import INPUTS
-from olivelike.sources.files.file_kinds import WEIGHT_FILE_SUFFIXES
+from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings
 from olivelike.workflow.schema import ComponentName
 

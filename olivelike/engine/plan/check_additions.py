@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean_path
 from olivelike.engine.plan import Additions, OpenedEmbedding, OpenedLora
 from olivelike.engine.plan.additions import token_table_shape
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from olivelike.sources import PipelineSource, RawTensor
+    from olivelike.sources import PipelineSource
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.workflow import Embedding, FileRef, LoadedWorkflow, Lora
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
 
 
 def open_additions(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Additions:
@@ -66,25 +65,25 @@ def check_additions(additions: Additions, loaded: LoadedWorkflow, source: Pipeli
         _check_embedding(embedding, source)
 
 
-def fetch(ref: FileRef) -> tuple[Path, Mapping[str, Any]]:
-    """Return the local path of a file, and its origin for the record.
+def fetch(ref: FileRef) -> tuple[Path, Origin]:
+    """Return the local path of a file, and its origin.
 
     Raises:
         SourceError: if it is not there.
     """
     if ref.hub is not None:
-        from olivelike.sources.hub.hub_file import fetch_hub_file
+        from olivelike.sources.hub import fetch_hub_file
 
         return fetch_hub_file(ref.hub, ref.name, ref.revision)
     assert ref.path is not None
     if not ref.path.exists():
         remedy = did_you_mean_path(ref.path, "check the path, or name a hub id as `OWNER/NAME/FILE`")
         raise SourceError(f"{ref.path}: no such file; {remedy}")
-    return ref.path, {"kind": "file", "path": str(ref.path)}
+    return ref.path, Origin("file", ref.path.name, str(ref.path))
 
 
 def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
-    from olivelike.sources.adapters import open_lora
+    from olivelike.sources.adapters.open_lora import open_lora
 
     path, origin = fetch(lora.file)
     return OpenedLora(lora, open_lora(path, adapter=lora.adapter, read_pickle=read_pickle), origin)
@@ -99,12 +98,12 @@ def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> Ope
 
 
 def _check_family(opened: OpenedLora, source: PipelineSource) -> None:
-    from olivelike.sources.adapters import check_family
+    from olivelike.sources.adapters.lora_file import check_family
 
     width = source.checkpoint("unet").config.get("cross_attention_dim")
     widths = set(width) if isinstance(width, list | tuple) else {width}
     if len(widths) == 1 and isinstance(number := widths.pop(), int):
-        check_family(opened.file, number, str(source.origin.get("path") or source.origin.get("repository")))
+        check_family(opened.file, number, source.origin.place)
 
 
 def _check_embedding(opened: OpenedEmbedding, source: PipelineSource) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from olivelike.model.records.run_record import RunRecord
+
 
 def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     """Compare the parts of two keys.
@@ -33,9 +35,7 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def nearest(
-    node_id: str, inputs: Mapping[str, Any], runs: Iterable[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
+def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) -> Mapping[str, Any] | None:
     """Return the earlier parts of the same node that differ least from `inputs`, the latest of equals.
 
     Args:
@@ -46,13 +46,12 @@ def nearest(
     best: Mapping[str, Any] | None = None
     least = float("inf")
     for run in runs:
-        for node in run.get("nodes", ()):
-            before = node.get("inputs")
-            if node.get("id") != node_id or before is None or node.get("status") == "failed":
+        for node in run.nodes:
+            if node.id != node_id or node.inputs is None or node.status == "failed":
                 continue
-            count = len(differences(inputs, before))
+            count = len(differences(inputs, node.inputs))
             if count < least:
-                best, least = before, count
+                best, least = node.inputs, count
     return best
 
 

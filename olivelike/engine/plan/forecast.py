@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from olivelike.engine.plan.node import Node
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
 _LARGEST_RATIO = 2.0
@@ -56,7 +57,7 @@ class Forecast:
         self,
         nodes: Sequence[Node],
         source: PipelineSource,
-        records: Iterable[Mapping[str, Any]],
+        records: Iterable[RunRecord],
         workers: int,
         memory_limit: int,
     ) -> None:
@@ -147,17 +148,14 @@ def _ratio(elements: int, others: int) -> float | None:
     return ratio if 1 / _LARGEST_RATIO <= ratio <= _LARGEST_RATIO else None
 
 
-def _samples(records: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, _Sample]]:
-    """Yield the executed nodes of run records by the names of their steps; what is not as expected is left out."""
+def _samples(records: Iterable[RunRecord]) -> Iterator[tuple[str, _Sample]]:
+    """Yield the executed nodes of run records by the names of their steps."""
     for record in records:
-        sizes = record.get("elements")
-        if not isinstance(sizes, dict):
+        if not record.elements:
             continue  # Records of older versions do not say how large the networks were.
-        for node in record.get("nodes", ()):
-            if node.get("status") != "executed":
-                continue
-            options = (node.get("inputs") or {}).get("options", {})
-            yield (
-                node["name"],
-                _Sample(node["component"], sizes.get(node["component"], 0), options, node["seconds"]),
-            )
+        for node in record.nodes:
+            if node.status == "executed":
+                options = (node.inputs or {}).get("options")
+                elements = record.elements.get(node.component, 0)
+                known = options if isinstance(options, dict) else {}
+                yield node.name, _Sample(node.component, elements, known, node.seconds)

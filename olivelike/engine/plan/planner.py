@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from olivelike.engine.keys.key import Key
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
+    from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
 _FLOAT_BYTES = 4
@@ -71,7 +72,7 @@ class Plan:
 
 
 def make_plan(
-    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[Mapping[str, Any]]
+    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord]
 ) -> Plan:
     """Resolve every node as far as stored results allow.
 
@@ -111,7 +112,7 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
     return found
 
 
-def judge(node: Node, resolution: Resolution, history: Iterable[Mapping[str, Any]]) -> tuple[Status, str]:
+def judge(node: Node, resolution: Resolution, history: Iterable[RunRecord]) -> tuple[Status, str]:
     """Return a node's status, and why it has it, in words."""
     if resolution.done:
         return "hit", "the output folder is up to date" if node.kind == "materialize" else "stored"

@@ -71,27 +71,20 @@ def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         onnx.checker.check_model(raised)
     except (onnx.version_converter.ConvertError, onnx.checker.ValidationError, RuntimeError):
         return model
-    blocks = {
-        node.output[0]: entry.value
-        for node in model.graph.node
-        for entry in node.metadata_props
-        if entry.key == BLOCK_KEY
-    }
-    parameters = {
-        value.name: entry.value
-        for value in model.graph.input
-        for entry in value.metadata_props
-        if entry.key == PARAMETER_KEY
-    }
+    blocks = {node.output[0]: _note(node, BLOCK_KEY) for node in model.graph.node if node.output}
+    parameters = {value.name: _note(value, PARAMETER_KEY) for value in model.graph.input}
     for value in raised.graph.input:
-        if value.name in parameters and not value.metadata_props:
-            value.metadata_props.add(key=PARAMETER_KEY, value=parameters[value.name])
+        if (parameter := parameters.get(value.name)) and not value.metadata_props:
+            value.metadata_props.add(key=PARAMETER_KEY, value=parameter)
     for node in raised.graph.node:
-        block = blocks.get(node.output[0] if node.output else "")
-        if block and not node.metadata_props:
+        if (block := blocks.get(node.output[0] if node.output else "")) and not node.metadata_props:
             node.metadata_props.add(key=BLOCK_KEY, value=block)
     raised.ir_version = _IR_VERSION
     return raised
+
+
+def _note(item: onnx.NodeProto | onnx.ValueInfoProto, key: str) -> str:
+    return next((entry.value for entry in item.metadata_props if entry.key == key), "")
 
 
 def _restamp(model: ir.Model) -> None:

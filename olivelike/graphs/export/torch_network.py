@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import PassError
 from olivelike.model.supported import REFUSALS, refused_config
@@ -78,74 +78,74 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch
 
-    class Wrapper(torch.nn.Module):  # type: ignore[misc]  # torch is not type-checked here
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network
-
-    class Unet(Wrapper):
-        def forward(
-            self, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
-        ) -> Any:
-            return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
-
-    class UnetXl(Wrapper):
-        def forward(
-            self,
-            sample: torch.Tensor,
-            timestep: torch.Tensor,
-            encoder_hidden_states: torch.Tensor,
-            text_embeds: torch.Tensor,
-            time_ids: torch.Tensor,
-        ) -> Any:
-            added = {"text_embeds": text_embeds, "time_ids": time_ids}
-            return self.network(
-                sample, timestep, encoder_hidden_states, added_cond_kwargs=added, return_dict=False
-            )[0]
-
-    class VaeEncoder(Wrapper):
-        def forward(self, sample: torch.Tensor) -> Any:
-            parameters = self.network.encoder(sample)
-            if self.network.quant_conv is not None:
-                parameters = self.network.quant_conv(parameters)
-            mean, _ = torch.chunk(parameters, 2, dim=1)
-            return mean, parameters
-
-    class VaeDecoder(Wrapper):
-        def forward(self, latent_sample: torch.Tensor) -> Any:
-            if self.network.post_quant_conv is not None:
-                latent_sample = self.network.post_quant_conv(latent_sample)
-            return self.network.decoder(latent_sample)
-
-    class TextEncoder(Wrapper):
-        def forward(self, input_ids: torch.Tensor) -> Any:
-            output = self.network(input_ids, output_hidden_states=True, return_dict=True)
-            return output.last_hidden_state, output.pooler_output, *output.hidden_states
-
-    class TextEncoderWithProjection(Wrapper):
-        def forward(self, input_ids: torch.Tensor) -> Any:
-            output = self.network(input_ids, output_hidden_states=True, return_dict=True)
-            return output.text_embeds, output.last_hidden_state, *output.hidden_states
-
-    class SafetyChecker(Wrapper):
-        def forward(self, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
-            # `forward_onnx` writes into `images` under a mask; the same choice without the write.
-            _, flagged = self.network.forward_onnx(clip_input, images[:, :1, :1, :].clone())
-            return torch.where(
-                flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images
-            ), flagged
-
-    wrappers: dict[str, type[Wrapper]] = {
-        "unet": UnetXl if _takes_added_conditions(network) else Unet,
-        "vae_encoder": VaeEncoder,
-        "vae_decoder": VaeDecoder,
-        "text_encoder": TextEncoder,
-        "text_encoder_2": TextEncoderWithProjection,
-        "safety_checker": SafetyChecker,
-    }
-    return wrappers[component]().eval()
+    forward = _FORWARD[component]
+    if component == "unet" and getattr(network.config, "addition_embed_type", None) == "text_time":
+        forward = _forward_unet_xl
+    wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
+    wrapper.network = network
+    return wrapper.eval()
 
 
-def _takes_added_conditions(network: torch.nn.Module) -> bool:
-    config: Any = network.config
-    return getattr(config, "addition_embed_type", None) == "text_time"
+def _forward_unet(
+    self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
+) -> Any:
+    return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
+
+
+def _forward_unet_xl(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    text_embeds: torch.Tensor,
+    time_ids: torch.Tensor,
+) -> Any:
+    added = {"text_embeds": text_embeds, "time_ids": time_ids}
+    return self.network(sample, timestep, encoder_hidden_states, added_cond_kwargs=added, return_dict=False)[
+        0
+    ]
+
+
+def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:
+    import torch
+
+    parameters = self.network.encoder(sample)
+    if self.network.quant_conv is not None:
+        parameters = self.network.quant_conv(parameters)
+    mean, _ = torch.chunk(parameters, 2, dim=1)
+    return mean, parameters
+
+
+def _forward_vae_decoder(self: Any, latent_sample: torch.Tensor) -> Any:
+    if self.network.post_quant_conv is not None:
+        latent_sample = self.network.post_quant_conv(latent_sample)
+    return self.network.decoder(latent_sample)
+
+
+def _forward_text_encoder(self: Any, input_ids: torch.Tensor) -> Any:
+    output = self.network(input_ids, output_hidden_states=True, return_dict=True)
+    return output.last_hidden_state, output.pooler_output, *output.hidden_states
+
+
+def _forward_text_encoder_2(self: Any, input_ids: torch.Tensor) -> Any:
+    output = self.network(input_ids, output_hidden_states=True, return_dict=True)
+    return output.text_embeds, output.last_hidden_state, *output.hidden_states
+
+
+def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
+    import torch
+
+    # `forward_onnx` writes into `images` under a mask; the same choice without the write.
+    _, flagged = self.network.forward_onnx(clip_input, images[:, :1, :1, :].clone())
+    # The order of the arguments is that of the nodes.
+    return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
+
+
+_FORWARD: Final = {
+    "unet": _forward_unet,
+    "vae_encoder": _forward_vae_encoder,
+    "vae_decoder": _forward_vae_decoder,
+    "text_encoder": _forward_text_encoder,
+    "text_encoder_2": _forward_text_encoder_2,
+    "safety_checker": _forward_safety_checker,
+}

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from olivelike.graphs.functions.body import Body
-    from olivelike.graphs.functions.call import Call
+    from olivelike.graphs.functions.body import Body, Call
 
 _LOWEST = -3.4028234663852886e38
 _END = sys.maxsize

@@ -8,29 +8,28 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
-from olivelike.graphs.functions import activation, attention, convolution, normalization
-from olivelike.graphs.functions.body import Body
-from olivelike.graphs.functions.call import Call
+from olivelike.graphs.functions import attention, meanings
+from olivelike.graphs.functions.body import Body, Call
 from olivelike.model.targets import CONTRIB_DOMAIN, TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
 FUNCTION_DOMAIN: Final = "olivelike.graphs.functions"
 """Domain of the functions."""
 
 MEANINGS: Final[Mapping[str, Callable[[Body, Call], list[ir.Value]]]] = {
     "Attention": attention.attention,
-    "BiasAdd": activation.bias_add,
-    "BiasGelu": activation.bias_gelu,
-    "BiasSplitGelu": activation.bias_split_gelu,
-    "FastGelu": activation.fast_gelu,
-    "GroupNorm": normalization.group_norm,
+    "BiasAdd": meanings.bias_add,
+    "BiasGelu": meanings.bias_gelu,
+    "BiasSplitGelu": meanings.bias_split_gelu,
+    "FastGelu": meanings.fast_gelu,
+    "GroupNorm": meanings.group_norm,
     "MultiHeadAttention": attention.multi_head_attention,
-    "NhwcConv": convolution.nhwc_conv,
-    "QuickGelu": activation.quick_gelu,
-    "SkipGroupNorm": normalization.skip_group_norm,
-    "SkipLayerNormalization": normalization.skip_layer_normalization,
+    "NhwcConv": meanings.nhwc_conv,
+    "QuickGelu": meanings.quick_gelu,
+    "SkipGroupNorm": meanings.skip_group_norm,
+    "SkipLayerNormalization": meanings.skip_layer_normalization,
 }
 """The statement of each operator."""
 
@@ -60,7 +59,8 @@ def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: 
     """
     model = model.clone()
     functions: dict[Hashable, ir.Function] = {}
-    for node in list(_nodes(model)):
+    holders: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for node in [node for holder in holders for node in RecursiveGraphIterator(holder)]:
         if node.domain != CONTRIB_DOMAIN or node.op_type not in MEANINGS or (not all and _runs_on_cpu(node)):
             continue
         key = _form(node)
@@ -75,21 +75,10 @@ def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: 
     return model
 
 
-def _nodes(model: ir.Model) -> Iterator[ir.Node]:
-    yield from RecursiveGraphIterator(model.graph)
-    for function in model.functions.values():
-        yield from RecursiveGraphIterator(function)
-
-
 def _runs_on_cpu(node: ir.Node) -> bool:
-    kernel = TARGETS["cpu"].kernels.get(node.op_type)
-    first = node.inputs[0]
-    if (
-        kernel is None
-        or first is None
-        or first.dtype not in _DTYPES
-        or _DTYPES[first.dtype] not in kernel.dtypes
-    ):
+    kernel, first = TARGETS["cpu"].kernels.get(node.op_type), node.inputs[0]
+    letter = _DTYPES.get(first.dtype) if first is not None and first.dtype is not None else None
+    if kernel is None or letter not in kernel.dtypes:
         return False
     packed = node.op_type == "MultiHeadAttention" and any(
         value is None for value in (*node.inputs, None, None)[1:3]

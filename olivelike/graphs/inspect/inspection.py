@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import size
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -102,7 +104,7 @@ class Inspection:
         kind = " (weightless: parameters are graph inputs)" if self.weightless else ""
         yield f"parameters{kind}"
         for dtype, found in self.parameters.items():
-            yield f"  {dtype}: {found.elements:,} in {found.tensors:,} tensors, {_size(found.bytes)}"
+            yield f"  {dtype}: {found.elements:,} in {found.tensors:,} tensors, {size(found.bytes)}"
         yield from _section("data files", map(_data_file, self.data_files))
         folded = f", {self.weight_nodes:,} of them over parameters alone" if self.weight_nodes else ""
         yield f"{self.nodes:,} nodes{folded}"
@@ -121,10 +123,10 @@ def _section(title: str, entries: Any) -> Iterator[str]:
 
 
 def _data_file(file: DataFile) -> str:
-    state = f"{file.location}: {file.tensors:,} tensors, {_size(file.expected_bytes)}"
+    state = f"{file.location}: {file.tensors:,} tensors, {size(file.expected_bytes)}"
     if file.actual_bytes is None:
         return f"{state}, missing"
-    return state if file.complete else f"{state}, but the file has only {_size(file.actual_bytes)}"
+    return state if file.complete else f"{state}, but the file has only {size(file.actual_bytes)}"
 
 
 def _placement(target: str, left: tuple[LeftNode, ...]) -> Iterator[str]:
@@ -139,10 +141,3 @@ def _placement(target: str, left: tuple[LeftNode, ...]) -> Iterator[str]:
     for (operator, reason), names in reasons.items():
         more = ", …" if len(names) > _SHOWN else ""
         yield f"  {len(names):,} {operator}: {reason} ({', '.join(names[:_SHOWN])}{more})"
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"

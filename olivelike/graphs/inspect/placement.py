@@ -96,18 +96,11 @@ def _why_standard(op_type: str, target: Target, opset: int) -> str | None:
     if registry is not None and op_type not in registry.standard:
         return f"{target.name} has no kernel for it"
     since = schema.since_version
-    if registry is None:
-        too_new = since > target.opset
-        return (
-            f"its form dates from opset {since}, and {target.name} reads up to {target.opset}"
-            if too_new
-            else None
-        )
-    newest = registry.standard[op_type]
+    newest, knows = target.opset, "reads up to"
+    if registry is not None:
+        newest, knows = registry.standard[op_type], "knows it up to"
     return (
-        None
-        if since <= newest
-        else f"its form dates from opset {since}, and {target.name} knows it up to {newest}"
+        f"its form dates from opset {since}, and {target.name} {knows} {newest}" if since > newest else None
     )
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_wire import BYTES, MOST_BYTES, Field, WireError, WireReader, encode_bytes
+from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _KEPT: Final = 64
@@ -33,43 +32,24 @@ def read_skeleton(path: Path) -> bytes:
     try:
         with open_file(path) as file:
             reader = WireReader(file)
-            return _copy(reader, 0, reader.size, {_MODEL_GRAPH: _graph})
+            return reader.copy(0, reader.size, {_MODEL_GRAPH: lambda graph: _graph(reader, graph)})
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}") from error
     except WireError as error:
         raise SourceError(f"{path}: is not an ONNX model: {error}") from error
 
 
-def _graph(reader: WireReader, field: Field) -> bytes:
-    return _copy(reader, field.start, field.end, {_GRAPH_INITIALIZER: _tensor, _GRAPH_NODE: _node})
+def _graph(reader: WireReader, graph: Field) -> bytes:
+    def short(values: Field) -> bytes:
+        return reader.part(values.start, values.end) if values.end - values.start <= _KEPT else b""
 
+    def tensor(field: Field) -> bytes:
+        return reader.copy(field.start, field.end, dict.fromkeys(_TENSOR_VALUES, short))
 
-def _node(reader: WireReader, field: Field) -> bytes:
-    if field.end - field.start > _LONG_NODE:
-        for _ in reader.fields(field.start, field.end):
-            pass  # They are counted; millions of attributes take gigabytes to parse.
-    return reader.read(field.start, field.end)
+    def node(field: Field) -> bytes:
+        if field.end - field.start > _LONG_NODE:
+            for _ in reader.fields(field.start, field.end):
+                pass  # They are counted; millions of attributes take gigabytes to parse.
+        return reader.part(field.start, field.end)
 
-
-def _tensor(reader: WireReader, field: Field) -> bytes:
-    return _copy(reader, field.start, field.end, dict.fromkeys(_TENSOR_VALUES, _short))
-
-
-def _short(reader: WireReader, field: Field) -> bytes:
-    return reader.read(field.start, field.end) if field.end - field.start <= _KEPT else b""
-
-
-def _copy(
-    reader: WireReader, start: int, end: int, inner: Mapping[int, Callable[[WireReader, Field], bytes]]
-) -> bytes:
-    """Copy the message from `start` to `end`; fields listed in `inner` are copied by their own function."""
-    out = bytearray()
-    for field in reader.fields(start, end):
-        out += (
-            encode_bytes(field.number, inner[field.number](reader, field))
-            if field.wire == BYTES and field.number in inner
-            else reader.read(field.head, field.end)
-        )
-        if len(out) > MOST_BYTES:
-            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
-    return bytes(out)
+    return reader.copy(graph.start, graph.end, {_GRAPH_INITIALIZER: tensor, _GRAPH_NODE: node})

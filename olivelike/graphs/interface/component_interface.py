@@ -6,12 +6,14 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from olivelike.model.architecture import Config
 
 _TIME_IDS = 6
 """Length of SDXL's `time_ids`: original size, crop's corner, target size."""
@@ -42,15 +44,17 @@ class Interface:
     """Output → input whose batch, height and width it has; the trace knows them as formulas only."""
 
 
-def interface_of(component: str, config: dict[str, Any]) -> Interface:
+def interface_of(component: str, config: Config) -> Interface:
     """Return the interface of `component` for a network with this config.
 
     Raises:
         UsageError: for a component that `convert` does not know.
         PassError: for a config that lacks what decides the interface.
     """
+    if component not in _INTERFACES:
+        raise UsageError(f"convert knows no component {component!r}")
     try:
-        return _interface(component, config)
+        return _INTERFACES[component](config)
     except KeyError as error:
         raise PassError(
             f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
@@ -58,24 +62,7 @@ def interface_of(component: str, config: dict[str, Any]) -> Interface:
         ) from error
 
 
-def _interface(component: str, config: dict[str, Any]) -> Interface:
-    match component:
-        case "unet":
-            return _unet(config)
-        case "vae_encoder":
-            return _vae_encoder(config)
-        case "vae_decoder":
-            return _vae_decoder(config)
-        case "text_encoder":
-            return _text_encoder(config, "pooler_output")
-        case "text_encoder_2":
-            return _text_encoder(config, "text_embeds")
-        case "safety_checker":
-            return _safety_checker(config)
-    raise UsageError(f"convert knows no component {component!r}")
-
-
-def _unet(config: dict[str, Any]) -> Interface:
+def _unet(config: Config) -> Interface:
     # Wide enough that the innermost of the levels is wider than 1, and neither square nor a common size.
     side = 2 ** (len(config["block_out_channels"]) - 1)
     channels, context = config["in_channels"], config["cross_attention_dim"]
@@ -97,7 +84,7 @@ def _unet(config: dict[str, Any]) -> Interface:
     )
 
 
-def _added_conditions(config: dict[str, Any]) -> tuple[Input, ...]:
+def _added_conditions(config: Config) -> tuple[Input, ...]:
     """Return what SDXL adds to the time embedding: the pooled text, and sizes of the picture."""
     if config.get("addition_embed_type") != "text_time":
         return ()
@@ -111,21 +98,21 @@ def _added_conditions(config: dict[str, Any]) -> tuple[Input, ...]:
     )
 
 
-def _vae_encoder(config: dict[str, Any]) -> Interface:
+def _vae_encoder(config: Config) -> Interface:
     side = 2 ** (len(config["block_out_channels"]) - 1)
     dims = ("encoder_batch", None, "encoder_height", "encoder_width")
     sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6))
     return Interface((sample,), ("latent_sample", "latent_parameters"))
 
 
-def _vae_decoder(config: dict[str, Any]) -> Interface:
+def _vae_decoder(config: Config) -> Interface:
     dims = ("decoder_batch", None, "decoder_height", "decoder_width")
     return Interface(
         (Input("latent_sample", "float32", dims, (2, config["latent_channels"], 6, 10)),), ("sample",)
     )
 
 
-def _text_encoder(config: dict[str, Any], pooled: str) -> Interface:
+def _text_encoder(config: Config, pooled: str) -> Interface:
     """Return a text encoder's interface; SDXL's second one has the projected text first, as optimum does."""
     layers = config["num_hidden_layers"]
     ids = Input("input_ids", "int32", ("text_batch", "text_sequence"), (2, config["max_position_embeddings"]))
@@ -134,7 +121,7 @@ def _text_encoder(config: dict[str, Any], pooled: str) -> Interface:
     return Interface((ids,), (*first, *hidden))
 
 
-def _safety_checker(config: dict[str, Any]) -> Interface:
+def _safety_checker(config: Config) -> Interface:
     vision = config["vision_config"]
     size = vision["image_size"]
     return Interface(
@@ -144,3 +131,13 @@ def _safety_checker(config: dict[str, Any]) -> Interface:
         ),
         ("out_images", "has_nsfw_concepts"),
     )
+
+
+_INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
+    "unet": _unet,
+    "vae_encoder": _vae_encoder,
+    "vae_decoder": _vae_decoder,
+    "text_encoder": lambda config: _text_encoder(config, "pooler_output"),
+    "text_encoder_2": lambda config: _text_encoder(config, "text_embeds"),
+    "safety_checker": _safety_checker,
+}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine import Prepared
     from olivelike.engine.plan import Node
+    from olivelike.model.records.run_record import NodeRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _OPEN = 2.5
@@ -59,7 +60,7 @@ class Row:
 def verified_rows(
     prepared: Prepared,
     components: Collection[str] = (),
-    results: Mapping[str, Mapping[str, Any]] | None = None,
+    results: Mapping[str, NodeRecord] | None = None,
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
@@ -77,8 +78,8 @@ def verified_rows(
             f"{prepared.workflow.path}: has no `sweep`; add one, or run a workflow that has, such as ablation_sd15_cpu"
         )
     shown = _shown(prepared, components)
-    failed = {name: result for name, result in (results or {}).items() if result["status"] == "failed"}
-    facts = {**_stored_facts(prepared), **{name: result["facts"] for name, result in failed.items()}}
+    failed = {name: result for name, result in (results or {}).items() if result.status == "failed"}
+    facts = {**_stored_facts(prepared), **{name: result.facts for name, result in failed.items()}}
     nodes = {node.id: node for node in prepared.nodes}
     stopped = _stopped(prepared, nodes, failed)
     rows = []

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import ENGINES, unknown_engine
-from olivelike.runtime.pipeline.folder_target import read_folder_target
+from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
-from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 TorchDtype = Literal["float32", "float16", "bfloat16"]
 
@@ -63,8 +63,7 @@ class BenchSettings:
         """The sessions that are asked for, by the settings or else by the folder's target."""
         if self.sessions is not None:
             return self.sessions
-        target = read_folder_target(self.folder)
-        return target.settings() if target is not None else SessionSettings()
+        return target_settings(read_folder_target(self.folder))
 
 
 @dataclass(frozen=True)

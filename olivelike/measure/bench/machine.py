@@ -34,9 +34,9 @@ def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -
     values: dict[str, Value] = {
         "folder": folder.resolve().name,
         "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "system": f"{here['system']} {here['release']} {here['machine']}",
+        "system": f"{here.system} {here.release} {here.machine}",
         "cpu": _cpu_name(),
-        "cores": here["cores"],
+        "cores": here.cores,
         "threads": sessions.intra_threads or None,
         "cpu_MHz": round(frequency.current) if frequency else None,
         "python_version": found["python"],

@@ -12,11 +12,11 @@ from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.model.components import INDEX_FILE
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_RECORD: Final = "olivelike.json"
 _BUILD: Final = ("block_out_channels", "layers_per_block", "cross_attention_dim", "in_channels")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -57,14 +57,15 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
     Raises:
         EngineAbsent: if it is not found.
     """
-    source = _read_source(folder)
-    if source.get("kind") == "hub" and "file" not in source:
-        return OriginalCheckpoint(str(source["repository"]), source.get("commit"))
-    name = source.get("file") if source.get("kind") == "hub" else source.get("name")
-    if not isinstance(name, str):
+    record = OutputRecord.read(folder)
+    if record is None:
         raise EngineAbsent(
-            f"{folder / _RECORD} does not say what the folder was made of; name the original with --checkpoint"
+            f"{folder / RECORD_FILE} does not say what the folder was made of; name the original with --checkpoint"
         )
+    source = record.source
+    if source.kind == "hub" and source.file is None:
+        return OriginalCheckpoint(source.name, source.commit)
+    name = source.file or source.name
     for place in dict.fromkeys(_places(folder)):
         if _is_original(place / name, folder):
             return OriginalCheckpoint(str(place / name))
@@ -84,15 +85,10 @@ def _places(folder: Path) -> Iterator[Path]:
 def _is_original(place: Path, folder: Path) -> bool:
     if place.is_file():
         return True
-    if not (place / INDEX_FILE).is_file() or (place / _RECORD).exists():
+    if not (place / INDEX_FILE).is_file() or (place / RECORD_FILE).exists():
         return False
     built, wanted = (_read(path / "unet" / "config.json") for path in (place, folder))
     return all(built.get(key) == wanted[key] for key in _BUILD if key in wanted)
-
-
-def _read_source(folder: Path) -> dict[str, Any]:
-    source = _read(folder / _RECORD).get("source")
-    return source if isinstance(source, dict) else {}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.environment import host, versions
 from olivelike.measure.doctor.installed import Finding, check_packages, check_wheels, onnxruntime_wheels
 from olivelike.measure.doctor.probing import TIMEOUT_SECONDS, ProviderCheck, check_provider, listed_providers
 from olivelike.model.targets import TARGETS
+
+if TYPE_CHECKING:
+    from olivelike.model.records.run_record import HostRecord
 
 _CPU = "CPUExecutionProvider"
 _OPENVINO = "OpenVINO"
@@ -47,7 +50,7 @@ class Diagnosis:
     """What was found."""
 
     versions: dict[str, str]
-    host: dict[str, Any]
+    host: HostRecord
     memory_available_bytes: int
     providers: tuple[ProviderCheck, ...]
     targets: tuple[TargetCheck, ...]

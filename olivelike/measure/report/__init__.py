@@ -2,15 +2,17 @@
 
 | module | what it does |
 | --- | --- |
-| `write` | `write_report`: the file, from a record and what lies beside it |
-| `beside` | what `olivelike profile`, `verify` and `bench` leave beside a report |
-| `reading` | a record's JSON as values; nothing in it is taken for granted |
-| `paths` | takes absolute paths out of everything |
-| `source` | how origins read |
-| `outcome` | the figures at the top; `chains` and `steps` the graph and the axis of time |
-| `page`, `style` | the page around the sections, and how it looks |
+| `write` | `write_report`: the file, from a record and what commands leave beside it |
+| `findings` | what steps and commands found out, as values |
+| `shown_paths` | takes absolute paths out of everything |
+| `page`, `style.css` | the page around the sections, and how it looks |
+| `outcome` | the figures at the top |
+| `steps`, `step_graph` | the axis of time, and the graph |
+| `comparison` | results and pictures against the original |
+| `performance` | operators before and after fusion, latency of engines, placement of nodes |
+| `plain_sections` | what the record says by itself |
 | `element` | HTML elements whose text is always escaped |
-| all others | a section each |
+| `graph_drawing` | drawings of a plan, for `olivelike graph` |
 """
 
 from olivelike.measure.report.write import REPORT_FILE, write_report

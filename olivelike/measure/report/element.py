@@ -1,7 +1,8 @@
-"""HTML elements, made so that no text gets into a page unescaped."""
+"""HTML elements, made so that no text gets into a page unescaped, and how values read in them."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -115,3 +116,30 @@ def fold(title: str, *children: str, is_open: bool = False) -> Html:
         return content
     state = {"open": ""} if is_open else {}
     return element("details", element("summary", title), content, **state)
+
+
+def shown(value: object) -> str:
+    """Return any JSON value as short text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < _LONGEST else f"{value:.3e}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {shown(entry)}" for name, entry in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(entry) for entry in value)
+    return "" if value is None else str(value)
+
+
+_LONGEST = 10**18
+
+
+def moment(value: str) -> str:
+    """Return a time in ISO 8601 as people write it: `22 November 2026, 04:27 UTC`."""
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return f"{found.day} {found:%B %Y, %H:%M} {found:%Z}".rstrip()

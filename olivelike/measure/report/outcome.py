@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike._text import change_of_size, count, size
 from olivelike.measure.report.element import Html, element, join, table
-from olivelike.measure.report.operators import is_fused
-from olivelike.measure.report.record_reading import is_number, mapping, number, shown, text
-from olivelike.measure.report.speed_section import fastest
+from olivelike.measure.report.findings import Figures, figures, fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from olivelike.measure.report.beside import Beside
-    from olivelike.measure.report.record_reading import NodeReport, RunReport
+    from olivelike.measure.report.findings import Findings
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 Tile = tuple[str, str, str]
 """A name, the figure, and what is to be said of it."""
@@ -27,25 +25,30 @@ Tile = tuple[str, str, str]
 class _Outcome:
     """What is known of one output."""
 
-    size: float
-    """Of its files; 0 if they are not known."""
-    nodes: tuple[float, float] | None
+    size: int
+    """Of its files in bytes; 0 if they are not known."""
+    nodes: tuple[int, int] | None
     """Of its graphs that were fused, before and after."""
     fused: str
     """How many that is, where it is not all of them."""
-    verified: tuple[tuple[str, Mapping[str, Any]], ...]
-    """Networks with their figures."""
+    verified: tuple[tuple[str, Figures], ...]
+    """Networks with how far they are from the original."""
+
+    @property
+    def worst(self) -> tuple[str, Figures] | None:
+        """The network that is furthest off."""
+        return max(self.verified, key=lambda item: item[1].error, default=None)
 
 
-def outcome(run: RunReport, beside: Beside) -> Html:
+def outcome(run: RunRecord, findings: Findings) -> Html:
     """Return the figures that a reader asks for first; of several outputs a table."""
-    found = {path: _outcome(run, path, beside) for path in run.outputs}
-    source = sum(map(number, run.source_files.values()))
+    found = {path: _outcome(run, path, findings) for path in run.outputs}
+    source = sum(run.source_files.values())
     if len(found) > 1:
-        return join((_by_output(found, source), _hint(run, beside)))
-    (path, one), *_ = [*found.items(), ("", _outcome(run, "", beside))]
+        return join((_by_output(found, source), _hint(run, findings)))
+    (path, one), *_ = [*found.items(), ("", _outcome(run, "", findings))]
     there = path if one.size or run.status == "ok" else ""
-    tiles = [_size(source, one.size), _error(one.verified, there), _speed(beside, there), _nodes(one)]
+    tiles = [_size(source, one.size), _error(one, there), _speed(findings, there), _nodes(one)]
     shown_tiles = [
         element("div", element("dt", name), element("dd", element("strong", figure), element("small", said)))
         for name, figure, said in tiles
@@ -53,50 +56,43 @@ def outcome(run: RunReport, beside: Beside) -> Html:
     return element("dl", *shown_tiles, class_="tiles")
 
 
-def outcome_names(run: RunReport) -> dict[str, str]:
+def outcome_names(run: RunRecord) -> dict[str, str]:
     """Return what the outputs are called, by folder: their last names where these are different."""
     names = {path: path.replace("\\", "/").rsplit("/", 1)[-1] for path in run.outputs}
     return names if len(set(names.values())) == len(names) else {path: path for path in run.outputs}
 
 
-def _outcome(run: RunReport, path: str, beside: Beside) -> _Outcome:
+def _outcome(run: RunRecord, path: str, findings: Findings) -> _Outcome:
     by_id = {node.id: node for node in run.nodes}
     written = [node for node in run.nodes if node.name == "materialize"]
     parents = {node.parent for node in run.nodes}
     only = path if len(run.outputs) <= 1 else ""  # Records of earlier versions do not say who writes what.
     ends = [node for node in written or run.nodes if (node.output or only) == path and node.id not in parents]
     chains = [list(_upwards(node, by_id)) for node in ends]
-    fused = [[node for node in chain if is_fused(node)] for chain in chains]
-    pairs = [
-        (number(c[-1].facts.get("nodes_before")), number(c[0].facts.get("nodes_after"))) for c in fused if c
-    ]
-    verified = [
-        (node.component, mapping(node.facts.get("verification")))
-        for chain in chains
-        for node in chain
-        if mapping(node.facts.get("verification"))
-    ]
-    folder = text(beside.verification.get("folder"))
-    if len(run.outputs) <= 1 or (folder and folder in {path, outcome_names(run)[path]}):
-        later = mapping(beside.verification.get("components"))
-        verified += [(name, mapping(figures)) for name, figures in later.items()]
-    files = mapping(run.output_files.get(path))
-    nodes = (sum(before for before, _ in pairs), sum(after for _, after in pairs)) if pairs else None
-    fused_share = f"{len(pairs)} of {count(len(chains), 'network')}" if len(pairs) < len(chains) else ""
-    return _Outcome(sum(map(number, files.values())), nodes, fused_share, tuple(verified))
+    fused = [[counts for node in chain if (counts := fusion(node)) is not None] for chain in chains]
+    pairs = [(counts[-1].nodes_before, counts[0].nodes_after) for counts in fused if counts]
+    compared = [(node.component, node.facts.get("verification")) for chain in chains for node in chain]
+    if len(run.outputs) <= 1 or findings.verified.folder in {path, outcome_names(run)[path]}:
+        compared += findings.verified.components.items()
+    return _Outcome(
+        sum(run.output_files.get(path, {}).values()),
+        (sum(before for before, _ in pairs), sum(after for _, after in pairs)) if pairs else None,
+        f"{len(pairs)} of {count(len(chains), 'network')}" if len(pairs) < len(chains) else "",
+        tuple((name, found) for name, value in compared if (found := figures(value)) is not None),
+    )
 
 
-def _upwards(node: NodeReport, by_id: Mapping[str, NodeReport]) -> Iterator[NodeReport]:
+def _upwards(node: NodeRecord, by_id: Mapping[str, NodeRecord]) -> Iterator[NodeRecord]:
     """Yield a node and all that it comes from, the nearest first."""
     passed: set[str] = set()
-    at: NodeReport | None = node
+    at: NodeRecord | None = node
     while at is not None and at.id not in passed:
         passed.add(at.id)
         yield at
         at = by_id.get(at.parent or "")
 
 
-def _size(source: float, written: float) -> Tile:
+def _size(source: int, written: int) -> Tile:
     if not written:
         return "Size", size(source) if source else "unknown", "of the source; nothing was written"
     if not source:
@@ -104,50 +100,39 @@ def _size(source: float, written: float) -> Tile:
     return "Size", change_of_size(source, written), f"{_share(source, written)}, source to output"
 
 
-def _share(before: float, after: float) -> str:
+def _share(before: int, after: int) -> str:
     return f"{100 * (after - before) / before:+.0f} %".replace("-", "\N{MINUS SIGN}")
 
 
-def _error(verified: Iterable[tuple[str, Mapping[str, Any]]], path: str) -> Tile:
-    """Return the largest relative error against the original; what is not finite is larger than any number."""
-    errors = [
-        (_finite(figures["relative_error"]), name, figures)
-        for name, figures in verified
-        if "relative_error" in figures
-    ]
-    if not errors:
+def _error(one: _Outcome, path: str) -> Tile:
+    """Return the largest relative error against the original."""
+    if one.worst is None:
         return "Worst error", "not compared", _command("verify", path)
-    worst, name, figures = max(errors, key=lambda item: item[0])
-    too_far = any(figures.get("passed") is False for _, _, figures in errors)
-    limit = f", limit {figures['limit']:.0e}" if is_number(figures.get("limit")) else ""
+    name, worst = one.worst
+    too_far = any(found.passed is False for _, found in one.verified)
+    limit = f", limit {worst.limit:.0e}" if worst.limit is not None else ""
     verdict = "too far off" if too_far else f"in {name}"
-    return "Worst error", _figure(worst), f"{verdict}{limit}; relative to the original"
-
-
-def _finite(value: Any) -> float:
-    return float(value) if is_number(value) else math.inf
+    return "Worst error", _figure(worst.error), f"{verdict}{limit}; relative to the original"
 
 
 def _figure(error: float) -> str:
     return f"{error:.1e}" if math.isfinite(error) else "not finite"
 
 
-def _speed(beside: Beside, path: str) -> Tile:
-    row = fastest(beside.bench)
+def _speed(findings: Findings, path: str) -> Tile:
+    row = findings.bench.fastest
     if row is None:
         return "Speed", "not measured", _command("bench", path)
-    against = row.get("speed_against")
-    ratio, median = row.get("speed"), number(row.get("median_latency"))
-    batch = "picture" if row.get("batch_size") == 1 else f"batch of {shown(row.get('batch_size'))}"
-    noisy = "; noisy, see Speed" if row.get("note") else ""
-    engine = f"{shown(row.get('engine'))}{noisy}"
-    if is_number(ratio) and against and against != row.get("engine"):
-        return "Speed", f"{ratio:.2f}x {shown(against)}", f"{median:.3g} s a {batch}, {engine}"
-    return "Speed", f"{median:.3g} s", f"a {batch}, {engine}"
+    batch = "picture" if row.batch_size == 1 else f"batch of {row.batch_size}"
+    engine = f"{row.engine}{'; noisy, see Speed' if row.note else ''}"
+    median = f"{row.seconds:.3g} s"
+    if row.speed is not None and row.speed_against and row.speed_against != row.engine:
+        return "Speed", f"{row.speed:.2f}x {row.speed_against}", f"{median} a {batch}, {engine}"
+    return "Speed", median, f"a {batch}, {engine}"
 
 
-def _hint(run: RunReport, beside: Beside) -> Html:
-    if fastest(beside.bench) is not None or run.status != "ok":
+def _hint(run: RunRecord, findings: Findings) -> Html:
+    if findings.bench.fastest is not None or run.status != "ok":
         return Html()
     return element("p", "Speed is not measured: ", _command("bench", run.outputs[0]), class_="hint")
 
@@ -163,35 +148,27 @@ def _nodes(one: _Outcome) -> Tile:
     if one.nodes is None:
         return "Graph nodes", "not fused", "no step `fuse` has run in it"
     before, after = one.nodes
-    return (
-        "Graph nodes",
-        f"{before:,.0f} → {after:,.0f}",
-        f"{_share(before, after) if before else ''} by fusion",
-    )
+    return "Graph nodes", f"{before:,} → {after:,}", f"{_share(before, after) if before else ''} by fusion"
 
 
 def _nodes_text(one: _Outcome) -> str | Html:
     if one.nodes is None:
         return "not fused"
-    figures = f"{one.nodes[0]:,.0f} → {one.nodes[1]:,.0f}"
-    return join((figures, element("small", f" in {one.fused}"))) if one.fused else figures
+    counts = f"{one.nodes[0]:,} → {one.nodes[1]:,}"
+    return join((counts, element("small", f" in {one.fused}"))) if one.fused else counts
 
 
-def _by_output(found: Mapping[str, _Outcome], source: float) -> Html:
-    rows = []
-    for path, one in found.items():
-        errors = [
-            _finite(figures["relative_error"]) for _, figures in one.verified if "relative_error" in figures
-        ]
-        rows.append(
-            (
-                path,
-                size(one.size) if one.size else "not written",
-                _share(source, one.size) if one.size and source else "",
-                _nodes_text(one),
-                _figure(max(errors)) if errors else "not compared",
-            )
+def _by_output(found: Mapping[str, _Outcome], source: int) -> Html:
+    rows = [
+        (
+            path,
+            size(one.size) if one.size else "not written",
+            _share(source, one.size) if one.size and source else "",
+            _nodes_text(one),
+            _figure(one.worst[1].error) if one.worst else "not compared",
         )
+        for path, one in found.items()
+    ]
     header = ("Output", "Size", "Change", "Graph nodes", "Worst error")
     caption = f"{count(len(rows), 'output')} of a source of {size(source)}"
     return table(caption, header, rows, numbers=(1, 2, 3, 4))

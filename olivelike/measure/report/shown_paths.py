@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from olivelike.model.records.reading import from_json, to_json
+from olivelike.model.records.run_record import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
 
-_PLACES: Final = frozenset({"file", "project", "output", "path", "log", "folder"})
+_PLACES: Final = frozenset({"file", "project", "output", "outputs", "path", "log", "folder"})
 """Keys whose values are paths, or lists of them."""
 _FILES_BY_PLACE: Final = frozenset({"output_files", "output_bytes"})
 """Keys of maps whose own keys are paths."""
@@ -20,15 +23,15 @@ _ABSOLUTE: Final = re.compile(
 """Of a path with a space, this finds what is before it; those that the record names are found whole."""
 
 
-def without_absolute_paths(record: Mapping[str, Any], *others: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a record, and other JSON values about the same run, without absolute paths in any text of theirs.
+def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple[RunRecord, list[object]]:
+    """Return a record, and JSON about the same run, without absolute paths in any text of theirs.
 
     Args:
         record: Of a run; its project folder is what paths in it are shown relative to.
         others: What lies beside it.
     """
-    root = _project(record)
-    known = {place: _short(place, root) for value in (record, *others) for place in _places(value)}
+    root, values = _project(record), [to_json(record), *others]
+    known = {place: _short(place, root) for value in values for place in _places(value)}
     home = str(Path.home())
     if len(Path(home).parts) > 1:
         known.setdefault(home, "~")
@@ -45,21 +48,21 @@ def without_absolute_paths(record: Mapping[str, Any], *others: Mapping[str, Any]
         text = _QUOTED.sub(lambda found: f"{found[1]}{_short(found[2], root)}{found[1]}", text)
         return _ABSOLUTE.sub(lambda found: _short(found[0], root), text)
 
-    return [_mapped(value, shorten) for value in (record, *others)]
+    shortened, *rest = (_mapped(value, shorten) for value in values)
+    return from_json(RunRecord, shortened), rest
 
 
-def _project(record: Mapping[str, Any]) -> str | None:
+def _project(record: RunRecord) -> str | None:
     """Return the project folder; records of earlier versions name the workflow file alone."""
-    said, file = record.get("project"), record.get("file")
-    if isinstance(said, str) and _is_absolute(said):
-        return said
-    if not isinstance(file, str) or not _is_absolute(file):
+    if record.project is not None and _is_absolute(record.project):
+        return record.project
+    if record.file is None or not _is_absolute(record.file):
         return None
-    folder = _pure(file).parent
+    folder = _pure(record.file).parent
     return str(folder.parent if folder.name == "workflows" else folder)
 
 
-def _places(value: Any, key: str = "") -> Iterator[str]:
+def _places(value: object, key: str = "") -> Iterator[str]:
     """Yield the absolute paths that stand where paths do."""
     if isinstance(value, str):
         if key in _PLACES and _is_absolute(value):
@@ -90,7 +93,7 @@ def _pure(path: str) -> PurePath:
     return PureWindowsPath(path) if re.match(r"[A-Za-z]:|\\\\", path) else PurePosixPath(path)
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def _mapped(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):

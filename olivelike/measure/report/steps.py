@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
-from olivelike.measure.report.chains import STATUSES, chains, output_labels
 from olivelike.measure.report.element import Html, element, fold, join, section, table
+from olivelike.measure.report.step_graph import STATUSES, output_labels, step_graph
 
 if TYPE_CHECKING:
-    from olivelike.measure.report.record_reading import NodeReport, RunReport
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5
 """Marks of the axis, about."""
@@ -18,14 +18,14 @@ _LEAST: Final = 0.4
 """Percent of the axis that a bar takes at least, so that it can be seen."""
 
 
-def steps(run: RunReport) -> Html:
+def steps(run: RunRecord) -> Html:
     """Return the graph with hits and misses, and a table of the nodes that had something to do, in order of time."""
     if not run.nodes:
         return Html()
-    return section("steps", "Steps", chains(run), _timeline(run), _stored(run))
+    return section("steps", "Steps", step_graph(run), _timeline(run), _stored(run))
 
 
-def _timeline(run: RunReport) -> Html:
+def _timeline(run: RunRecord) -> Html:
     labels = output_labels(run)
     busy = [(node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status != "hit"]
     busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
@@ -63,17 +63,17 @@ def _timeline(run: RunReport) -> Html:
     )
 
 
-def _name(node: NodeReport, label: str) -> Html:
+def _name(node: NodeRecord, label: str) -> Html:
     if not label or node.id.endswith(f"@{label}"):
         return join((node.id,))
     return join((node.id, " ", element("small", f"for {label}")))
 
 
-def _start(node: NodeReport) -> float:
+def _start(node: NodeRecord) -> float:
     return max(node.start_seconds or 0, 0)
 
 
-def _bar(node: NodeReport, span: float) -> Html:
+def _bar(node: NodeRecord, span: float) -> Html:
     if node.status == "skipped":
         return element("span", "skipped", class_="key skipped")
     left = 100 * _start(node) / span
@@ -105,17 +105,17 @@ def _axis(span: float) -> Html:
     return element("span", *marks, class_="axis", aria_hidden="true")
 
 
-def _took(node: NodeReport) -> str:
+def _took(node: NodeRecord) -> str:
     return "" if node.status == "skipped" else duration(node.seconds)
 
 
-def _before(run: RunReport, node: NodeReport) -> str:
+def _before(run: RunRecord, node: NodeRecord) -> str:
     """Return what the node took in the run before, if it ran there."""
-    seconds = run.earlier.node_seconds.get(node.id, 0) if run.earlier is not None else 0
-    return duration(seconds) if seconds else ""
+    before = run.previous.nodes.get(node.id) if run.previous is not None else None
+    return duration(before.seconds) if before is not None and before.seconds else ""
 
 
-def _memory(node: NodeReport) -> str | Html:
+def _memory(node: NodeRecord) -> str | Html:
     if not node.peak_memory_bytes:
         return ""
     if not node.memory_before_bytes:
@@ -124,7 +124,7 @@ def _memory(node: NodeReport) -> str | Html:
     return element("span", f"+{size(grown)}", title=f"{size(node.peak_memory_bytes)} in its worker")
 
 
-def _stored(run: RunReport) -> Html:
+def _stored(run: RunRecord) -> Html:
     """Return the nodes that did not have to run, a line for each network."""
     stored = [node for node in run.nodes if node.status == "hit"]
     by_component: dict[str, list[str]] = {}

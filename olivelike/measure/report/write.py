@@ -1,21 +1,28 @@
-"""Writing the report of a run to a file."""
+"""Writing the report of a run, from its record and what commands leave beside it: figures as JSON, and pictures."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from olivelike._files import write_whole
-from olivelike.measure.report.beside import read_beside
-from olivelike.measure.report.page import page
+from olivelike._untrusted import parse_json, read_bytes
+from olivelike.measure.report.page import Beside, page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
+    from olivelike.model.records.run_record import RunRecord
+
 REPORT_FILE: Final = "report.html"
+PROFILE_FILE: Final = "profile.json"
+"""What `olivelike profile` measured: `FolderProfile.to_json`."""
+BENCH_FILE: Final = "bench.json"
+"""What `olivelike bench` measured: `BenchReport.to_json`."""
+VERIFICATION_FILE: Final = "verification.json"
+"""What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
 
 
-def write_report(record: Mapping[str, Any], folder: Path, output: Path | None = None) -> Path:
+def write_report(record: RunRecord, folder: Path, output: Path | None = None) -> Path:
     """Write the report of a run, in one step.
 
     Args:
@@ -30,5 +37,14 @@ def write_report(record: Mapping[str, Any], folder: Path, output: Path | None = 
         OSError: if it can't be written; then an earlier one is as it was.
     """
     path = folder / REPORT_FILE if output is None else output
-    write_whole(path, page(record, read_beside(folder)).encode(), durable=False)
+    beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
+    write_whole(path, page(record, beside).encode(), durable=False)
     return path
+
+
+def _read(path: Path) -> object:
+    """Return the JSON of a file; what can't be read counts as absent."""
+    try:
+        return parse_json(read_bytes(path))
+    except (OSError, ValueError):
+        return None

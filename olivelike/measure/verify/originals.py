@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import PassError
 from olivelike.model.tensor_file import read_tensor
-from olivelike.sources import bind, open_source
-from olivelike.sources.adapters import merge
-from olivelike.sources.names.adapt import adapt
+from olivelike.sources import open_source
+from olivelike.sources.adapters.merge import merge
+from olivelike.sources.names.adapt import read_network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from olivelike.model import Architecture
     from olivelike.sources import PipelineSource, SourceSpec
-    from olivelike.sources.adapters import WeightedLora
+    from olivelike.sources.adapters.lora_file import WeightedLora
 
     Array = np.ndarray[Any, Any]
     Read = Callable[[str], Array]
@@ -63,20 +63,10 @@ class Originals:
                 f"{component}: this source has it as an ONNX graph, so there is no torch network to compare with; "
                 "name the checkpoint that it was exported from with --against"
             )
-        adaptation = adapt(
-            component,
-            checkpoint.library,
-            checkpoint.class_name,
-            checkpoint.config,
-            checkpoint.shapes,
-            original=checkpoint.original,
-        )
-        architecture = adaptation.architecture
-        assert architecture is not None
         # Nothing is stored under these digests, so that the files need not be hashed.
         names = {path: str(path) for path in checkpoint.files}
         paths = {name: path for path, name in names.items()}
-        weights = bind(adaptation, checkpoint, names)
+        architecture, weights = read_network(checkpoint, names)
 
         def stored(name: str) -> Array:
             if name not in weights:

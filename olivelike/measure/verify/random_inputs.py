@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike.graphs.interface.component_interface import Input
+    from olivelike.model.architecture import Config
 
     Array = np.ndarray[Any, Any]
 
@@ -32,7 +33,7 @@ CASES = (Case(1, 16, 40, 50), Case(3, 24, 8, 9))
 """None is square, and none has height and width, or sequence, that `convert` traces with."""
 
 
-def random_inputs(inputs: Sequence[Input], case: Case, config: dict[str, Any], seed: int) -> dict[str, Array]:
+def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int) -> dict[str, Array]:
     """Return seeded inputs: normal values, token ids, a whole timestep.
 
     Args:

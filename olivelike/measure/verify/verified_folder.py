@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from olivelike.engine.output.output_record import OutputRecord
-from olivelike.errors import SourceError
 from olivelike.model.components import TOKENIZERS
 
 if TYPE_CHECKING:
@@ -13,20 +11,7 @@ if TYPE_CHECKING:
 
     from olivelike.measure.verify.original import Verification
     from olivelike.measure.verify.originals import Originals
-
-
-def read_record(folder: Path) -> OutputRecord:
-    """Return what an output folder says of itself.
-
-    Raises:
-        SourceError: if it says nothing.
-    """
-    record = OutputRecord.read(folder)
-    if record is None:
-        raise SourceError(
-            f"{folder}: has no readable olivelike.json; name a folder that `olivelike run` wrote"
-        )
-    return record
+    from olivelike.model.records.output import OutputRecord
 
 
 def networks_of(record: OutputRecord) -> list[str]:

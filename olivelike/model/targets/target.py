@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - the reader of records looks types up
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 Precision = Literal["fp32", "fp16", "bf16"]
 
@@ -41,6 +39,21 @@ class Kernel:
             "causal": self.causal,
             "float32_inputs": list(self.float32_inputs),
         }
+
+
+@dataclass(frozen=True)
+class TargetChoice:
+    """What a workflow chose of a target, as records keep it."""
+
+    name: str
+    precision: str = ""
+    device_id: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of the provider."""
+    session_options: Mapping[str, object] = field(default_factory=dict)
+    """ONNX Runtime's configuration entries of sessions."""
+    run_options: Mapping[str, object] = field(default_factory=dict)
+    """Those of runs."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +93,16 @@ class Target:
             return self.avoided[op_type]
         return None if op_type in self.kernels else f"{self.name} has no kernel for {op_type}"
 
-    def choice(self) -> dict[str, Any]:
-        """Return what a workflow chose, as JSON: enough to name the target again with `find_target` and `replace`."""
-        return {
-            "name": self.name,
-            "precision": self.precision,
-            "device_id": self.device_id,
-            "options": dict(self.options),
-            "session_options": dict(self.session_options),
-            "run_options": dict(self.run_options),
-        }
+    def choice(self) -> TargetChoice:
+        """Return what a workflow chose: enough to name the target again with `find_target` and `replace`."""
+        return TargetChoice(
+            self.name,
+            self.precision,
+            self.device_id,
+            dict(self.options),
+            dict(self.session_options),
+            dict(self.run_options),
+        )
 
     def lowering(self) -> dict[str, Any]:
         """Return what passes may see of the choice, as JSON: what is in their keys, and nothing of sessions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from olivelike._untrusted import read_json
+from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pictures import PictureRecord
 
 if TYPE_CHECKING:
@@ -82,8 +82,5 @@ def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields
 
 def checkpoint_hash(folder: Path) -> str:
     """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
-    try:
-        record: Any = read_json(folder / "olivelike.json")
-        return str(record["source"]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    record = OutputRecord.read(folder)
+    return (record.source.sha256 or "") if record is not None else ""

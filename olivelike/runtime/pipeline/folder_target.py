@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from olivelike._untrusted import read_json
 from olivelike.errors import SessionError
+from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.sessions.load_failure import operators_without_kernel
@@ -17,61 +16,38 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_RECORD: Final = "olivelike.json"
+    from olivelike.model.targets.target import TargetChoice
 
 
-@dataclass(frozen=True)
-class FolderTarget:
-    """What `olivelike.json` says of a folder's target."""
+def read_folder_target(folder: Path) -> TargetChoice | None:
+    """Return the target of an output folder; `None` if nothing says which, as in folders that others made.
 
-    name: str
-    device: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
-    """Options of its provider."""
-    session_options: Mapping[str, str] = field(default_factory=dict)
-    run_options: Mapping[str, str] = field(default_factory=dict)
-
-    def settings(self) -> SessionSettings:
-        """Return the settings that the target asks for; what TensorRT leaves goes to CUDA."""
-        return SessionSettings(
-            with_fallback([ProviderChoice(find_provider(self.name), self.options)]),
-            device=self.device or None,
-            session_config=self.session_options,
-            run_config=self.run_options,
-        )
+    Raises:
+        SourceError: if a later version of olivelike made the folder.
+    """
+    record = OutputRecord.read(folder)
+    return record.target if record is not None and record.target.name in TARGETS else None
 
 
-def read_folder_target(folder: Path) -> FolderTarget | None:
-    """Return the target of an output folder; `None` if nothing says which, as in folders that others made."""
-    try:
-        content: Any = read_json(folder / _RECORD)
-    except (OSError, ValueError):
-        return None
-    return folder_target(content.get("target")) if isinstance(content, dict) else None
-
-
-def folder_target(target: Any) -> FolderTarget | None:
-    """Return a target from its JSON values; `None` if they are not those of one."""
-    if not isinstance(target, dict) or target.get("name") not in TARGETS:
-        return None
-    device = target.get("device_id")
-    return FolderTarget(
-        target["name"],
-        device if isinstance(device, int) else 0,
-        _texts(target.get("options")),
-        _entries(target.get("session_options")),
-        _entries(target.get("run_options")),
+def target_settings(target: TargetChoice | None) -> SessionSettings:
+    """Return the settings that a target asks for; what TensorRT leaves goes to CUDA."""
+    if target is None:
+        return SessionSettings()
+    return SessionSettings(
+        with_fallback([ProviderChoice(find_provider(target.name), _texts(target.options))]),
+        device=target.device_id or None,
+        session_config=_entries(target.session_options),
+        run_config=_entries(target.run_options),
     )
 
 
-def _texts(options: Any) -> dict[str, str]:
-    return {str(key): str(value) for key, value in options.items()} if isinstance(options, dict) else {}
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in options.items()}
 
 
-def _entries(options: Any) -> dict[str, str]:
+def _entries(options: Mapping[str, object]) -> dict[str, str]:
     """Return configuration entries, where ONNX Runtime has 1 and 0 for true and false."""
-    entries = options if isinstance(options, dict) else {}
-    return _texts({key: int(value) if isinstance(value, bool) else value for key, value in entries.items()})
+    return _texts({key: int(value) if isinstance(value, bool) else value for key, value in options.items()})
 
 
 def check_folder(path: Path, settings: SessionSettings) -> None:
@@ -136,15 +112,10 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     """
     by_workflow = f"olivelike run WORKFLOW --set target={target}"
     folder = next(path.parent.parent for path in models.values())
-    try:
-        record: Any = read_json(folder / _RECORD)
-        made_by, source = record["workflow"], record["source"]
-        named = source.get("name") or source.get("file") or source["repository"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    record = OutputRecord.read(folder)
+    if record is None or record.workflow != folder.resolve().name:
         return by_workflow
-    if made_by != folder.resolve().name:
-        return by_workflow
-    converted = f"olivelike convert {_word(named)} -t {target} -o {_word(f'{folder}_{target}')}"
+    converted = f"olivelike convert {_word(record.source.name)} -t {target} -o {_word(f'{folder}_{target}')}"
     return f"{converted}, or if a workflow file made it: {by_workflow}"
 
 

@@ -10,7 +10,7 @@ from olivelike.model.components import SAFETY_CHECKER
 from olivelike.runtime.pipeline.batch_state import begin_batch, seed_of_attempt
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, denoise
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
+from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.pipeline.latents import (
     from_noise,
     from_picture,
@@ -27,7 +27,6 @@ from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_failures import memory_errors
-from olivelike.runtime.sessions.session_settings import SessionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
 
@@ -68,7 +68,7 @@ def open_pipeline(
     folder = open_folder(path)
     target = read_folder_target(path)
     if settings is None:
-        settings = target.settings() if target is not None else SessionSettings()
+        settings = target_settings(target)
     models = folder.models(safety=safety)
     check_dimensions(settings.dimensions, models.values())
     if target is not None:

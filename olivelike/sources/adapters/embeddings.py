@@ -15,10 +15,11 @@ from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import ReadPickle
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."
@@ -44,9 +45,7 @@ class EmbeddingTable:
         }
 
 
-def read_embedding_table(
-    path: Path, read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None = None
-) -> EmbeddingTable:
+def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> EmbeddingTable:
     """Return token and vectors of an embedding file, from its header alone.
 
     Args:

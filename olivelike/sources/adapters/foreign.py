@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from olivelike.sources import RawTensor
+    from olivelike.sources.files.safetensors_header import RawTensor
 
 _NETWORKS = tuple(
     (re.compile(pattern), name)

@@ -8,7 +8,7 @@ and judge all keys by the first or by a sample; one stand-in pair at a time is f
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.sources.names.loading_result import quiet
@@ -16,6 +16,7 @@ from olivelike.sources.names.loading_result import quiet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
 
 _STAND_INS = {
@@ -31,7 +32,7 @@ _LISTED = 5
 
 
 def match_modules(
-    component: str, config: Mapping[str, Any], base: Mapping[str, tuple[int, ...]], lora: LoraFile
+    component: str, config: Config, base: Mapping[str, tuple[int, ...]], lora: LoraFile
 ) -> dict[str, LoraModule]:
     """Return the modules of a component by the parameter that each changes.
 
@@ -71,7 +72,7 @@ def match_modules(
 
 def _find(
     module: LoraModule,
-    config: Mapping[str, Any],
+    config: Config,
     base: Mapping[str, tuple[int, ...]],
     flat: Mapping[str, str],
 ) -> str | None:

@@ -1,4 +1,6 @@
-"""Rank and alpha as PEFT's configs state them: `adapter_config.json`, or diffusers' JSON in a header.
+"""Which file of a path is the LoRA, by the names that diffusers and PEFT give, and what their configs state.
+
+Rank and alpha are in `adapter_config.json`, or in diffusers' JSON in a header.
 
 diffusers writes one flat object under the metadata key `lora_adapter_metadata`. A pipeline prefixes each key with
 its component (`unet.r`, `unet.lora_alpha`, `unet.rank_pattern`, …); a network saved on its own does not.
@@ -9,20 +11,88 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import parse_json, read_bytes
 from olivelike.errors import SourceError
-from olivelike.sources.adapters.patterns import Patterns
+from olivelike.sources.adapters.patterns import match_patterns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from olivelike.model.architecture import Config
 
 METADATA_KEY = "lora_adapter_metadata"
 CONFIG_NAME = "adapter_config.json"
+_DIFFUSERS = "pytorch_lora_weights"
+_PEFT = "adapter_model"
+SUFFIXES = (".safetensors", ".bin", ".pt", ".ckpt")
 
 _TYPES = ("LORA", "LOHA", "LOKR")
 # These take their share out of the base weights too, so base plus difference is not what was trained.
 _REBASED = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of one LoRA."""
+
+    weights: Path
+    config: Path | None
+    """PEFT's config beside the weights."""
+    adapter: str | None
+    """The adapter to take from the file; `None` once a folder has chosen it."""
+
+
+def find_files(path: Path, adapter: str | None) -> Place:
+    """Return the files of a LoRA.
+
+    Raises:
+        SourceError: if there is none, or several and none is chosen.
+    """
+    if path.is_file():
+        if path.suffix not in SUFFIXES:
+            raise SourceError(f"{path}: a LoRA file ends in {', '.join(SUFFIXES)}; check the path")
+        return Place(path, _config_beside(path), adapter)
+    if not path.is_dir():
+        remedy = did_you_mean_path(path, "check the path of the LoRA")
+        raise SourceError(f"{path}: no such file or folder; {remedy}")
+    weights = _weights_in(path)
+    if weights is not None:
+        return Place(weights, _config_beside(weights), adapter)
+    # PEFT saves each adapter but the default one in a folder of its name.
+    adapters = {entry.name: entry for entry in sorted(path.iterdir()) if (entry / CONFIG_NAME).is_file()}
+    if adapter in adapters or (adapter is None and len(adapters) == 1):
+        name = adapter if adapter is not None else next(iter(adapters))
+        weights = _weights_in(adapters[name])
+        if weights is not None:
+            return Place(weights, _config_beside(weights), None)
+        raise SourceError(f"{adapters[name]}: it has {CONFIG_NAME} and no weights; get the folder again")
+    if not adapters:
+        raise SourceError(
+            f"{path}: this folder has no LoRA: no {_DIFFUSERS}.safetensors, no {_PEFT}.safetensors, and no other "
+            ".safetensors file; name the file itself",
+        )
+    wanted = "it holds several adapters" if adapter is None else f"there is no adapter {adapter!r}"
+    raise SourceError(f"{path}: {wanted}; choose one of {', '.join(adapters)} with `adapter:`")
+
+
+def _weights_in(folder: Path) -> Path | None:
+    for suffix in (".safetensors", ".bin"):
+        named = [folder / f"{stem}{suffix}" for stem in (_DIFFUSERS, _PEFT)]
+        found = next((path for path in named if path.is_file()), None)
+        if found is not None:
+            return found
+    others = sorted(entry for entry in folder.iterdir() if entry.suffix == ".safetensors" and entry.is_file())
+    if len(others) > 1:
+        names = ", ".join(entry.name for entry in others)
+        raise SourceError(f"{folder}: it has several .safetensors files ({names}); name one of them")
+    return others[0] if others else None
+
+
+def _config_beside(weights: Path) -> Path | None:
+    config = weights.with_name(CONFIG_NAME)
+    return config if config.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -31,23 +101,25 @@ class Settings:
 
     rank: int | None = None
     alpha: float | None = None
-    ranks: Patterns[int] = field(default_factory=Patterns)
-    """For modules that differ."""
-    alphas: Patterns[float] = field(default_factory=Patterns)
-    """For modules that differ."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """Pattern → rank, for modules that differ."""
+    alphas: Mapping[str, float] = field(default_factory=dict)
+    """Pattern → alpha, for modules that differ."""
     rslora: bool = False
     base_class: str | None = None
     """Class of the network that it was trained on."""
+    where: str = ""
+    """The file, for messages."""
 
-    def rank_of(self, path: str) -> int | None:
-        """Return the rank of a module, by PEFT's matching of patterns."""
-        own = self.ranks.find(path)
-        return self.rank if own is None else own
+    def of_modules(self, paths: Collection[str]) -> dict[str, tuple[int | None, float | None]]:
+        """Return rank and alpha of each module, by PEFT's matching of patterns.
 
-    def alpha_of(self, path: str) -> float | None:
-        """Return the alpha of a module, by PEFT's matching of patterns."""
-        own = self.alphas.find(path)
-        return self.alpha if own is None else own
+        Raises:
+            SourceError: if a pattern can't be matched.
+        """
+        ranks = match_patterns(self.where, self.ranks, paths)
+        alphas = match_patterns(self.where, self.alphas, paths)
+        return {path: (ranks.get(path, self.rank), alphas.get(path, self.alpha)) for path in paths}
 
 
 def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Settings]:
@@ -79,7 +151,7 @@ def settings_from_file(config_path: Path) -> Settings:
     return _settings(str(config_path), _json_object(str(config_path), text))
 
 
-def _json_object(where: str, text: str | bytes) -> dict[str, Any]:
+def _json_object(where: str, text: str | bytes) -> Config:
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -91,7 +163,7 @@ def _json_object(where: str, text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _settings(where: str, values: Mapping[str, Any]) -> Settings:
+def _settings(where: str, values: Config) -> Settings:
     kind = values.get("peft_type") or "LORA"
     if kind not in _TYPES:
         named = kind if isinstance(kind, str) else "that is no name"
@@ -109,10 +181,11 @@ def _settings(where: str, values: Mapping[str, Any]) -> Settings:
         return Settings(
             rank=None if values.get("r") is None else int(values["r"]),
             alpha=None if alpha is None else float(alpha),
-            ranks=Patterns(where, {key: int(n) for key, n in (values.get("rank_pattern") or {}).items()}),
-            alphas=Patterns(where, {key: float(n) for key, n in (values.get("alpha_pattern") or {}).items()}),
+            ranks={key: int(n) for key, n in (values.get("rank_pattern") or {}).items()},
+            alphas={key: float(n) for key, n in (values.get("alpha_pattern") or {}).items()},
             rslora=bool(values.get("use_rslora", False)),
             base_class=base_class if isinstance(base_class, str) else None,
+            where=where,
         )
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise SourceError(f"{where}: a rank or alpha is no number; get the file again") from error

@@ -40,13 +40,13 @@ def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Diffe
     Raises:
         SourceError: if a factor is missing, or two do not fit each other.
     """
+    check = _Check(path, module, shapes)
     factors = shapes.keys() - _EXTRAS
     kinds = {_kind(role) for role in factors}
     if len(kinds) > 1:
-        raise _broken(path, module, f"it mixes {' and '.join(sorted(kinds))} ({', '.join(sorted(factors))})")
+        raise check.broken(f"it mixes {' and '.join(sorted(kinds))} ({', '.join(sorted(factors))})")
     if "dora_scale" in shapes and "magnitude" in shapes:
-        raise _broken(path, module, "it has both dora_scale and lora_magnitude_vector")
-    check = _Check(path, module, shapes)
+        raise check.broken("it has both dora_scale and lora_magnitude_vector")
     match kinds.pop() if kinds else None:
         case "lora":
             return _lora(check)
@@ -54,7 +54,7 @@ def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Diffe
             return _loha(check)
         case "lokr":
             return _lokr(check)
-    raise _broken(path, module, f"it has {', '.join(sorted(shapes))}, and no factors of a difference")
+    raise check.broken(f"it has {', '.join(sorted(shapes))}, and no factors of a difference")
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,17 @@ class _Check:
     module: str
     shapes: Mapping[str, Shape]
 
+    def broken(self, why: str) -> SourceError:
+        return SourceError(
+            f"{self.path}: module {self.module} is broken: {why}; get the file again, or another version of it"
+        )
+
     def require(self, *roles: str) -> tuple[Shape, ...]:
         """Return the shapes of roles that must be there."""
         missing = [role for role in roles if role not in self.shapes]
         if missing:
             there = ", ".join(sorted(self.shapes))
-            raise _broken(self.path, self.module, f"it has {there} without {', '.join(missing)}")
+            raise self.broken(f"it has {there} without {', '.join(missing)}")
         return tuple(self.shapes[role] for role in roles)
 
     def dims(self, role: str, *counts: int) -> Shape:
@@ -76,18 +81,14 @@ class _Check:
         (shape,) = self.require(role)
         if len(shape) not in counts or 0 in shape:
             expected = " or ".join(map(str, counts))
-            raise _broken(
-                self.path, self.module, f"{role} has shape {list(shape)} where {expected} dimensions are due"
-            )
+            raise self.broken(f"{role} has shape {list(shape)} where {expected} dimensions are due")
         return shape
 
     def equal(self, left: str, left_size: int, right: str, right_size: int) -> None:
         """Check that two factors have the same inner dimension."""
         if left_size != right_size:
             shapes = f"{list(self.shapes[left])} and {list(self.shapes[right])}"
-            raise _broken(
-                self.path,
-                self.module,
+            raise self.broken(
                 f"{left} and {right} do not fit each other, with inner dimensions {left_size} and "
                 f"{right_size} (shapes {shapes})",
             )
@@ -98,14 +99,12 @@ def _lora(check: _Check) -> Difference:
     check.dims("down", 2, 4)
     check.dims("up", 2, 4)
     if math.prod(up[2:]) != 1:
-        raise _broken(check.path, check.module, f"up has a kernel of its own, shape {list(up)}")
+        raise check.broken(f"up has a kernel of its own, shape {list(up)}")
     rank, kernel = down[0], down[2:] or None
     if "mid" in check.shapes:
         mid = check.dims("mid", 4)
         if math.prod(down[2:]) != 1:
-            raise _broken(
-                check.path, check.module, f"down has a kernel beside that of mid, shape {list(down)}"
-            )
+            raise check.broken(f"down has a kernel beside that of mid, shape {list(down)}")
         check.equal("mid", mid[1], "down", rank)
         check.equal("mid", mid[0], "up", up[1])
         return Difference("lora", rank, up[0], down[1] * math.prod(mid[2:]), mid[2:])
@@ -126,7 +125,7 @@ def _loha(check: _Check) -> Difference:
         check.equal("hada_w1_a", first[0][1], "hada_w2_a", second[0][1])
         check.equal("hada_w1_b", first[1][1], "hada_w2_b", second[1][1])
         if cores[0][2:] != cores[1][2:]:
-            raise _broken(check.path, check.module, "hada_t1 and hada_t2 have different kernels")
+            raise check.broken("hada_t1 and hada_t2 have different kernels")
         kernel = cores[0][2:]
         return Difference("loha", first[1][0], first[0][1], first[1][1] * math.prod(kernel), kernel)
     for a, b, name in (first, second):
@@ -150,7 +149,7 @@ def _factor(check: _Check, name: str) -> Difference:
     has_core = name == "lokr_w2" and core_role in check.shapes
     if name in check.shapes:
         if parts or has_core:
-            raise _broken(check.path, check.module, f"it has {name} both whole and in parts")
+            raise check.broken(f"it has {name} both whole and in parts")
         whole = check.dims(name, 2, *((4,) if name == "lokr_w2" else ()))
         return Difference("lokr", None, whole[0], math.prod(whole[1:]), whole[2:] or None)
     if not parts:
@@ -168,9 +167,3 @@ def _factor(check: _Check, name: str) -> Difference:
 
 def _kind(role: str) -> str:
     return "lora" if role in _LORA else "loha" if role.startswith("hada_") else "lokr"
-
-
-def _broken(path: Path, module: str, why: str) -> SourceError:
-    return SourceError(
-        f"{path}: module {module} is broken: {why}; get the file again, or another version of it"
-    )

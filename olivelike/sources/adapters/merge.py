@@ -5,6 +5,10 @@ nor company of the files matters; the sum is taken in an order that content deci
 
 For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the
 low-rank difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
+
+For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape
+and no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to
+merge.
 """
 
 from __future__ import annotations
@@ -14,27 +18,22 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from olivelike.errors import SourceError, UsageError
 from olivelike.model import Tensor
+from olivelike.model.tensor_file import read_tensor
+from olivelike.sources.adapters.lora_names import match_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
+    from olivelike.model.architecture import Config
+    from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
-    from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
-
-    Array = np.ndarray[Any, Any]
-    Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class WeightedLora:
-    """A LoRA and how much of it."""
-
-    file: LoraFile
-    weight: float
-    """1 is what was trained; 0 leaves the base as it is; negative weights are allowed."""
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+_ADAPTER = "merged"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class _Part:
 
 def merge(
     component: str,
-    config: Mapping[str, Any],
+    config: Config,
     base: Mapping[str, Shape],
     loras: Sequence[WeightedLora],
     read_base: Callable[[str], Array],
@@ -70,8 +69,6 @@ def merge(
             layer's values are integers.
         UsageError: if a weight is no finite number.
     """
-    from olivelike.sources.adapters.lora_names import match_modules
-
     parts: dict[str, list[_Part]] = {}
     for lora in loras:
         if not math.isfinite(lora.weight):
@@ -87,10 +84,6 @@ def merge(
 def _merged(
     component: str, parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
 ) -> Iterator[tuple[str, Array]]:
-    import numpy as np
-
-    from olivelike.sources.adapters.delta import change_of
-
     for parameter in sorted(parts):
         stored = read_base(parameter)
         if stored.dtype.kind in "iub":
@@ -101,7 +94,7 @@ def _merged(
         base = np.require(stored, np.float32, ["C"])
         total: Array | None = None
         for part in sorted(parts[parameter], key=_digest) if len(parts[parameter]) > 1 else parts[parameter]:
-            change = change_of(part.module, _factors(part.lora.file, part.module), base)
+            change = _change_of(part.module, _factors(part.lora.file, part.module), base)
             change *= np.float32(part.lora.weight)
             total = change if total is None else np.add(total, change, out=total)
         assert total is not None
@@ -124,15 +117,11 @@ def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, mod
 
 
 def _magnitude_fits(role: str, magnitude: Shape, shape: Shape) -> bool:
-    from olivelike.sources.adapters.delta import dora_axis
-
-    axis = dora_axis(magnitude) if role == "dora_scale" else 0
+    axis = _dora_axis(magnitude) if role == "dora_scale" else 0
     return math.prod(magnitude) == shape[axis] == max(magnitude, default=1)
 
 
 def _check_finite(file: LoraFile, module: LoraModule) -> None:
-    import numpy as np
-
     for role, values in _factors(file, module).items():
         if not np.isfinite(values).all():
             raise SourceError(
@@ -143,10 +132,6 @@ def _check_finite(file: LoraFile, module: LoraModule) -> None:
 
 def _factors(file: LoraFile, module: LoraModule) -> dict[str, Array]:
     """Return role → float32 values of all factors; alpha is known without reading."""
-    import numpy as np
-
-    from olivelike.model.tensor_file import read_tensor
-
     factors: dict[str, Array] = {}
     for role, stored in module.roles.items():
         if role != "alpha":
@@ -163,3 +148,102 @@ def _digest(part: _Part) -> bytes:
         word.update(f"/{role}{values.shape}".encode())
         word.update(values.tobytes())
     return word.digest()
+
+
+def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) -> Array:
+    """Return what a module adds to its layer's weight at LoRA weight 1, in float32.
+
+    For DoRA, merged weight minus base: m · (W + Δ) / ‖W + Δ‖ - W (https://arxiv.org/abs/2402.09353, eq. 5).
+
+    Args:
+        module: the module.
+        factors: role → values in float32, without alpha.
+        base: the layer's weight W in float32, (out, in) or (out, in, height, width).
+    """
+    delta = _difference(module, factors, base.shape)
+    if not module.decomposed:
+        return delta
+    merged = base + delta
+    magnitude, axis = _magnitude(factors, merged)
+    others = tuple(dimension for dimension in range(merged.ndim) if dimension != axis)
+    norm = np.sqrt(np.square(merged, dtype=np.float64).sum(axis=others, keepdims=True)).astype(np.float32)
+    norm[norm == 0] = 1  # a row of zeros has no direction, and stays
+    change: Array = magnitude / norm * merged - base
+    return change
+
+
+def _difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+    """Return the difference Δ of a module in a layer's shape, alpha / rank included, in float32."""
+    if module.kind != "lora":
+        return _library_difference(module, factors, shape)
+    product = _product(factors)
+    product *= np.float32(module.scale)
+    return product.reshape(shape)
+
+
+def _product(factors: Mapping[str, Array]) -> Array:
+    """Return up · down (https://arxiv.org/abs/2106.09685), with the core of a Tucker decomposition between them.
+
+    Returns:
+        (out, in · kernel): what a convolution by down, then one of 1 x 1 by up does.
+    """
+    down, up = factors["down"], factors["up"]
+    if "mid" in factors:
+        down = np.einsum("njkl,jc->nckl", factors["mid"], down.reshape(down.shape[0], -1), optimize=True)
+    product: Array = up.reshape(up.shape[0], -1) @ down.reshape(down.shape[0], -1)
+    return product
+
+
+def _library_difference(module: LoraModule, factors: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+    """Return the difference of a LoHa or LoKr module, by PEFT."""
+    import torch
+
+    layer = _build_layer(module, shape)
+    for role in layer.adapter_layer_names:
+        slot = getattr(layer, role)
+        if _ADAPTER in slot:
+            del slot[_ADAPTER]
+        if role in factors:
+            slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
+    with torch.no_grad():
+        delta: Array = layer.get_delta_weight(_ADAPTER).detach().numpy()
+    return delta
+
+
+def _build_layer(module: LoraModule, shape: tuple[int, ...]) -> Any:
+    """Return PEFT's layer for a module, on a base of a shape, its parameters on the meta device."""
+    import torch
+    from peft import LoHaConfig, LoKrConfig, inject_adapter_in_model
+
+    rank = module.rank or 1
+    # PEFT divides by rank; a LoKr of two whole factors has none, and its difference is not scaled.
+    alpha = rank if module.rank is None or module.alpha is None else module.alpha
+    config = (LoHaConfig if module.kind == "loha" else LoKrConfig)(
+        r=rank, alpha=alpha, target_modules=["layer"], init_weights=False
+    )
+    holder = torch.nn.Module()
+    with torch.device("meta"):
+        holder.layer = (
+            torch.nn.Linear(shape[1], shape[0], bias=False)
+            if len(shape) == 2
+            else torch.nn.Conv2d(shape[1], shape[0], shape[2:], bias=False)
+        )
+        inject_adapter_in_model(config, holder, adapter_name=_ADAPTER, low_cpu_mem_usage=True)
+    return holder.layer
+
+
+def _magnitude(factors: Mapping[str, Array], merged: Array) -> tuple[Array, int]:
+    """Return the magnitudes, shaped to multiply the weight, and the axis that they run along."""
+    along = [1] * merged.ndim
+    if "magnitude" in factors:  # PEFT's runs along the output, also where it is stored as (1, out, 1, 1)
+        values, axis = factors["magnitude"], 0
+    else:  # LyCORIS's runs along the axis that is not 1: the input in older versions
+        values = factors["dora_scale"]
+        axis = _dora_axis(values.shape)
+    along[axis] = -1
+    return values.reshape(along), axis
+
+
+def _dora_axis(shape: tuple[int, ...]) -> int:
+    """Return the axis that a `dora_scale` of this shape runs along: (out, 1, …) or (out,) is 0, (1, in, …) is 1."""
+    return 1 if len(shape) > 1 and shape[0] == 1 and math.prod(shape) > 1 else 0

@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources import Header, read_header
+from olivelike.model.weights import ITEM_SIZES
 from olivelike.sources.adapters.foreign import refuse_other_files, refuse_other_networks, refuse_unknown
-from olivelike.sources.adapters.lora_family import cross_attention_dim_of, family_of, is_second_encoder
-from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
+from olivelike.sources.adapters.lora_file import (
+    LoraFile,
+    LoraModule,
+    cross_attention_dim_of,
+    family_of,
+    is_second_encoder,
+)
 from olivelike.sources.adapters.lora_keys import NATIVE_PREFIX, Key, parse_key
-from olivelike.sources.adapters.lora_places import find_files
 from olivelike.sources.adapters.lora_settings import (
     CONFIG_NAME,
     Settings,
+    find_files,
     settings_from_file,
     settings_from_header,
 )
 from olivelike.sources.adapters.lora_shapes import difference_of
-from olivelike.sources.adapters.stored_scalar import read_scalar
+from olivelike.sources.files.weight_table import read_weight_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+    from typing import BinaryIO
 
-    from olivelike.sources import RawTensor
-    from olivelike.sources.adapters.lora_places import Place
+    from olivelike.sources.adapters.lora_settings import Place
+    from olivelike.sources.files.safetensors_header import Header, RawTensor
+    from olivelike.sources.files.weight_table import ReadPickle
 
+_SCALARS = {
+    "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",
+}  # fmt: skip
+"""How `struct` unpacks a scalar, such as an alpha."""
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
@@ -37,7 +50,7 @@ def open_lora(
     path: Path,
     *,
     adapter: str | None = None,
-    read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None = None,
+    read_pickle: ReadPickle | None = None,
 ) -> LoraFile:
     """Read a LoRA's header and check all that it tells; of its tensors only the alphas are read.
 
@@ -50,16 +63,26 @@ def open_lora(
         SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged.
     """
     place = find_files(path, adapter)
-    header = _read(place.weights, read_pickle)
+    header = read_weight_table(place.weights, read_pickle)
     grouped = _group(place.weights, header, place.adapter)
     by_component = settings_from_header(place.weights, header.metadata)
     native = _native_settings(place, grouped, by_component)
     alphas = _read_alphas(place.weights, header, grouped)
-    modules: list[LoraModule] = []
+    members: defaultdict[str, list[Key]] = defaultdict(list)
     for name in sorted(grouped):
-        keys = grouped[name]
-        settings = native if _is_bare(keys[0]) else by_component.get(str(keys[0].component), Settings())
-        modules.append(_module(place.weights, header, keys, settings or Settings(), alphas.get(name)))
+        first = grouped[name][0]
+        members["" if _is_bare(first) else str(first.component)].append(first)
+    modules: list[LoraModule] = []
+    for owner, firsts in members.items():
+        settings = (by_component.get(owner) if owner else native) or Settings()
+        stated = settings.of_modules({key.path for key in firsts})
+        for key in firsts:
+            rank, alpha = stated[key.path]
+            alpha = alphas.get(key.module, alpha)
+            modules.append(
+                _module(place.weights, header, grouped[key.module], rank, alpha, rslora=settings.rslora)
+            )
+    modules.sort(key=lambda module: module.name)
     modules = _with_second_encoder(modules, native.base_class if native else None)
     return LoraFile(
         path=place.weights,
@@ -97,17 +120,6 @@ def _is_bare(named: Key | LoraModule) -> bool:
     """Tell whether a name in PEFT's spelling says nothing about the network that it is in."""
     name = named.module if isinstance(named, Key) else named.name
     return named.spelling.startswith("peft") and name.removeprefix(NATIVE_PREFIX) == named.path
-
-
-def _read(path: Path, read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None) -> Header:
-    if path.suffix == ".safetensors":
-        return read_header(path)
-    if read_pickle is None:
-        raise SourceError(
-            f"{path}: this file is pickled, and can run code as it loads; use a .safetensors file, "
-            "or pass --allow-pickle if you trust this one",
-        )
-    return Header(read_pickle(path), {}, path.stat().st_size)
 
 
 def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Key]]:
@@ -159,13 +171,30 @@ def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[Key]]) -
         return {}
     try:
         with open_file(path) as file:
-            return {name: read_scalar(file, path, key, header.tensors[key]) for name, key in stored.items()}
+            return {name: _read_scalar(file, path, key, header.tensors[key]) for name, key in stored.items()}
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}; get the file again") from error
 
 
+def _read_scalar(file: BinaryIO, path: Path, name: str, tensor: RawTensor) -> float:
+    """Return the one value of a stored tensor, a finite number, without a library."""
+    if math.prod(tensor.shape) != 1 or tensor.dtype not in _SCALARS:
+        raise SourceError(
+            f"{path}: {name} should be one number and is {tensor.dtype} of shape {list(tensor.shape)}; "
+            "get the file again",
+        )
+    file.seek(tensor.offset)
+    data = file.read(ITEM_SIZES[tensor.dtype])
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        data = b"\0\0" + data
+    value = float(struct.unpack(_SCALARS[tensor.dtype], data)[0])
+    if not math.isfinite(value):
+        raise SourceError(f"{path}: {name} is {value}; get the file again, or another version of it")
+    return value
+
+
 def _module(
-    path: Path, header: Header, keys: list[Key], settings: Settings, stored_alpha: float | None
+    path: Path, header: Header, keys: list[Key], rank: int | None, alpha: float | None, *, rslora: bool
 ) -> LoraModule:
     first = keys[0]
     roles = {key.role: key.stored for key in keys}
@@ -175,12 +204,12 @@ def _module(
                 f"{path}: {stored} is stored as {header.tensors[stored].dtype}, so the file is quantised; "
                 "use its version in float16, bfloat16 or float32",
             )
-    shapes = {role: header.tensors[stored].shape for role, stored in roles.items()}
-    form = difference_of(path, first.module, shapes)
-    stated = settings.rank_of(first.path)
-    if form.rank is not None and stated is not None and form.rank != stated:
+    form = difference_of(
+        path, first.module, {role: header.tensors[name].shape for role, name in roles.items()}
+    )
+    if form.rank is not None and rank is not None and form.rank != rank:
         raise SourceError(
-            f"{path}: the config says rank {stated} for {first.module}, and its factors have rank {form.rank}; "
+            f"{path}: the config says rank {rank} for {first.module}, and its factors have rank {form.rank}; "
             "config and weights belong to different files",
         )
     return LoraModule(
@@ -190,9 +219,9 @@ def _module(
         path=first.path,
         roles=roles,
         kind=form.kind,
-        rank=form.rank if form.rank is not None else stated,
-        alpha=stored_alpha if stored_alpha is not None else settings.alpha_of(first.path),
-        rslora=settings.rslora,
+        rank=form.rank if form.rank is not None else rank,
+        alpha=alpha,
+        rslora=rslora,
         rows=form.rows,
         columns=form.columns,
         kernel=form.kernel,

@@ -11,27 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_tensor import (
+from olivelike.sources.files.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto, read_text
+from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader
+from olivelike.sources.files.safetensors_header import (
+    DOWNLOAD_AGAIN,
     POINTER_BYTES,
-    OnnxTensor,
-    TensorPlaces,
-    read_tensor_proto,
-    read_text,
+    RawTensor,
     refuse_pointer,
 )
-from olivelike.sources.files.onnx_wire import (
-    BYTES,
-    DEEPEST_GRAPH,
-    MOST_BYTES,
-    Field,
-    WireError,
-    WireReader,
-    encode_bytes,
-)
-from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 WEIGHT_ELEMENTS: Final = 2
@@ -109,95 +99,82 @@ class _Splitter:
         self._places = places
         self._tensors: dict[str, tuple[RawTensor, Path]] = {}
         self._depth = 0
-        self._copied = 0
 
     def split(self) -> OnnxTable:
-        out = bytearray()
-        graphs = 0
-        for field in self._reader.fields(0, self._reader.size):
-            if field.number == _MODEL_GRAPH and field.wire == BYTES:
-                graphs += 1
-                out += encode_bytes(field.number, self._graph(field, outermost=True))
-            elif field.number == _MODEL_FUNCTIONS and field.wire == BYTES:
-                out += encode_bytes(field.number, self._function(field))
-            else:
-                out += self._copy(field)
-        if graphs != 1:
-            raise WireError("it has no graph")
-        return OnnxTable(self._tensors, bytes(out))
+        graphs = []
 
-    def _graph(self, graph: Field, *, outermost: bool) -> bytearray:
+        def outermost(field: Field) -> bytes:
+            graphs.append(field)
+            return self._graph(field, outermost=True)
+
+        function = {_FUNCTION_NODE: lambda field: self._node(field, outermost=False)}
+        parts = {
+            _MODEL_GRAPH: outermost,
+            _MODEL_FUNCTIONS: lambda field: self._reader.copy(field.start, field.end, function),
+        }
+        copy = self._reader.copy(0, self._reader.size, parts)
+        if len(graphs) != 1:
+            raise WireError("it has no graph")
+        return OnnxTable(self._tensors, copy)
+
+    def _graph(self, graph: Field, *, outermost: bool) -> bytes:
         self._depth += 1
         if self._depth > DEEPEST_GRAPH:
             raise WireError(f"its graphs are nested deeper than {DEEPEST_GRAPH} levels")
-        out = bytearray()
         constants: set[str] = set()
-        for field in self._reader.fields(graph.start, graph.end):
-            if field.number == _GRAPH_INITIALIZER:
-                tensor = read_tensor_proto(self._reader, field)
-                weight = (
-                    outermost and math.prod(tensor.shape) >= WEIGHT_ELEMENTS and tensor.name not in constants
-                )
-                out += encode_bytes(field.number, self._tensor(tensor, tensor.name if weight else ""))
-            elif field.number == _GRAPH_NODE:
-                node = self._node(field, outermost=outermost)
-                out += node
-                if any(op_type in node for op_type in _TAKES_CONSTANTS):
-                    constants |= self._constants(field)
-            else:
-                out += self._copy(field)
+
+        def initializer(field: Field) -> bytes:
+            tensor = read_tensor_proto(self._reader, field)
+            large = outermost and math.prod(tensor.shape) >= WEIGHT_ELEMENTS
+            return self._tensor(tensor, tensor.name if large and tensor.name not in constants else "")
+
+        def node(field: Field) -> bytes:
+            copy = self._node(field, outermost=outermost)
+            if any(op_type in copy for op_type in _TAKES_CONSTANTS):
+                constants.update(self._constants(field))
+            return copy
+
+        copy = self._reader.copy(graph.start, graph.end, {_GRAPH_INITIALIZER: initializer, _GRAPH_NODE: node})
         self._depth -= 1
-        return out
+        return copy
 
     def _constants(self, node: Field) -> set[str]:
         """Return the inputs of a node that takes constants."""
-        fields = list(self._reader.fields(node.start, node.end))
-        takes = any(
-            field.number == _NODE_OP_TYPE and self._text(field).encode() in _TAKES_CONSTANTS
-            for field in fields
-        )
-        return {self._text(field) for field in fields if takes and field.number == _NODE_INPUT}
-
-    def _function(self, function: Field) -> bytearray:
-        out = bytearray()
-        for field in self._reader.fields(function.start, function.end):
-            out += self._node(field, outermost=False) if field.number == _FUNCTION_NODE else self._copy(field)
-        return out
+        texts = self._texts(self._reader.fields(node.start, node.end), _NODE_OP_TYPE, _NODE_INPUT)
+        takes = any(op_type.encode() in _TAKES_CONSTANTS for op_type in texts[_NODE_OP_TYPE])
+        return set(texts[_NODE_INPUT]) if takes else set()
 
     def _node(self, node: Field, *, outermost: bool) -> bytes:
         if node.end - node.start < _NODE_BYTES:
-            whole = self._copy(node)
+            whole = self._reader.part(node.start, node.end)
             if _EXTERNAL_ENTRY not in whole:
                 return whole
-        fields = list(self._reader.fields(node.start, node.end))
-        texts = {
-            number: [self._text(field) for field in fields if field.number == number]
-            for number in (_NODE_OP_TYPE, _NODE_OUTPUT, _NODE_DOMAIN)
-        }
+        fields = self._reader.fields(node.start, node.end)
+        texts = self._texts(fields, _NODE_OP_TYPE, _NODE_OUTPUT, _NODE_DOMAIN)
         is_constant = texts[_NODE_OP_TYPE] == ["Constant"] and texts[_NODE_DOMAIN] in ([], [""])
         name = texts[_NODE_OUTPUT][0] if is_constant and outermost and texts[_NODE_OUTPUT] else ""
-        out = bytearray()
-        for field in fields:
-            out += (
-                encode_bytes(field.number, self._attribute(field, name))
-                if field.number == _NODE_ATTRIBUTE
-                else self._copy(field)
-            )
-        return encode_bytes(node.number, out)
+        return self._reader.copy(
+            node.start, node.end, {_NODE_ATTRIBUTE: lambda field: self._attribute(field, name)}
+        )
 
-    def _attribute(self, attribute: Field, constant: str) -> bytearray:
+    def _attribute(self, attribute: Field, constant: str) -> bytes:
         """Copy an attribute; `constant` is the name of the value that its tensor defines, if it does."""
-        out = bytearray()
-        for field in self._reader.fields(attribute.start, attribute.end):
-            if field.number in {_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS}:
-                out += encode_bytes(field.number, self._graph(field, outermost=False))
-            elif field.number in {_ATTRIBUTE_TENSOR, _ATTRIBUTE_TENSORS}:
-                tensor = read_tensor_proto(self._reader, field)
-                weight = field.number == _ATTRIBUTE_TENSOR and tensor.nbytes >= CONSTANT_BYTES
-                out += encode_bytes(field.number, self._tensor(tensor, constant if weight else ""))
-            else:
-                out += self._copy(field)
-        return out
+
+        def tensor(field: Field) -> bytes:
+            found = read_tensor_proto(self._reader, field)
+            weight = field.number == _ATTRIBUTE_TENSOR and found.nbytes >= CONSTANT_BYTES
+            return self._tensor(found, constant if weight else "")
+
+        def graph(field: Field) -> bytes:
+            return self._graph(field, outermost=False)
+
+        inner = {
+            _ATTRIBUTE_TENSOR: tensor,
+            _ATTRIBUTE_TENSORS: tensor,
+            _ATTRIBUTE_GRAPH: graph,
+            _ATTRIBUTE_GRAPHS: graph,
+        }
+        return self._reader.copy(attribute.start, attribute.end, inner)
 
     def _tensor(self, tensor: OnnxTensor, name: str) -> bytes:
         """Return a tensor without its values if it is held out under `name`, else with them."""
@@ -216,16 +193,12 @@ class _Splitter:
             )
         if tensor.external:
             return self._places.embedded(tensor)
-        return self._read(tensor.field.start, tensor.field.end)
+        return self._reader.part(tensor.field.start, tensor.field.end)
 
-    def _text(self, field: Field) -> str:
-        return read_text(self._reader, field)
-
-    def _copy(self, field: Field) -> bytes:
-        return self._read(field.head, field.end)
-
-    def _read(self, start: int, end: int) -> bytes:
-        self._copied += end - start
-        if self._copied > MOST_BYTES:
-            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
-        return self._reader.read(start, end)
+    def _texts(self, fields: Iterable[Field], *numbers: int) -> dict[int, list[str]]:
+        """Return the texts in the fields of some numbers."""
+        found: dict[int, list[str]] = {number: [] for number in numbers}
+        for field in fields:
+            if field.number in found:
+                found[field.number].append(read_text(self._reader, field))
+        return found

@@ -18,23 +18,14 @@ from olivelike.sources.files.onnx_wire import (
     encode_bytes,
     encode_number,
 )
-from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN
+from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, refuse_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_DIMS, _DATA_TYPE, _SEGMENT, _FLOATS, _NAME, _RAW, _DOUBLES, _EXTERNAL, _LOCATION = (
-    1,
-    2,
-    3,
-    4,
-    8,
-    9,
-    10,
-    13,
-    14,
-)
+_DIMS, _DATA_TYPE, _SEGMENT, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 3, 8, 9, 13, 14
+_FLOATS, _DOUBLES = 4, 10
 _VALUES: Final = frozenset({4, 5, 6, 7, 9, 10, 11})
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
@@ -47,8 +38,6 @@ _ITEM_BYTES: Final[Mapping[int, int]] = {
     17: 1, 18: 1, 19: 1, 20: 1,
 }  # fmt: skip
 _MOST_DIMS: Final = 64
-_LFS_POINTER: Final = b"version https://git-lfs"
-POINTER_BYTES: Final = len(_LFS_POINTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +88,6 @@ def read_tensor_proto(reader: WireReader, message: Field) -> OnnxTensor:
     values: list[Field] = []
     external: dict[str, str] = {}
     name, data_type, segmented, is_external = "", 0, False, False
-    if message.wire != BYTES:
-        raise WireError(f"the tensor at byte {message.head} is no message")
     for field in reader.fields(message.start, message.end):
         if field.number == _DIMS:
             shape += islice(reader.packed_varints(field), _MOST_DIMS + 1)
@@ -229,19 +216,6 @@ def _is_inside(location: str) -> bool:
     return bool(location) and not any(
         path.is_absolute() or path.drive or path.root or ".." in path.parts for path in kinds
     )
-
-
-def refuse_pointer(path: Path, start: bytes, size: int) -> None:
-    """Refuse a file that begins as the pointers do that Git leaves in place of large files.
-
-    Raises:
-        SourceError: if it does.
-    """
-    if start.startswith(_LFS_POINTER):
-        raise SourceError(
-            f"{path}: this is a Git LFS pointer of {size} bytes in place of the file; "
-            "run `git lfs pull` in the repository, or download the file with `hf download`",
-        )
 
 
 def read_text(reader: WireReader, field: Field) -> str:

@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 VARINT: Final = 0
-FIXED64: Final = 1
 BYTES: Final = 2
-FIXED32: Final = 5
+_FIXED_BYTES: Final = {1: 8, 5: 4}
+"""Wire types of numbers of a fixed size."""
 
 _CONTINUES: Final = 0x80
 _WINDOW: Final = 1 << 16
 _LONGEST_VARINT: Final = 10
 _MOST_FIELDS: Final = 1_000_000
 """Fields that are looked at in one file; the UNet of SDXL has some 100,000."""
-
-
 MOST_BYTES: Final = 128 << 20
 """Of a graph without its weights; exporters' notes make it some 50 MB."""
 DEEPEST_GRAPH: Final = 20
@@ -59,6 +57,7 @@ class WireReader:
         self._window = b""
         self._window_start = 0
         self._fields = 0
+        self._copied = 0
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to `end`.
@@ -95,8 +94,8 @@ class WireReader:
             elif wire == BYTES:
                 length, begin = self._varint(position, end)
                 position = begin + length
-            elif wire in {FIXED32, FIXED64}:
-                position += 4 if wire == FIXED32 else 8
+            elif wire in _FIXED_BYTES:
+                position += _FIXED_BYTES[wire]
             else:
                 raise WireError(f"byte {head} begins a field of unknown type {wire}")
             self._fields += 1
@@ -105,6 +104,27 @@ class WireReader:
             if position > end:
                 raise WireError(f"the field at byte {head} is longer than what holds it")
             yield Field(number, wire, head, begin, position, value)
+
+    def copy(self, start: int, end: int, inner: Mapping[int, Callable[[Field], bytes]]) -> bytes:
+        """Return the message from `start` to `end`; what fields of the numbers in `inner` hold, its functions return.
+
+        Raises:
+            WireError: when the bytes are no message, or all copies together are more than a graph holds.
+        """
+        out = bytearray()
+        for field in self.fields(start, end):
+            if field.wire == BYTES and field.number in inner:
+                out += encode_bytes(field.number, inner[field.number](field))
+            else:
+                out += self.part(field.head, field.end)
+        return bytes(out)
+
+    def part(self, start: int, end: int) -> bytes:
+        """Return bytes for a copy; raises `WireError` when all copies together are more than a graph holds."""
+        self._copied += end - start
+        if self._copied > MOST_BYTES:
+            raise WireError(f"it has more than {MOST_BYTES:,} bytes beside its weights")
+        return self.read(start, end)
 
     def packed_varints(self, field: Field) -> Iterator[int]:
         """Yield the numbers of a repeated field, packed or not."""

@@ -7,19 +7,26 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
+import zipfile
+from bisect import bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.pickle_archive import SAVE_AGAIN, check_span, read_entries
 from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from olivelike.sources.files.pickle_archive import Entry
+
+_LOCAL_HEADER, _LENGTHS_AT = 30, 26
+"""Bytes of a local file header before its name, and where in it the lengths of name and extra field are."""
+_WORD = 16
+"""No entry `byteorder` is longer; another one is not read."""
+_SAVE_AGAIN = "load it with torch once and save it as safetensors"
 
 
 def read_pickle_table(path: Path) -> dict[str, RawTensor]:
@@ -52,7 +59,7 @@ def describe_pickle(path: Path) -> dict[str, list[Any]]:
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    entries = read_entries(path)
+    entries = _read_entries(path)
     try:
         with FakeTensorMode(), torch.serialization.safe_globals([(_TrainingLeftover, _LIGHTNING_CALLBACK)]):
             content = torch.load(path, weights_only=True)
@@ -87,7 +94,7 @@ def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
     return tensors
 
 
-def _describe(path: Path, entries: Sequence[Entry], name: str, value: Any) -> list[Any]:
+def _describe(path: Path, entries: Sequence[_Entry], name: str, value: Any) -> list[Any]:
     import torch
 
     names = {
@@ -96,14 +103,66 @@ def _describe(path: Path, entries: Sequence[Entry], name: str, value: Any) -> li
         torch.uint8: "U8", torch.bool: "BOOL",
     }  # fmt: skip
     if not isinstance(value, torch.Tensor) or value.dtype not in names:
-        raise SourceError(f"{path}: {name} is no tensor of a supported dtype; {SAVE_AGAIN}")
+        raise SourceError(f"{path}: {name} is no tensor of a supported dtype; {_SAVE_AGAIN}")
     # Set by torch.load under a fake mode since torch 2.8; absent in the format from before torch 1.6.
     start = getattr(value.untyped_storage(), "_checkpoint_offset", None)
     if start is None or not value.is_contiguous():
-        raise SourceError(f"{path}: the bytes of {name} do not lie in one piece; {SAVE_AGAIN}")
+        raise SourceError(f"{path}: the bytes of {name} do not lie in one piece; {_SAVE_AGAIN}")
     offset = start + value.storage_offset() * value.element_size()
-    check_span(path, name, entries, offset, value.numel() * value.element_size())
+    _check_span(path, name, entries, offset, value.numel() * value.element_size())
     return [names[value.dtype], list(value.shape), offset]
+
+
+class _Entry(NamedTuple):
+    """One entry: its bytes are `start` up to `end` of the file."""
+
+    start: int
+    end: int
+    name: str
+    is_stored: bool
+    """False if it is compressed, so that the file does not hold what it stands for."""
+
+
+def _read_entries(path: Path) -> list[_Entry]:
+    """Return the entries of an archive in order of place; none if the file is no archive.
+
+    Raises:
+        SourceError: if it is damaged, or its numbers are big-endian.
+    """
+    if not zipfile.is_zipfile(path):
+        return []
+    try:
+        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+            entries = []
+            for info in archive.infolist():
+                file.seek(info.header_offset + _LENGTHS_AT)
+                start = info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", file.read(4)))
+                is_stored = info.compress_type == zipfile.ZIP_STORED
+                entries.append(_Entry(start, start + info.compress_size, info.filename, is_stored))
+            order = [info for info in archive.infolist() if info.filename.rpartition("/")[2] == "byteorder"]
+            if order and order[0].file_size <= _WORD and archive.read(order[0]).strip() == b"big":
+                raise SourceError(f"{path}: its numbers are big-endian; {_SAVE_AGAIN}")
+    except (zipfile.BadZipFile, struct.error, NotImplementedError, RuntimeError, EOFError) as error:
+        raise SourceError(f"{path}: is a damaged zip archive: {error}; {DOWNLOAD_AGAIN}") from error
+    return sorted(entries)
+
+
+def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, size: int) -> None:
+    """Check that a tensor's bytes are inside one entry, and are there as they are.
+
+    Raises:
+        SourceError: if not.
+    """
+    position = bisect_right(entries, start, key=lambda entry: entry.start) - 1
+    entry = entries[position] if position >= 0 else None
+    if entry is not None and start < entry.end and not entry.is_stored:
+        raise SourceError(
+            f"{path}: {name} is compressed in it ({entry.name}), as torch never saves; {_SAVE_AGAIN}"
+        )
+    if size and (entry is None or start + size > entry.end):
+        raise SourceError(
+            f"{path}: the bytes of {name} are not inside the archive's entries; {DOWNLOAD_AGAIN}"
+        )
 
 
 if __name__ == "__main__":

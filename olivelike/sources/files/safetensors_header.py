@@ -27,6 +27,7 @@ _MOST_TENSORS = 50_000
 _LONGEST_NAME = 300
 _MOST_DIMENSIONS = 16
 _LFS_POINTER = b"version https://git-lfs"
+POINTER_BYTES = len(_LFS_POINTER)
 
 DOWNLOAD_AGAIN = "download it again, for instance with `hf download … --force-download`"
 
@@ -77,13 +78,22 @@ def read_header(path: Path) -> Header:
 def _check_start(path: Path, start: bytes, size: int) -> None:
     if size == 0:
         raise SourceError(f"{path}: the file is empty, its download did not finish; {DOWNLOAD_AGAIN}")
-    if _LFS_POINTER.startswith(start) and start:
-        raise SourceError(
-            f"{path}: this is a Git LFS pointer of {size} bytes in place of the weights; "
-            "run `git lfs pull` in the repository, or download the file with `hf download`",
-        )
+    refuse_pointer(path, start, size)
     if len(start) < _LENGTH_BYTES:
         _truncated(path, f"at least {_LENGTH_BYTES}", size)
+
+
+def refuse_pointer(path: Path, start: bytes, size: int) -> None:
+    """Refuse a file that begins as the pointers do that Git leaves in place of large files.
+
+    Raises:
+        SourceError: if it does.
+    """
+    if start and start.startswith(_LFS_POINTER[: len(start)]):
+        raise SourceError(
+            f"{path}: this is a Git LFS pointer of {size} bytes in place of the file; "
+            "run `git lfs pull` in the repository, or download the file with `hf download`",
+        )
 
 
 def _parse(path: Path, text: bytes, size: int) -> Header:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from olivelike.model.families import FAMILIES, family_of_text_width
 from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
-from olivelike.sources.identify.other_networks import find_other_network, other_by_channels
-from olivelike.sources.identify.prediction import read_prediction
-from olivelike.sources.identify.published import PUBLISHED
+from olivelike.sources.identify.marks import find_other_network, other_by_channels, read_prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Collection, Mapping
 
     from olivelike.model.families import FamilyName
     from olivelike.sources.files.safetensors_header import RawTensor
@@ -56,18 +54,25 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
         metadata: of the safetensors header.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    precision = _precision(tensors)
+    return replace(_identify(shapes, metadata or {}), precision=_precision(tensors))
+
+
+def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
     other = find_other_network(shapes)
     kind = _adapter_kind(shapes)
     if kind is not None:
-        return _adapter(kind, shapes, metadata or {}, precision, other)
+        return _adapter(kind, shapes, metadata, other)
     if other is not None:
         network, name = other
-        return _unsupported("checkpoint", network, f"{name} occurs in {network} only", precision)
+        return _unsupported("checkpoint", network, f"{name} occurs in {network} only")
     for prefix in _UNET_PREFIXES:
         if f"{prefix}input_blocks.0.0.weight" in shapes:
-            return _original(shapes, metadata or {}, precision, prefix)
-    return _lone_network(shapes, precision)
+            return _original(shapes, metadata, prefix)
+    return _lone_network(shapes)
+
+
+def _unsupported(kind: Kind, network: str, reason: str = "") -> Identity:
+    return Identity(kind, network=network, supported=False, reasons=(reason,) if reason else ())
 
 
 def _adapter_kind(shapes: Shapes) -> Kind | None:
@@ -85,32 +90,23 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
 
 
 def _adapter(
-    kind: Kind,
-    shapes: Shapes,
-    metadata: Mapping[str, str],
-    precision: Precision,
-    other: tuple[str, str] | None,
+    kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None
 ) -> Identity:
     if other is not None:
-        return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only", precision)
+        return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
     if kind == "controlnet":
-        return _unsupported(kind, "", "its names are those of a ControlNet", precision)
+        return _unsupported(kind, "", "its names are those of a ControlNet")
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
-    prediction = read_prediction(shapes, metadata) if kind == "lora" else None
-    return Identity(
+    found = Identity(
         kind,
-        family,
-        FAMILIES[family].title if family else "",
-        supported=True,
-        naming=None,
-        inpainting=False,
-        prediction=prediction.value if prediction else None,
-        expected_prediction=prediction.value if prediction else None,
-        zero_snr=prediction.zero_snr if prediction else False,
-        parts=(),
-        precision=precision,
+        family=family,
+        network=FAMILIES[family].title if family else "",
         reasons=(f"{kind}: {min(shapes)} and its like", *([f"family: {reason}"] if reason else [])),
     )
+    if kind == "embedding":
+        return found
+    stated = read_prediction(shapes, metadata)
+    return replace(found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr)
 
 
 def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
@@ -130,9 +126,7 @@ def _lora_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
     return None, ""
 
 
-def _original(
-    shapes: Shapes, metadata: Mapping[str, str], precision: Precision, unet_prefix: str
-) -> Identity:
+def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> Identity:
     """Identify a file with a UNet in the names of the LDM code, alone or with the other networks."""
     unet = {name[len(unet_prefix) :]: shape for name, shape in shapes.items() if name.startswith(unet_prefix)}
     conv_in = unet["input_blocks.0.0.weight"]
@@ -141,52 +135,42 @@ def _original(
     if other is None and "label_emb.weight" in unet:
         other = "a UNet with classes of its own (label_emb.weight)"
     if other is not None:
-        return _unsupported("checkpoint", other, f"the UNet's first convolution is {conv_in}", precision)
-    parts = [Part("unet", "unet", unet_prefix)]
-    parts += [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
+        return _unsupported("checkpoint", other, f"the UNet's first convolution is {conv_in}")
+    parts = [Part("unet", "unet", unet_prefix), *_text_parts(shapes)]
     vae = _vae_part(shapes)
     if vae is not None and vae.prefix:
         parts.append(vae)
     family, reason = _unet_family(unet, {part.prefix for part in parts})
     if family is None:
-        return _unsupported("checkpoint", reason, reason, precision)
-    template = FAMILIES[family]
-    prediction = read_prediction(shapes, metadata)
+        return _unsupported("checkpoint", reason, reason)
+    title = FAMILIES[family].title
+    stated = read_prediction(shapes, metadata)
     inpainting = channels == 9
-    expected = prediction.value or ("epsilon" if inpainting else template.prediction)
+    expected = stated.value or ("epsilon" if inpainting else FAMILIES[family].prediction)
     kind: Kind = "checkpoint" if len(parts) > 1 else "unet"
-    reasons = [
-        f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
-        f"family: {reason}",
-        f"input channels: {channels}" + (", the masked picture among them" if inpainting else ""),
-        prediction.reason or f"prediction: not in the file, {expected} is usual for {template.title}",
-    ]
     return Identity(
         kind,
-        family,
-        template.title,
-        supported=True,
+        family=family,
+        network=title,
         naming="original",
         inpainting=inpainting,
-        prediction=prediction.value,
+        prediction=stated.value,
         expected_prediction=expected,
-        zero_snr=prediction.zero_snr,
-        parts=tuple(part for part in parts if part.folder in PUBLISHED[family].configs),
-        precision=precision,
-        reasons=tuple(reasons),
+        zero_snr=stated.zero_snr,
+        parts=tuple(part for part in parts if part.folder in FAMILIES[family].folders),
+        reasons=(
+            f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
+            f"family: {reason}",
+            f"input channels: {channels}" + (", the masked picture among them" if inpainting else ""),
+            stated.reason or f"prediction: not in the file, {expected} is usual for {title}",
+        ),
     )
 
 
 def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, str]:
     """Return a UNet's family and why; by width of the text, else by structure, as in networks of other sizes."""
-    width = next(
-        (
-            shape[-1]
-            for name, shape in unet.items()
-            if name.endswith(".attn2.to_k.weight") and len(shape) == 2
-        ),
-        None,
-    )
+    keys = (s for name, s in unet.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2)
+    width = next((shape[-1] for shape in keys), None)
     if width is None:
         return None, "a UNet without cross-attention"
     labelled = "label_emb.0.0.weight" in unet
@@ -202,89 +186,52 @@ def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, s
     if labelled:
         levels = 1 + sum(name.endswith(".0.op.weight") for name in unet)
         return ("sdxl" if levels == 3 else "sdxl_refiner"), f"{known}, sizes of the picture, {levels} levels"
-    linear = any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in unet.items())
-    return (
-        "sd2" if linear else "sd1"
-    ), f"{known} through {'linear' if linear else 'convolution'} projections"
+    if any(name.endswith(".proj_in.weight") and len(shape) == 2 for name, shape in unet.items()):
+        return "sd2", f"{known} through linear projections"
+    return "sd1", f"{known} through convolution projections"
 
 
-def _lone_network(shapes: Shapes, precision: Precision) -> Identity:
+def _lone_network(shapes: Shapes) -> Identity:
     """Identify a file with one network, or with none that is known."""
-    vae = _vae_part(shapes)
-    texts = [Part(*entry) for entry in _TEXT_PARTS if _has_text(shapes, *entry[1:])]
-    if vae is not None and not texts:
-        if (channels := _latent_channels(shapes, vae.prefix)) != 4:
-            return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
-        return _lone("vae", "original", "names of its decoder", precision, (vae,))
     names = shapes.keys()
+    vae, texts = _vae_part(shapes), _text_parts(shapes)
+    if vae is not None and not texts:
+        return _lone_vae(shapes, vae.prefix, "original", (vae,))
     if "decoder.conv_in.weight" in names and any(name.startswith("decoder.up_blocks.") for name in names):
-        if (channels := _latent_channels(shapes, "")) != 4:
-            return _unsupported("vae", f"another family ({channels} latent channels)", "", precision)
-        return _lone("vae", "diffusers", "names of its decoder", precision)
+        return _lone_vae(shapes, "", "diffusers", ())
     if "conv_in.weight" in names and any(name.startswith("down_blocks.") for name in names):
-        return _lone("unet", "diffusers", "names of its blocks", precision)
+        return Identity("unet", naming="diffusers", reasons=("unet: names of its blocks",))
     if texts or any("encoder.layers.0.self_attn." in name for name in names):
-        naming: Naming = "original" if texts else "diffusers"
-        return _lone("text_encoder", naming, "names of its layers", precision, tuple(texts))
+        return Identity(
+            "text_encoder",
+            naming="original" if texts else "diffusers",
+            parts=texts,
+            reasons=("text_encoder: names of its layers",),
+        )
     few = ", ".join(sorted(names)[:3])
-    return _unsupported("unknown", "", f"no name is of a known network: {few}", precision)
+    return _unsupported("unknown", "", f"no name is of a known network: {few}")
 
 
-def _lone(
-    kind: Kind, naming: Naming, why: str, precision: Precision, parts: tuple[Part, ...] = ()
-) -> Identity:
-    return Identity(
-        kind,
-        None,
-        "",
-        supported=True,
-        naming=naming,
-        inpainting=False,
-        prediction=None,
-        expected_prediction=None,
-        zero_snr=False,
-        parts=parts,
-        precision=precision,
-        reasons=(f"{kind}: {why}",),
-    )
-
-
-def _unsupported(kind: Kind, network: str, reason: str, precision: Precision) -> Identity:
-    return Identity(
-        kind,
-        None,
-        network,
-        supported=False,
-        naming=None,
-        inpainting=False,
-        prediction=None,
-        expected_prediction=None,
-        zero_snr=False,
-        parts=(),
-        precision=precision,
-        reasons=(reason,) if reason else (),
-    )
-
-
-def _has_text(shapes: Mapping[str, Any], converter: str, prefix: str) -> bool:
-    if converter == "open_clip":
-        return f"{prefix}token_embedding.weight" in shapes
-    # Some early files lack the level `text_model`.
-    levels = ("text_model.", "")
-    return any(f"{prefix}{level}embeddings.token_embedding.weight" in shapes for level in levels)
-
-
-def _latent_channels(shapes: Shapes, prefix: str) -> int:
+def _lone_vae(shapes: Shapes, prefix: str, naming: Naming, parts: tuple[Part, ...]) -> Identity:
     shape = shapes[f"{prefix}decoder.conv_in.weight"]
-    return shape[1] if len(shape) > 1 else 0
+    if (channels := shape[1] if len(shape) > 1 else 0) != 4:
+        return _unsupported("vae", f"another family ({channels} latent channels)")
+    return Identity("vae", naming=naming, parts=parts, reasons=("vae: names of its decoder",))
 
 
-def _vae_part(shapes: Mapping[str, Any]) -> Part | None:
+def _text_parts(names: Collection[str]) -> tuple[Part, ...]:
+    def has(converter: Converter, prefix: str) -> bool:
+        # Some early files lack the level `text_model`.
+        levels = ("",) if converter == "open_clip" else ("text_model.embeddings.", "embeddings.")
+        return any(f"{prefix}{level}token_embedding.weight" in names for level in levels)
+
+    return tuple(Part(*entry) for entry in _TEXT_PARTS if has(*entry[1:]))
+
+
+def _vae_part(names: Collection[str]) -> Part | None:
     for prefix in _VAE_PREFIXES:
-        if (
-            f"{prefix}decoder.conv_in.weight" in shapes
-            and f"{prefix}decoder.mid.block_1.conv1.weight" in shapes
-        ):
+        marks = (f"{prefix}decoder.conv_in.weight", f"{prefix}decoder.mid.block_1.conv1.weight")
+        if all(mark in names for mark in marks):
             return Part("vae", "vae", prefix)
     return None
 

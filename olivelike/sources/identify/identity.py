@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -21,6 +21,16 @@ PLACES: dict[Kind, str] = {
     "embedding": "name it under `embeddings:`",
 }
 """Where in a workflow a file of a kind belongs."""
+_KINDS: dict[Kind, str] = {
+    "checkpoint": "a checkpoint",
+    "unet": "a UNet alone",
+    "vae": "a VAE",
+    "text_encoder": "a text encoder",
+    "lora": "a LoRA",
+    "embedding": "an embedding (textual inversion)",
+    "controlnet": "a ControlNet",
+    "unknown": "of no kind that is known",
+}
 
 
 @dataclass(frozen=True)
@@ -50,28 +60,31 @@ class Precision:
         return sum(name.startswith(("F", "BF")) for name in self.elements) > 1
 
 
+_UNREAD = Precision("", {})
+
+
 @dataclass(frozen=True)
 class Identity:
     """What a weight file is, judged by names, shapes and metadata of its tensors, never by the file's name."""
 
     kind: Kind
-    family: FamilyName | None
-    network: str
+    family: FamilyName | None = None
+    network: str = ""
     """In words: `Stable Diffusion XL`, `FLUX`, …"""
-    supported: bool
+    supported: bool = True
     """False for a network that is known by name and can't be opened."""
-    naming: Naming | None
-    inpainting: bool
-    prediction: Prediction | None
+    naming: Naming | None = None
+    inpainting: bool = False
+    prediction: Prediction | None = None
     """What the file says that its UNet predicts; `None` if it does not say."""
-    expected_prediction: Prediction | None
+    expected_prediction: Prediction | None = None
     """`prediction`, else what the family's networks predict; `None` without a UNet."""
-    zero_snr: bool
+    zero_snr: bool = False
     """The file says that it was trained with zero terminal signal-to-noise ratio."""
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()
     """The components, for original names."""
-    precision: Precision
-    reasons: tuple[str, ...]
+    precision: Precision = _UNREAD
+    reasons: tuple[str, ...] = ()
     """What each finding rests on, for a person."""
 
     def part(self, folder: str) -> Part | None:
@@ -81,32 +94,9 @@ class Identity:
     @property
     def description(self) -> str:
         """The file in a few words: `a LoRA for Stable Diffusion XL`."""
-        kinds: dict[Kind, str] = {
-            "checkpoint": "a checkpoint",
-            "unet": "a UNet alone",
-            "vae": "a VAE",
-            "text_encoder": "a text encoder",
-            "lora": "a LoRA",
-            "embedding": "an embedding (textual inversion)",
-            "controlnet": "a ControlNet",
-            "unknown": "of no kind that is known",
-        }
-        words = kinds[self.kind] + (" for inpainting" if self.inpainting else "")
+        words = _KINDS[self.kind] + (" for inpainting" if self.inpainting else "")
         return f"{words} of {self.network}" if self.network else words
 
     def to_json(self) -> dict[str, Any]:
         """Return the findings as JSON values."""
-        return {
-            "kind": self.kind,
-            "family": self.family,
-            "network": self.network,
-            "supported": self.supported,
-            "naming": self.naming,
-            "inpainting": self.inpainting,
-            "prediction": self.prediction,
-            "expected_prediction": self.expected_prediction,
-            "zero_snr": self.zero_snr,
-            "parts": [part.folder for part in self.parts],
-            "precision": {"dominant": self.precision.dominant, "elements": dict(self.precision.elements)},
-            "reasons": list(self.reasons),
-        }
+        return {**asdict(self), "parts": [part.folder for part in self.parts], "reasons": list(self.reasons)}

@@ -2,63 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.adapters import open_lora, training_notes
 from olivelike.sources.adapters.embeddings import read_embedding_table
+from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.adapters.training import training_notes
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from olivelike.sources import Header, RawTensor
-    from olivelike.sources.adapters import LoraFile, TrainingNotes
+    from olivelike.sources.adapters.embeddings import EmbeddingTable
+    from olivelike.sources.adapters.lora_file import LoraFile
+    from olivelike.sources.files.safetensors_header import Header
+    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Identity
 
-
-@dataclass(frozen=True)
-class LoraInfo:
-    """What a LoRA changes."""
-
-    format: str
-    kinds: tuple[str, ...]
-    family: str | None
-    modules: Mapping[str, int]
-    """Number of changed layers by component."""
-    ranks: tuple[int, ...]
-    alphas: tuple[float, ...]
-    """Empty where the file states none: the scale is 1 then."""
-    notes: TrainingNotes
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return {
-            "format": self.format,
-            "kinds": list(self.kinds),
-            "family": self.family,
-            "modules": dict(self.modules),
-            "ranks": list(self.ranks),
-            "alphas": list(self.alphas),
-            "name": self.notes.name,
-            "network": self.notes.network,
-            "base_model": self.notes.base_model,
-            "trigger_words": list(self.notes.trigger_words),
-        }
-
-
-@dataclass(frozen=True)
-class EmbeddingInfo:
-    """What a textual inversion adds."""
-
-    token: str | None
-    """As stored; `None` where the file's name stands for it."""
-    shapes: Mapping[str, tuple[int, int]]
-    """Number and width of the vectors by text encoder."""
+_CHUNK = 1 << 20
+_AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes
 
 
 @dataclass(frozen=True)
@@ -69,8 +37,8 @@ class WeightFileInfo:
     size: int
     header: Header
     identity: Identity
-    lora: LoraInfo | None
-    embedding: EmbeddingInfo | None
+    lora: LoraFile | None
+    embedding: EmbeddingTable | None
     problem: str | None
     """Why a LoRA or embedding could not be used."""
 
@@ -93,7 +61,7 @@ class WeightFileInfo:
             "tensors": len(self.header.tensors),
             **self.identity.to_json(),
             "keys": _key_groups(self.header),
-            "lora": self.lora.to_json() if self.lora is not None else None,
+            "lora": _lora_json(self.lora) if self.lora is not None else None,
             "embedding": embedding,
             "problem": self.problem,
             "metadata": dict(self.header.metadata),
@@ -129,9 +97,7 @@ class WeightFileInfo:
             yield "because", reason
 
 
-def describe_weight_file(
-    path: Path, read_pickle: Callable[[Path], Mapping[str, RawTensor]] | None = None
-) -> WeightFileInfo:
+def describe_weight_file(path: Path, read_pickle: ReadPickle | None = None) -> WeightFileInfo:
     """Read a weight file's header and say what it is; no tensor is read.
 
     Args:
@@ -146,42 +112,105 @@ def describe_weight_file(
     lora = embedding = problem = None
     try:
         if identity.kind == "lora":
-            lora = _lora_info(open_lora(path, read_pickle=read_pickle))
+            lora = open_lora(path, read_pickle=read_pickle)
         elif identity.kind == "embedding":
-            table = read_embedding_table(path, read_pickle)
-            embedding = EmbeddingInfo(table.token, table.shapes)
+            embedding = read_embedding_table(path, read_pickle)
     except SourceError as error:
         problem = str(error).removeprefix(f"{path}: ")
     return WeightFileInfo(path, path.stat().st_size, header, identity, lora, embedding, problem)
 
 
-def _lora_info(lora: LoraFile) -> LoraInfo:
-    modules = lora.modules.values()
-    return LoraInfo(
-        lora.format,
-        tuple(sorted(lora.kinds)),
-        lora.family,
-        dict(sorted(Counter(module.component for module in modules).items())),
-        tuple(sorted(lora.ranks)),
-        tuple(sorted({module.alpha for module in modules if module.alpha is not None})),
-        training_notes(lora.metadata),
-    )
+@dataclass(frozen=True)
+class FileHashes:
+    """Hashes in lower-case hexadecimal.
+
+    Names are those of Civitai's API (https://github.com/civitai/civitai/wiki/REST-API-Reference); A1111 computes the
+    same: `AutoV2` is its model hash, `AutoV3` what it prints behind `Lora hashes:`.
+    """
+
+    sha256: str
+    """Of the whole file."""
+    auto_v1: str
+    """First 8 digits of the SHA-256 of 64 KiB at 1 MiB: the oldest model hash."""
+    auto_v2: str
+    """First 10 digits of the SHA-256."""
+    auto_v3: str | None
+    """First 12 digits of the SHA-256 of what follows the header; `None` for other than safetensors files."""
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the hashes as JSON values."""
+        return asdict(self)
 
 
-def _lora_rows(lora: LoraInfo) -> Iterator[tuple[str, str]]:
-    yield "format", f"{lora.format} ({', '.join(lora.kinds)})"
-    changes = ", ".join(f"{count} layers of {component}" for component, count in lora.modules.items())
-    yield "changes", changes
-    yield "rank", ", ".join(map(str, lora.ranks)) or "none: whole factors"
-    yield "alpha", ", ".join(f"{alpha:g}" for alpha in lora.alphas) or "not stated: the same as the rank"
+def hash_file(path: Path, data_start: int | None) -> FileHashes:
+    """Read a file once and return its hashes.
+
+    Args:
+        path: The file.
+        data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files.
+
+    Raises:
+        SourceError: if it can't be read.
+    """
+    whole, data = hashlib.sha256(), hashlib.sha256()
+    position = 0
+    try:
+        with open_file(path) as file:
+            offset, length = _AUTO_V1
+            file.seek(offset)
+            oldest = hashlib.sha256(file.read(length)).hexdigest()
+            file.seek(0)
+            while piece := file.read(_CHUNK):
+                whole.update(piece)
+                if data_start is not None and position + len(piece) > data_start:
+                    data.update(memoryview(piece)[max(0, data_start - position) :])
+                position += len(piece)
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; check the file") from error
+    sha256 = whole.hexdigest()
+    auto_v3 = data.hexdigest()[:12] if data_start is not None else None
+    return FileHashes(sha256, oldest[:8], sha256[:10], auto_v3)
+
+
+def _lora_json(lora: LoraFile) -> dict[str, Any]:
+    notes = training_notes(lora.metadata)
+    return {
+        "format": lora.format,
+        "kinds": sorted(lora.kinds),
+        "family": lora.family,
+        "modules": _layers(lora),
+        "ranks": sorted(lora.ranks),
+        "alphas": _alphas(lora),
+        "name": notes.name,
+        "network": notes.network,
+        "base_model": notes.base_model,
+        "trigger_words": list(notes.trigger_words),
+    }
+
+
+def _lora_rows(lora: LoraFile) -> Iterator[tuple[str, str]]:
+    notes = training_notes(lora.metadata)
+    yield "format", f"{lora.format} ({', '.join(sorted(lora.kinds))})"
+    yield "changes", ", ".join(f"{count} layers of {component}" for component, count in _layers(lora).items())
+    yield "rank", ", ".join(map(str, sorted(lora.ranks))) or "none: whole factors"
+    yield "alpha", ", ".join(f"{alpha:g}" for alpha in _alphas(lora)) or "not stated: the same as the rank"
     for title, value in (
-        ("name", lora.notes.name),
-        ("network", lora.notes.network),
-        ("trained on", lora.notes.base_model),
-        ("trigger words", ", ".join(lora.notes.trigger_words)),
+        ("name", notes.name),
+        ("network", notes.network),
+        ("trained on", notes.base_model),
+        ("trigger words", ", ".join(notes.trigger_words)),
     ):
         if value:
             yield title, value
+
+
+def _layers(lora: LoraFile) -> dict[str, int]:
+    """Return the number of changed layers by component."""
+    return dict(sorted(Counter(module.component for module in lora.modules.values()).items()))
+
+
+def _alphas(lora: LoraFile) -> list[float]:
+    return sorted({module.alpha for module in lora.modules.values() if module.alpha is not None})
 
 
 def _precision(identity: Identity) -> str:

@@ -9,25 +9,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.model import Architecture
-from olivelike.model.supported import check_network
-from olivelike.sources.names.adaptation import Adaptation, StoredView
+from olivelike.model import Architecture, Weights
+from olivelike.model.supported import check_network, refused_config
+from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.names.original_names import convert_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from olivelike.sources.names.loading_result import Loading
+    from olivelike.model.architecture import Config
+    from olivelike.sources.checkpoint import Checkpoint
+    from olivelike.sources.names.loading_result import Loading, Shape
 
 _LISTED = 10
+
+
+def read_network(checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> tuple[Architecture, Weights]:
+    """Return architecture and weights of a component that its source stores for torch.
+
+    Args:
+        checkpoint: the component.
+        file_digests: SHA-256 of each of `checkpoint.files`, or what stands for it in the table of weights.
+
+    Raises:
+        SourceError: as `adapt`.
+    """
+    found = adapt(
+        checkpoint.component,
+        checkpoint.library,
+        checkpoint.class_name,
+        checkpoint.config,
+        checkpoint.shapes,
+        original=checkpoint.original,
+    )
+    assert found.architecture is not None
+    return found.architecture, bind(found, checkpoint, file_digests)
 
 
 def adapt(
     component: str,
     library: str,
     class_name: str,
-    config: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
+    config: Config,
+    shapes: Mapping[str, Shape],
     original: str | None = None,
 ) -> Adaptation:
     """Return architecture and name table of a stored component.
@@ -55,13 +80,16 @@ def adapt(
         if original is None
         else convert_names(component, original, config, shapes)
     )
-    named = {name: view.shape for name, view in views.items()}
-    loader, loading = _load(
-        component, class_name, network_class, dict(config), named, from_one_file=original is not None
-    )
+    loader, load = _loader(component, class_name, network_class)
+
+    def refuse(error: Exception) -> SourceError:
+        told = refused_config(component, class_name, error, from_one_file=original is not None)
+        return SourceError(told)
+
+    loading: Loading = load(network_class, config, {name: view.shape for name, view in views.items()}, refuse)
     _check(component, class_name, loading, original)
     architecture = Architecture(component, loader, class_name, loading.config)
-    names = {name: views[found] for name, (found, _) in sorted(loading.names.items())}
+    names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
 
@@ -82,33 +110,19 @@ def _find_class(component: str, library: str, class_name: str) -> Any:
         ) from error
 
 
-def _load(
-    component: str,
-    class_name: str,
-    network_class: Any,
-    config: dict[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    from_one_file: bool,
-) -> tuple[str, Loading]:
+def _loader(component: str, class_name: str, network_class: Any) -> tuple[str, Any]:
+    """Return the library that loads a class, and how it does."""
     import diffusers
     import transformers
 
-    from olivelike.sources.names.diffusers_loading import load_diffusers
-    from olivelike.sources.names.transformers_loading import load_transformers
+    from olivelike.sources.names.loading import load_diffusers, load_transformers
 
-    is_class = isinstance(network_class, type)
-    if is_class and issubclass(network_class, diffusers.ModelMixin):
-        return "diffusers", load_diffusers(
-            component, network_class, config, shapes, from_one_file=from_one_file
-        )
-    if is_class and issubclass(network_class, transformers.PreTrainedModel):
-        return "transformers", load_transformers(
-            component, network_class, config, shapes, from_one_file=from_one_file
-        )
-    raise SourceError(
-        f"{component}: {class_name} is no network; drop {component} from `components:`",
-    )
+    if isinstance(network_class, type):
+        if issubclass(network_class, diffusers.ModelMixin):
+            return "diffusers", load_diffusers
+        if issubclass(network_class, transformers.PreTrainedModel):
+            return "transformers", load_transformers
+    raise SourceError(f"{component}: {class_name} is no network; drop {component} from `components:`")
 
 
 def _check(component: str, class_name: str, loading: Loading, original: str | None) -> None:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from olivelike.model.architecture import Config
+
+Shape = tuple[int, ...]
+
 # Above what a library fills missing parameters with, and exact in float32 with 2²⁰ tensors on top.
 _FIRST = 1 << 22
 
@@ -19,16 +23,16 @@ _FIRST = 1 << 22
 class Loading:
     """Parameters by what became of them."""
 
-    config: dict[str, Any]
-    """The normalised config."""
-    names: Mapping[str, tuple[str, tuple[int, ...]]]
-    """Found: parameter → stored name and the parameter's shape."""
+    config: Config
+    """Defaults filled in, stray keys left out."""
+    names: Mapping[str, str]
+    """Found: parameter → stored name."""
     missing: frozenset[str]
-    mismatched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    mismatched: Mapping[str, tuple[Shape, Shape]]
     """Parameter → its own shape and that of the stored tensor."""
 
 
-def make_probes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+def make_probes(shapes: Mapping[str, Shape]) -> dict[str, torch.Tensor]:
     """Return a tensor for each stored one: its shape, its position as value, one element of memory."""
     import torch
 

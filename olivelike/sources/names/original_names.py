@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from olivelike.model.architecture import Config
+    from olivelike.sources.names.loading_result import Shape
+
 # What a converter expects names to begin with, and what files have instead.
 _PREFIXES = {
     "unet": ("model.diffusion_model.", ("model.diffusion_model.", "diffusion_model.")),
@@ -34,7 +37,7 @@ _PREFIXES = {
 
 
 def convert_names(
-    component: str, original: str, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    component: str, original: str, config: Config, shapes: Mapping[str, Shape]
 ) -> dict[str, StoredView]:
     """Return where each name of diffusers or transformers lies in the stored tensors.
 
@@ -57,7 +60,7 @@ def convert_names(
     renamed = {canonical + name.removeprefix(prefix): probe for name, probe in probes.items()}
     with quiet(logging), _views_for_copies():
         try:
-            converted = _convert(original, dict(config), renamed)
+            converted = _convert(original, config, renamed)
         except (KeyError, IndexError, AttributeError, RuntimeError) as error:
             raise SourceError(
                 f"{component}: diffusers can't convert the stored names ({error!r}); the file is incomplete or "
@@ -79,7 +82,7 @@ def convert_names(
 
 
 def _convert(
-    original: str, config: dict[str, Any], tensors: dict[str, torch.Tensor]
+    original: str, config: Config, tensors: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor | None]:
     from types import SimpleNamespace
 
@@ -88,9 +91,9 @@ def _convert(
     converted: dict[str, torch.Tensor | None]
     match original:
         case "unet":
-            converted = converters.convert_ldm_unet_checkpoint(tensors, config)
+            converted = converters.convert_ldm_unet_checkpoint(tensors, dict(config))
         case "vae":
-            converted = converters.convert_ldm_vae_checkpoint(tensors, config)
+            converted = converters.convert_ldm_vae_checkpoint(tensors, dict(config))
         case "clip":
             converted = converters.convert_ldm_clip_checkpoint(tensors)
         case "open_clip":

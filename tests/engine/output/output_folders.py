@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.output_record import OutputRecord
-from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.publication import (
+    check_is_ours,
+    publish,
+    recover,
+)
 from olivelike.engine.output.staging import discard_staging, staging_folder
+from olivelike.model.records.origin import Origin
+from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord
+from olivelike.model.targets.target import TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,8 +39,9 @@ MINE = {"unet/notes.txt": b"mine", "picture.png": b"mine too"}
 
 def make_record(files: dict[str, bytes]) -> OutputRecord:
     """Return the record of an output with these files."""
-    facts = {path: {"size": len(data), "sha256": digest_bytes(data)} for path, data in files.items()}
-    return OutputRecord("test", {"name": "cpu"}, {"kind": "folder"}, {"unet": {"key": "1"}}, facts)
+    made = {path: OutputFile(len(data), digest_bytes(data)) for path, data in files.items()}
+    source = Origin("folder", "checkpoint")
+    return OutputRecord("test", TargetChoice("cpu"), source, {"unet": ComponentRecord("1")}, made)
 
 
 def publish_files(output: Path, files: dict[str, bytes]) -> None:

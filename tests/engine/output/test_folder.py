@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.pipeline_files import component_config, index
 from olivelike.errors import SourceError
 from olivelike.testing.models import tiny_checkpoint, tiny_model
+from tests.fixtures.sample_records import output_record
 
 SOURCE = {
     "_class_name": "StableDiffusionPipeline",
@@ -61,4 +61,4 @@ def test_a_config_holds_the_architecture_and_no_path(component):
 
 def test_a_record_without_a_model_file_is_refused():
     with pytest.raises(SourceError, match="names no model file of unet"):
-        OutputRecord("w", {}, {}, components={"unet": {}}).model_file("unet")
+        output_record().model_file("unet")

@@ -18,8 +18,9 @@ from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 from olivelike.engine.output.hashed_file import HashedFile
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.publication import check_is_ours, recover
-from olivelike.engine.output.staging import JOURNAL_FILE, staging_folder
+from olivelike.engine.output.staging import staging_folder
 from olivelike.errors import StoreError, UsageError
+from olivelike.model.records.output import JOURNAL_FILE
 
 
 def add_mine(output):

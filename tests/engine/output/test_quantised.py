@@ -12,19 +12,21 @@ import pytest
 
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.pipeline_files import component_config
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError
 from olivelike.measure.verify.figures import relative_error
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY, weight_values
+from olivelike.model.records.output import ComponentRecord, OutputFile
 from olivelike.pass_api import LoraInput, Pass
-from olivelike.sources.adapters import WeightedLora, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing import LocalTensors, run_pass
 from olivelike.testing.lora_files import make_lora
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_pipeline import little_model
+from tests.fixtures.sample_records import write_output_record
 
 FLOAT16, MERGE = (Registry.built_in().get(name).cls for name in ("float16", "merge_lora"))
 
@@ -125,9 +127,9 @@ def write(model, folder):
     place.mkdir(parents=True)
     written = materialize(model.graph, model.weights, model.tensors.files, place, lambda done, total: None)
     (place / "config.json").write_bytes(component_config(model.architecture))
-    files = {f"{model.component}/{name}": facts for name, facts in written.files.items()}
-    record = OutputRecord("test", {}, {}, {model.component: written.to_json()}, files)
-    (folder / "olivelike.json").write_bytes(record.to_bytes())
+    files = {f"{model.component}/{name}": OutputFile(**facts) for name, facts in written.files.items()}
+    made = {model.component: ComponentRecord("", derivations=written.derivations)}
+    write_output_record(folder, components=made, files=files)
     proto = onnx.load(place / "model.onnx")
     return proto, {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from output_folders import OLD, publish_files
 
-from olivelike.engine.output.output_record import OutputRecord
+from olivelike.model.records.output import OutputRecord
 
 
 def test_a_record_says_what_a_component_holds(tmp_path):
@@ -22,7 +22,10 @@ def test_a_record_says_what_a_component_holds(tmp_path):
     [
         lambda text: "",
         lambda text: "[]",
-        lambda text: text.replace("output/1", "output/9"),
+        lambda text: text.replace('"output"', '"journal"'),
+        lambda text: text.replace('"version": 2', '"version": 0'),
+        lambda text: text.replace('"version": 2', '"version": "2"'),
+        lambda text: text.replace('"layout"', '"folder"'),
         lambda text: text.replace('"files"', '"flies"'),
         lambda text: text.replace('"size"', '"seize"'),
         lambda text: re.sub(r'"files": .*', '"files": []}', text, flags=re.DOTALL),

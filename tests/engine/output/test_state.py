@@ -7,8 +7,8 @@ import os
 import pytest
 from output_folders import OLD, publish_files
 
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.engine.output.state import is_current, remember
+from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store
 
 
@@ -62,6 +62,6 @@ def test_a_file_known_to_be_right_is_not_read_again(output, store, monkeypatch):
     import olivelike.engine.output.state as state
 
     for path, facts in OutputRecord.read(output).files.items():
-        remember(output / path, store, facts["sha256"])
+        remember(output / path, store, facts.sha256)
     monkeypatch.delattr(state, "digest_file")
     assert current(output, store)

@@ -11,7 +11,9 @@ import onnx
 from onnx import numpy_helper
 
 from olivelike.data import demo_folder
+from olivelike.model.records.origin import Origin
 from olivelike.runtime.sessions.session_settings import SessionSettings
+from tests.fixtures.sample_records import write_output_record
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>\n'
 NETWORKS = {
@@ -93,10 +95,6 @@ def write_small_pipeline(folder):
         "_class_name": "OnnxStableDiffusionPipeline",
         "safety_checker": ["diffusers", "OnnxRuntimeModel"],
     }
-    record = {
-        "source": {"kind": "folder", "name": demo_folder().name},
-        "target": {"name": "cpu", "device_id": 0, "options": {}},
-    }
     (folder / "model_index.json").write_text(json.dumps(index))
-    (folder / "olivelike.json").write_text(json.dumps(record))
+    write_output_record(folder, source=Origin("folder", demo_folder().name))
     return folder

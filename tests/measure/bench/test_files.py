@@ -16,6 +16,8 @@ from olivelike.measure.bench.csv_file import append_rows, check_csv
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.row import COLUMNS, percentile
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
+from olivelike.model.records.origin import Origin
+from tests.fixtures.sample_records import write_output_record
 
 
 def row(**values):
@@ -167,7 +169,7 @@ def test_percentiles_are_values_that_were_measured():
 def test_the_original_is_looked_for_near_the_folder(tmp_path):
     folder = tmp_path / "models" / "painter"
     folder.mkdir(parents=True)
-    (folder / "olivelike.json").write_text('{"source": {"kind": "folder", "name": "checkpoint"}}')
+    write_output_record(folder, source=Origin("folder", "checkpoint"))
     with pytest.raises(EngineAbsent, match="made of 'checkpoint', which is neither near it nor here"):
         recorded_checkpoint(folder)
     (tmp_path / "checkpoint").mkdir()
@@ -177,8 +179,6 @@ def test_the_original_is_looked_for_near_the_folder(tmp_path):
     (folder / "unet" / "config.json").write_text('{"block_out_channels": [320, 640]}')
     with pytest.raises(EngineAbsent, match="made of 'checkpoint'"):
         recorded_checkpoint(folder)
-    (folder / "olivelike.json").write_text(
-        '{"source": {"kind": "hub", "repository": "some/painter", "commit": "abc"}}'
-    )
+    write_output_record(folder, source=Origin("hub", "some/painter", commit="abc"))
     found = recorded_checkpoint(folder)
     assert (found.place, found.revision) == ("some/painter", "abc")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from example_run import RECORD
 
-from olivelike.measure.report.beside import Beside
-from olivelike.measure.report.page import page
+from olivelike.measure.report.page import Beside, page
+from olivelike.model.records.run_record import RunRecord
 
 
 @pytest.fixture
 def record() -> dict[str, Any]:
-    """A record to change."""
+    """A record to change, as 0.1.0 wrote it."""
     return copy.deepcopy(RECORD)
 
 
@@ -71,6 +71,6 @@ def report(tmp_path):
         verification: Any = None,
         bench: Any = None,
     ) -> Report:
-        return Report(page(record, Beside(folder, profile or {}, verification or {}, bench or {})))
+        return Report(page(RunRecord.from_json(record), Beside(folder, profile, verification, bench)))
 
     return report

@@ -21,8 +21,11 @@ RECORD: dict[str, Any] = {
     "error": None,
     "versions": {"python": "3.12.1", "olivelike": "0.1.0"},
     "host": {"system": "Linux", "release": "6.1", "machine": "x86_64", "cores": 2, "memory_bytes": 8_000_000_000},
-    "loras": [{"path": "/loras/of mine/style.safetensors", "weight": 0.8, "weights": {"unet": 0.5}, "adapter": None}],
-    "embeddings": [{"path": "/cat.safetensors", "token": "<cat>", "vectors": {"text_encoder": 2}}],
+    "loras": [
+        {"kind": "file", "path": "/loras/of mine/style.safetensors", "weight": 0.8, "weights": {"unet": 0.5},
+         "adapter": None},
+    ],
+    "embeddings": [{"kind": "file", "path": "/cat.safetensors", "token": "<cat>", "vectors": {"text_encoder": 2}}],
     "source_files": {"unet/diffusion_pytorch_model.safetensors": 3_400_000_000, "vae/model.safetensors": 300_000_000},
     "output_files": {"/art/my project/models/demo": {"unet/model.onnx": 400_000, "unet/weights.pb": 1_700_000_000}},
     "nodes": [

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from example_run import BENCH, PREVIOUS, PROFILE
 
 from olivelike.measure.report.shown_paths import without_absolute_paths
+from olivelike.model.records.origin import Origin
+from olivelike.model.records.run_record import RunRecord
+from olivelike.model.targets.target import TargetChoice
 
-RECORD = {
-    "project": "/art/my project",
-    "file": "/art/my project/workflows/a.yaml",
-    "source": {"path": "/disk of Jane/models/painter.safetensors"},
-    "output_files": {"/art/my project/models/a b": {}},
-}
+RECORD = RunRecord(
+    run_id="x",
+    workflow="a",
+    status="ok",
+    target=TargetChoice("cpu"),
+    source=Origin("file", "painter.safetensors", "/disk of Jane/models/painter.safetensors"),
+    project="/art/my project",
+    file="/art/my project/workflows/a.yaml",
+    output_files={"/art/my project/models/a b": {}},
+)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +47,14 @@ RECORD = {
     ],
 )
 def test_a_path_is_relative_to_the_project_or_the_name_alone(said, shown):
-    _, other = without_absolute_paths(RECORD, {"text": [said], said: 1})
+    _, (other,) = without_absolute_paths(RECORD, [{"text": [said], said: 1}])
     assert other == {"text": [shown], shown: 1}
 
 
 def test_a_project_is_found_by_the_file_of_an_earlier_record():
-    record, _ = without_absolute_paths({"file": "/a/workflows/b.yaml", "output": "/a/models/b"}, {})
-    assert record == {"file": "workflows/b.yaml", "output": "models/b"}
+    earlier = replace(RECORD, project=None, file="/a/workflows/b.yaml", outputs=("/a/models/b",))
+    record, _ = without_absolute_paths(earlier, [])
+    assert (record.file, record.outputs) == ("workflows/b.yaml", ("models/b",))
 
 
 def test_no_text_of_a_report_has_an_absolute_path(record, report):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from olivelike.measure.report.style import STYLE
+from olivelike.measure.report.page import STYLE
 
 SCHEMES = re.findall(r":root \{([^}]+)\}", STYLE)
 TEXT = [

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from olivelike.measure.report import REPORT_FILE, write_report
-from olivelike.measure.report.beside import PROFILE_FILE
+from olivelike.measure.report.write import PROFILE_FILE
+from olivelike.model.records.run_record import RunRecord
 
 
 def test_a_report_lies_beside_the_logs_of_its_run_and_nothing_else_is_left(record, tmp_path):
-    path = write_report(record, tmp_path)
+    path = write_report(RunRecord.from_json(record), tmp_path)
     assert path == tmp_path / REPORT_FILE
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [file.name for file in tmp_path.iterdir()] == [REPORT_FILE]
@@ -17,9 +18,9 @@ def test_a_report_lies_beside_the_logs_of_its_run_and_nothing_else_is_left(recor
 
 def test_a_profile_beside_it_is_in_the_report_and_a_damaged_one_is_not(record, tmp_path):
     (tmp_path / PROFILE_FILE).write_text(json.dumps({"networks": [{"name": "unet"}], "runtime": "ORT 9"}))
-    assert "ORT 9" in write_report(record, tmp_path).read_text(encoding="utf-8")
+    assert "ORT 9" in write_report(RunRecord.from_json(record), tmp_path).read_text(encoding="utf-8")
     (tmp_path / PROFILE_FILE).write_text("{")
-    assert "Placement" not in write_report(record, tmp_path).read_text(encoding="utf-8")
+    assert "Placement" not in write_report(RunRecord.from_json(record), tmp_path).read_text(encoding="utf-8")
 
 
 def test_a_report_that_can_not_be_written_leaves_the_earlier_one(record, tmp_path):
@@ -27,5 +28,5 @@ def test_a_report_that_can_not_be_written_leaves_the_earlier_one(record, tmp_pat
     taken.mkdir()
     (taken / "file").touch()
     with pytest.raises(OSError):
-        write_report(record, tmp_path, taken)
+        write_report(RunRecord.from_json(record), tmp_path, taken)
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]

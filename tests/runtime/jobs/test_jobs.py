@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from olivelike.engine.output.live_loras import LiveLoras
-from olivelike.engine.output.output_record import OutputRecord
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
@@ -20,6 +20,7 @@ from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
+from tests.fixtures.sample_records import write_output_record
 
 FEW: dict = {"steps": 2, "seed": 7}
 
@@ -142,8 +143,7 @@ def test_what_a_picture_was_not_made_of_is_noted(tmp_path):
 
 
 def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
-    made_of = OutputRecord("little", {"name": "cpu"}, {"sha256": "0123456789abcdef"})
-    (tmp_path / "olivelike.json").write_bytes(made_of.to_bytes())
+    write_output_record(tmp_path, source=Origin("file", "a.safetensors", sha256="0123456789abcdef"))
 
     def notes(made):
         record = PictureRecord("a", model_hash=made)

@@ -10,9 +10,11 @@ import pytest
 from PIL import Image
 
 from olivelike.errors import MissingError, SessionError, SourceError, UsageError
+from olivelike.model.targets.target import TargetChoice
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from tests.fixtures.little_pipeline import little_pipeline
+from tests.fixtures.sample_records import write_output_record
 
 pytest.importorskip("torch")
 
@@ -216,7 +218,7 @@ def test_memory_that_is_not_there_is_a_session_error(pipeline):
 
 
 def test_a_folder_for_another_provider_is_refused_with_the_reason(broken):
-    (broken / "olivelike.json").write_text(json.dumps({"kind": "output/1", "target": {"name": "directml"}}))
+    write_output_record(broken, target=TargetChoice("directml"))
     with pytest.raises((SessionError, UsageError), match="DmlExecutionProvider"):
         open_pipeline(broken)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_network
 
 from olivelike.errors import SessionError
-from olivelike.runtime.pipeline.folder_target import FolderTarget, check_folder_target, read_folder_target
+from olivelike.model.records.origin import Origin
+from olivelike.model.targets.target import TargetChoice
+from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.sessions.offer import onnxruntime_offer
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
+from tests.fixtures.sample_records import write_output_record
 
 ENGINES = {"cpu": "ONNX Runtime", "openvino": "OpenVINO"}
 
@@ -145,8 +146,7 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
 def test_the_remedy_for_another_target_is_the_command_that_made_the_folder(tmp_path, workflow, remedy):
     folder = tmp_path / "painter"
     models = {"unet": write_network(folder / "unet", CONTRIB)}
-    record = {"workflow": workflow, "source": {"kind": "file", "name": "my painter.safetensors"}}
-    (folder / "olivelike.json").write_text(json.dumps(record))
+    write_output_record(folder, workflow=workflow, source=Origin("file", "my painter.safetensors"))
     with pytest.raises(SessionError) as caught:
         check_folder_target("cuda", settings("cpu"), models)
     assert f"; optimise it for cpu ({remedy.format(folder=folder)}), or run it with --provider cuda" in str(
@@ -167,7 +167,7 @@ def test_of_a_provider_without_tables_nothing_is_said(tmp_path):
 
 
 def record(folder, **target):
-    (folder / "olivelike.json").write_text(json.dumps({"kind": "output/1", "target": target}))
+    write_output_record(folder, target=TargetChoice(**target))
     return read_folder_target(folder)
 
 
@@ -175,25 +175,25 @@ def test_the_record_of_a_folder_gives_provider_device_and_options(tmp_path):
     target = record(
         tmp_path, name="cuda", device_id=1, precision="fp16", options={"cudnn_conv_use_max_workspace": 1}
     )
-    assert target == FolderTarget("cuda", 1, {"cudnn_conv_use_max_workspace": "1"})
-    found = target.settings()
+    assert (target.name, target.device_id) == ("cuda", 1)
+    found = target_settings(target)
     assert (found.provider.name, found.device) == ("CUDAExecutionProvider", 1)
     assert found.options == {"cudnn_conv_use_max_workspace": "1"}
 
 
 def test_the_record_of_a_folder_gives_configuration_entries_as_onnxruntime_reads_them(tmp_path):
     entries = {"session_options": {"session.set_denormal_as_zero": True}, "run_options": {"gpu_graph_id": -1}}
-    found = record(tmp_path, name="cpu", device_id=0, options={}, **entries).settings()
+    found = target_settings(record(tmp_path, name="cpu", device_id=0, options={}, **entries))
     assert found.session_config == {"session.set_denormal_as_zero": "1"}
     assert found.run_config == {"gpu_graph_id": "-1"}
 
 
 def test_the_first_device_of_a_record_leaves_the_choice_open(tmp_path):
-    assert record(tmp_path, name="openvino", device_id=0, options={}).settings().device is None
+    assert target_settings(record(tmp_path, name="openvino", device_id=0, options={})).device is None
 
 
 def test_what_tensorrt_leaves_goes_to_cuda(tmp_path):
-    choices = record(tmp_path, name="tensorrt", device_id=0, options={}).settings().providers
+    choices = target_settings(record(tmp_path, name="tensorrt", device_id=0, options={})).providers
     assert [choice.provider.short_name for choice in choices] == ["tensorrt", "cuda"]
 
 
@@ -202,3 +202,7 @@ def test_a_folder_without_a_usable_record_has_no_target(tmp_path, content):
     if content is not None:
         (tmp_path / "olivelike.json").write_text(content)
     assert read_folder_target(tmp_path) is None
+
+
+def test_a_folder_for_a_target_that_nobody_knows_has_none(tmp_path):
+    assert record(tmp_path, name="abacus") is None

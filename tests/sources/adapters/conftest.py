@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from olivelike.sources.adapters import WeightedLora, merge
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.merge import merge
 from olivelike.testing.checkpoint_configs import component_configs
 from olivelike.testing.checkpoint_weights import random_parameter
 

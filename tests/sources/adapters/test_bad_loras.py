@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.errors import SourceError
-from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 BASE = "lora_unet_mid_block_attentions_0_proj_in"
@@ -241,7 +241,8 @@ def test_two_names_of_one_layer_are_refused(sd1, tmp_path):
 
 
 def test_all_checks_are_made_before_the_first_tensor(sd1, tmp_path):
-    from olivelike.sources.adapters import WeightedLora, merge
+    from olivelike.sources.adapters.lora_file import WeightedLora
+    from olivelike.sources.adapters.merge import merge
 
     path = make_lora(tmp_path / "a.safetensors", "kohya", base=sd1.shapes, components=("unet",))
     tensors = {name: values.copy() for name, values in load_file(path).items()}

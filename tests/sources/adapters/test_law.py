@@ -10,7 +10,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from olivelike.errors import UsageError
-from olivelike.sources.adapters import WeightedLora, merge, open_lora
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.merge import merge
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import FORMATS, make_lora
 
 ALPHA = 1.5

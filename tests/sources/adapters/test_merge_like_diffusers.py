@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 WEIGHT = 0.7

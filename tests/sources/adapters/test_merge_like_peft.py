@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from olivelike.sources.adapters import open_lora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 
 ALPHA = 3.0

@@ -11,7 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.errors import SourceError
-from olivelike.sources.adapters import check_family, open_lora, training_notes
+from olivelike.sources.adapters.lora_file import check_family
+from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.adapters.training import training_notes
 from olivelike.testing.lora_files import make_lora
 
 
@@ -240,7 +242,8 @@ def test_opening_imports_no_heavy_library(tmp_path):
     path = make_lora(tmp_path / "a.safetensors", "kohya", base=shapes_of_width(768, 768), alpha=2)
     heavy = "{'torch', 'numpy', 'diffusers', 'peft', 'transformers', 'safetensors', 'onnx'}"
     code = (
-        "import sys; from pathlib import Path; from olivelike.sources.adapters import open_lora, check_family;"
+        "import sys; from pathlib import Path; from olivelike.sources.adapters.open_lora import open_lora;"
+        "from olivelike.sources.adapters.lora_file import check_family;"
         f"check_family(open_lora(Path({str(path)!r})), 768, 'it'); sys.exit(bool({heavy} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

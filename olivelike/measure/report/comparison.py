@@ -1,0 +1,174 @@
+"""Results and pictures against the original, as steps leave them in the record, and `olivelike verify` beside it."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from olivelike.measure.report.element import Html, element, facts, fold, section, shown, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from olivelike.measure.report.findings import Findings, Verified
+    from olivelike.model.records.run_record import RunRecord
+
+_TITLES: Final = {"verification": "Results against the original", "auto": "Half precision, by trial"}
+"""Facts with figures, and what the tables of each are called."""
+_PICTURES: Final = "pictures"
+"""The fact that names pictures."""
+COMPARISON_FACTS: Final = frozenset({*_TITLES, _PICTURES})
+"""Facts that these sections show."""
+_FIRST: Final = (
+    "passed", "precision", "relative_error", "limit", "worst", "worst_at", "cosine", "nan", "inf",
+)  # fmt: skip
+"""Columns in this order; facts come in that of their names."""
+_ALMOST_ONE: Final = 0.9
+"""From here on, as for cosines, what counts are the digits after the nines."""
+_KINDS: Final = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
+_LARGEST: Final = 20_000_000
+_SIDES: Final = {"original": "Original", "optimised": "Optimised", "difference": "Difference"}
+
+Values = Mapping[str, object]
+
+
+def verification(run: RunRecord, later: Verified) -> Html:
+    """Return a table with a row per step, and for each step the figures of its single comparisons.
+
+    Args:
+        run: The run.
+        later: What `olivelike verify` found of its output.
+    """
+    content: list[Html] = []
+    for fact, title in _TITLES.items():
+        content += _tables(title, "Step", {node.id: node.facts.get(fact) for node in run.nodes})
+    content += _tables("The output against the original", "Network", later.components)
+    return section("verification", "Verification", *content)
+
+
+def _tables(title: str, first: str, by_name: Values) -> Iterator[Html]:
+    found = [(name, figures) for name, figures in by_name.items() if figures and isinstance(figures, dict)]
+    yield _table(title, first, [(name, _plain(figures)) for name, figures in found])
+    for name, figures in found:
+        singly = [single for single in _singly("", figures, top=True) if single[0]]
+        title = f"Each comparison of {name}"
+        yield fold(title, _table(title, "Comparison", singly))
+
+
+def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Html:
+    named = dict.fromkeys(name for _, figures in rows for name in figures)
+    columns = [name for name in _FIRST if name in named] + [name for name in named if name not in _FIRST]
+    numbers = [
+        place
+        for place, name in enumerate(columns, start=1)
+        if all(_is_number(figures.get(name, 0)) or figures[name] is None for _, figures in rows)
+    ]
+    cells = [
+        (label, *(_value(figures[name]) if name in figures else "" for name in columns))
+        for label, figures in rows
+    ]
+    header = (first, *(name.replace("_", " ") for name in columns))
+    return table(caption, header, cells, numbers=numbers)
+
+
+def _singly(label: str, value: object, *, top: bool = False) -> Iterator[tuple[str, Values]]:
+    """Yield each map of plain values with what is said around it: `batch 1, 16x24, seed 0 · out_sample`."""
+    nested = [(name, entry) for name, entry in _entries(value) if _has_maps(entry)]
+    if isinstance(value, dict) and not nested:
+        yield label, value
+        return
+    plain = {} if top else _plain(value)
+    around = _joined(label, ", ".join(_labelled(name, entry) for name, entry in plain.items()))
+    for name, entry in nested:
+        is_leaf = isinstance(entry, dict) and not any(map(_has_maps, entry.values()))
+        is_named = len(nested) > 1 if isinstance(value, dict) else not _plain(entry)
+        yield from _singly(_joined(around, name) if is_leaf or is_named else around, entry)
+
+
+def _entries(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return [(str(n), v) for n, v in enumerate(value, start=1)] if isinstance(value, list) else []
+
+
+def _plain(value: object) -> dict[str, object]:
+    entries = value.items() if isinstance(value, dict) else ()
+    return {name: entry for name, entry in entries if not _has_maps(entry)}
+
+
+def _has_maps(value: object) -> bool:
+    if isinstance(value, dict):
+        return True
+    return isinstance(value, list) and any(isinstance(entry, dict | list) for entry in value)
+
+
+def _joined(first: str, second: str) -> str:
+    return " · ".join(filter(None, (first, second)))
+
+
+def _labelled(name: str, value: object) -> str:
+    return shown(value) if isinstance(value, str) else f"{name} {shown(value)}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.3g}" if abs(value) < _ALMOST_ONE else f"{value:.6g}"
+    return "not finite" if value is None else shown(value)
+
+
+def pictures(run: RunRecord, findings: Findings) -> Html:
+    """Return each pair of pictures with its figures; nothing if none is named that is there.
+
+    Args:
+        run: The run; the fact `pictures` of a step is a list of maps with the names of the files `original`,
+            `optimised` and perhaps `difference`, and any figures.
+        findings: The files, and such a list of `olivelike verify`.
+    """
+    lists = [*(node.facts.get(_PICTURES) for node in run.nodes), list(findings.verified.pictures)]
+    pairs = [
+        _pair(entry, findings.folder)
+        for listed in lists
+        for entry in (listed if isinstance(listed, list) else ())
+        if isinstance(entry, dict)
+    ]
+    return section("pictures", "Pictures", *pairs)
+
+
+def _pair(entry: Values, folder: Path) -> Html:
+    images = [
+        element("figure", element("img", src=data, alt=f"{label} picture"), element("figcaption", label))
+        for side, label in _SIDES.items()
+        if (data := _embedded(folder, entry.get(side)))
+    ]
+    if not images:
+        return Html()
+    found = facts(
+        (name.replace("_", " "), "infinite" if value is None else shown(value))
+        for name, value in entry.items()
+        if name not in _SIDES
+    )
+    return element("article", element("div", *images, class_="pictures"), found)
+
+
+def _embedded(folder: Path, name: object) -> str:
+    """Return a picture as a `data:` address; nothing if it is absent, too large, or no picture."""
+    if not isinstance(name, str) or not name:
+        return ""
+    relative = PurePath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        return ""
+    path = folder / relative
+    try:
+        content = path.read_bytes() if path.stat().st_size <= _LARGEST else b""
+    except (OSError, ValueError):  # ValueError: no file can have such a name.
+        return ""
+    kind = next((kind for magic, kind in _KINDS.items() if content.startswith(magic)), None)
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}" if kind else ""

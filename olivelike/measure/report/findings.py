@@ -1,0 +1,167 @@
+"""What steps leave in a run's record, and commands beside it, as values.
+
+Any pass may leave any facts, so what is not as expected counts as absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from olivelike.model.records.reading import part_of_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike.model.records.run_record import NodeRecord
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Operators of a graph before and after fusion; the fields are the facts that `fuse` leaves."""
+
+    operators_before: Mapping[str, int]
+    operators_after: Mapping[str, int]
+    nodes_before: int
+    nodes_after: int
+    fused: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By rule: what it wrote, and how often."""
+    left: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By rule: why it left something as it was, and how often."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How far a network is from the original."""
+
+    relative_error: float | None
+    """`None` if it is not finite."""
+    limit: float | None = None
+    passed: bool | None = None
+
+    @property
+    def error(self) -> float:
+        """What is not finite is larger than any number."""
+        return math.inf if self.relative_error is None else self.relative_error
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `olivelike verify` found of an output."""
+
+    components: Mapping[str, object] = field(default_factory=dict)
+    folder: str = ""
+    pictures: tuple[object, ...] = ()
+    """With the names of their files."""
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """All nodes of one operator type on one provider."""
+
+    operator: str = ""
+    provider: str = ""
+    nodes: int = 0
+    milliseconds: float = 0.0
+    share: float = 0.0
+    """Of the time of all nodes, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class NetworkProfile:
+    """One network."""
+
+    name: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    milliseconds: float = 0.0
+    providers: Mapping[str, int] = field(default_factory=dict)
+    """Nodes by execution provider."""
+    operators: tuple[OperatorTime, ...] = ()
+    """Slowest first."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What `olivelike profile` measured."""
+
+    runtime: str = ""
+    runs: int | None = None
+    networks: tuple[NetworkProfile, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One engine at one batch size."""
+
+    engine: str = ""
+    provider: str | None = None
+    dtype: str | None = None
+    status: str = ""
+    batch_size: int = 1
+    width: int | None = None
+    height: int | None = None
+    steps: int | None = None
+    median_latency: float | None = None
+    """Seconds of a batch."""
+    speed: float | None = None
+    speed_against: str | None = None
+    spread_percent: float | None = None
+    peak_resident_MB: float | None = None  # noqa: N815 - a column's name
+    """In MiB."""
+    note: str | None = None
+    error: str | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The median of a batch, if it was measured."""
+        return self.median_latency if self.status == "ok" else None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What `olivelike bench` measured."""
+
+    rows: tuple[BenchRow, ...] = ()
+
+    @property
+    def fastest(self) -> BenchRow | None:
+        """The fastest engine that runs the optimised folder, at its smallest batch size."""
+        rows = [row for row in self.rows if row.seconds is not None and row.provider not in _ORIGINALS]
+        return min(rows, key=lambda row: (row.batch_size, row.seconds), default=None)
+
+
+_ORIGINALS = frozenset({"default", "compile", "xformers"})
+"""What the column `provider` says of engines that run the original in torch."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What lies beside a report."""
+
+    folder: Path
+    """Where pictures are."""
+    profile: Profile
+    verified: Verified
+    bench: Bench
+
+
+def read_findings(folder: Path, profile: object, verified: object, bench: object) -> Findings:
+    """Return the JSON that commands left as values; what is not as expected counts as absent."""
+    return Findings(
+        folder,
+        part_of_json(Profile, profile) or Profile(),
+        part_of_json(Verified, verified) or Verified(),
+        part_of_json(Bench, bench) or Bench(),
+    )
+
+
+def fusion(node: NodeRecord) -> Fusion | None:
+    """Return the operator counts that a node left, if it did."""
+    return part_of_json(Fusion, node.facts)
+
+
+def figures(value: object) -> Figures | None:
+    """Return how far a network is from the original, if that is what the value says."""
+    return part_of_json(Figures, value)

@@ -1,0 +1,139 @@
+"""Where what went into an output comes from: the source, another VAE, LoRAs, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Literal
+
+from olivelike.model.records.reading import RecordError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from olivelike.model.records.reading import Content
+
+_COMMIT_DIGITS = 12
+"""Of a commit, as people are shown it."""
+
+
+@dataclass(frozen=True)
+class Identification:
+    """What a checkpoint in a single file turned out to be."""
+
+    family: str | None
+    inpainting: bool
+    prediction: str
+    """What the UNet predicts: `epsilon` or `v_prediction`."""
+    zero_snr: bool
+    """Whether the schedule ends at a signal-to-noise ratio of zero."""
+    reasons: tuple[str, ...] = ()
+    """What told so."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where weights come from."""
+
+    kind: Literal["folder", "file", "hub"]
+    name: str = "an unknown source"
+    """What people call it: the last part of a path, or a repository's `OWNER/NAME`."""
+    path: str | None = None
+    """Of a folder or file on the machine that read it; what is published has none."""
+    commit: str | None = None
+    """Of a repository."""
+    file: str | None = None
+    """In a repository, where one file of it was taken."""
+    warning: str | None = None
+    """Why the commit may not be the latest."""
+    exported: bool = False
+    """Whether somebody else had made ONNX graphs of it already."""
+    sha256: str | None = None
+    """Of a checkpoint in a single file."""
+    identified: Identification | None = None
+    vae: Origin | None = None
+    """Where the VAE comes from, if from elsewhere."""
+
+    def __post_init__(self) -> None:
+        """Refuse what has no name."""
+        if not self.name:
+            raise RecordError("name is empty")
+
+    @classmethod
+    def local(
+        cls, kind: Literal["folder", "file"], path: Path, identified: Identification | None = None
+    ) -> Origin:
+        """Return the origin of a folder or file of this machine."""
+        resolved = path.resolve()
+        return cls(kind, resolved.name or str(resolved), str(resolved), identified=identified)
+
+    @property
+    def repository(self) -> str | None:
+        """`OWNER/NAME` on the hub."""
+        return self.name if self.kind == "hub" else None
+
+    @property
+    def place(self) -> str:
+        """Where it is, as far as that is known: its path, or else its name, with the file of a repository."""
+        return self.path or "/".join(filter(None, (self.name, self.file)))
+
+    def published(self) -> Origin:
+        """Return what other people may see: no path."""
+        return replace(self, path=None, vae=self.vae and self.vae.published())
+
+    def __str__(self) -> str:
+        """Return the place, and the commit of a repository, shortened."""
+        return f"{self.place} at {self.commit[:_COMMIT_DIGITS]}" if self.commit else self.place
+
+
+@dataclass(frozen=True)
+class LoraRecord:
+    """A LoRA that was merged."""
+
+    origin: Origin
+    weight: float
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By component, where they differ."""
+    adapter: str | None = None
+    """Which of several in the file."""
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class EmbeddingRecord:
+    """A textual inversion that was added."""
+
+    origin: Origin
+    token: str
+    vectors: Mapping[str, int] = field(default_factory=dict)
+    """Number of them by text encoder."""
+    sha256: str | None = None
+
+
+def origin_from_1(content: Content) -> Content:
+    """Make today's origin of what 0.1.0 wrote: it had no one key for names, and a file's facts among the others."""
+    old = dict(content)
+    name = old.pop("name", None) or old.pop("repository", None) or PurePath(str(old.get("path", ""))).name
+    found = {
+        **({"name": name} if name else {}),
+        **_taken(old, "kind path commit file warning exported sha256"),
+    }
+    if isinstance(vae := old.pop("vae", None), dict):
+        found["vae"] = origin_from_1(vae)
+    identified = _taken(old, "family inpainting prediction zero_snr")
+    if "identified_by" in old:
+        identified["reasons"] = old.pop("identified_by")
+    return {**found, **({"identified": identified} if identified else {}), **old}
+
+
+def adapter_from_1(content: Content) -> Content:
+    """Make today's record of a LoRA or an embedding of what 0.1.0 wrote: its origin was among its other keys."""
+    origin = dict(content)
+    own = _taken(origin, "weight weights adapter token vectors sha256")
+    return {**own, "origin": origin_from_1(origin)}
+
+
+def _taken(content: Content, names: str) -> Content:
+    """Take keys out of an object, those that it has."""
+    return {name: content.pop(name) for name in names.split() if name in content}

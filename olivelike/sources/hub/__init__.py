@@ -1,1 +1,0 @@
-"""Pipelines and files on the Hugging Face hub."""

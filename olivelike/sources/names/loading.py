@@ -1,0 +1,139 @@
+"""How diffusers and transformers read a stored network, with their renaming of names from older versions."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.model.supported import REFUSALS
+from olivelike.sources.names.loading_result import Loading, identify, make_probes, quiet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from olivelike.errors import SourceError
+    from olivelike.model.architecture import Config
+    from olivelike.sources.names.loading_result import Shape
+
+_BOOKKEEPING = frozenset({"architectures", "dtype", "torch_dtype", "transformers_version", "name_or_path"})
+
+
+def load_diffusers(
+    network_class: Any,
+    config: Config,
+    shapes: Mapping[str, Shape],
+    refuse: Callable[[Exception], SourceError],
+) -> Loading:
+    """Return what diffusers makes of a config and stored names: `from_config`, then its renaming.
+
+    Raises:
+        SourceError: what `refuse` makes of the class's refusal of the config.
+    """
+    import torch
+    from diffusers.utils import logging
+
+    try:
+        with torch.device("meta"), quiet(logging):
+            network = network_class.from_config(dict(config))
+    except REFUSALS as error:
+        raise refuse(error) from error
+
+    probes = make_probes(shapes)
+    # The step of `from_pretrained` between reading the file and filling the network.
+    network._fix_state_dict_keys_on_load(probes)  # noqa: SLF001
+    expected = {name: tuple(parameter.shape) for name, parameter in network.state_dict().items()}
+    stored = list(shapes)
+    found = {name: identify(probes[name], stored) for name in expected if name in probes}
+    names = {name: raw for name, raw in found.items() if raw is not None}
+    mismatched = {
+        name: (expected[name], shapes[raw]) for name, raw in names.items() if shapes[raw] != expected[name]
+    }
+    # The constructor's arguments, defaults filled in.
+    arguments = inspect.signature(network_class.__init__).parameters
+    own = {name: network.config[name] for name in arguments if name in network.config}
+    return Loading(
+        _as_json(own),
+        {n: raw for n, raw in names.items() if n not in mismatched},
+        frozenset(expected.keys() - names.keys()),
+        mismatched,
+    )
+
+
+def load_transformers(
+    network_class: Any,
+    config: Config,
+    shapes: Mapping[str, Shape],
+    refuse: Callable[[Exception], SourceError],
+) -> Loading:
+    """Return what transformers makes of a config and stored names: `from_pretrained`, which renames.
+
+    Raises:
+        SourceError: what `refuse` makes of the class's refusal of the config.
+    """
+    import torch
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers.utils import logging
+
+    try:
+        with quiet(logging):
+            parsed = _parse(network_class.config_class, config)
+            with torch.device("meta"):
+                network = network_class(parsed)
+    except (*REFUSALS, StrictDataclassError) as error:
+        raise refuse(error) from error
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    normalised = _as_json(_fields(parsed))
+
+    with quiet(logging):
+        network, info = network_class.from_pretrained(
+            None,
+            config=parsed,
+            state_dict=make_probes(shapes),
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    mismatched = {name: (tuple(own), tuple(found)) for name, found, own in info["mismatched_keys"]}
+    loaded, stored = network.state_dict(), list(shapes)
+    names: dict[str, str] = {}
+    for name in expected.keys() - mismatched.keys() - set(info["missing_keys"]):
+        raw = identify(loaded[name], stored)
+        if raw is not None:
+            names[name] = raw
+    return Loading(
+        normalised, names, frozenset(expected.keys() - names.keys() - mismatched.keys()), mismatched
+    )
+
+
+def _parse(config_class: Any, config: Config) -> Any:
+    """Read a raw config from a file: the library repairs old spellings there and nowhere else."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        return config_class.from_pretrained(folder)
+
+
+def _fields(config: Any) -> Config:
+    """Return the fields of a config's class, and of the base class what is not the default."""
+    from transformers import PretrainedConfig
+
+    base = PretrainedConfig()
+    own = inspect.signature(type(config).__init__).parameters.keys()
+    inherited = inspect.signature(PretrainedConfig.__init__).parameters.keys()
+    values: dict[str, Any] = {"model_type": config.model_type}
+    for name in sorted((own | inherited) - _BOOKKEEPING):
+        if not hasattr(config, name) or name in ("self", "kwargs"):
+            continue
+        value = getattr(config, name)
+        if isinstance(value, PretrainedConfig):
+            values[name] = _fields(value)
+        elif name not in inherited or value != getattr(base, name, None):
+            values[name] = value
+    return values
+
+
+def _as_json(values: Config) -> Config:
+    normalised: Config = json.loads(json.dumps(values))
+    return normalised
