@@ -49,7 +49,7 @@ def show(
     """Describe a pass: what it does, reads, writes, its options."""
     entry = load_registry(plugins).get(name)
     if json:
-        write_json({**_summary(entry), "options": _options(entry)})
+        write_json(described(entry))
         return
     for line in _description(entry):
         write_line(line)
@@ -82,6 +82,11 @@ def load_registry(plugins: list[str] | None) -> "Registry":
     return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
 
 
+def described(entry: "PassEntry") -> dict[str, Any]:
+    """Return all that is said of a pass, as JSON values."""
+    return {**_summary(entry), "options": _options(entry)}
+
+
 def _purpose(entry: "PassEntry") -> str:
     return inspect.cleandoc(entry.cls.__doc__ or "").partition("\n")[0]
 
@@ -98,7 +103,7 @@ def _summary(entry: "PassEntry") -> dict[str, Any]:
         "file": str(entry.module_file) if entry.module_file else None,
         "reads": list(cls.reads),
         "writes": list(cls.writes),
-        "tools": sorted({*cls.tools, *code_digest(entry, cls.unreached).tools}),
+        "tools": sorted({*cls.tools, *code_digest(entry).tools}),
         "files": None if cls.files is None else list(cls.files),
         "environment": None if cls.environment is None else list(cls.environment),
         "components": None if cls.components is None else list(cls.components),
