@@ -13,8 +13,8 @@ def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[
     """Return a package's `__getattr__`.
 
     Args:
-        package: Its `__name__`.
-        homes: Public names by the module of the package that has them.
+        package: Its `__name__`, or one that it lies in.
+        homes: Public names by the module of that package that has them.
     """
 
     def find(name: str) -> Any:

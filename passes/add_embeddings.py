@@ -17,6 +17,7 @@ class AddEmbeddings(Pass):
     reads: ClassVar = ("architecture", "weights", "embeddings")
     writes: ClassVar = ("architecture", "weights")
     components: ClassVar = TEXT_ENCODERS
+    once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=600 << 20)
 
     def run(self, model: Model, context: Context) -> Model:
@@ -31,9 +32,7 @@ class AddEmbeddings(Pass):
         from olivelike.sources.adapters.embeddings import read_embedding_table
         from olivelike.sources.files.pickled import read_pickle_table
 
-        weights, architecture = model.weights, model.architecture
-        assert weights is not None
-        assert architecture is not None
+        weights, architecture = model.require("weights"), model.require("architecture")
         (name,) = (name for name in weights if name.endswith("token_embedding.weight"))
         rows = [context.tensors.read(weights[name]).astype(np.float32)]
         for embedding in context.embeddings:
@@ -48,7 +47,7 @@ class AddEmbeddings(Pass):
             rows.append(vectors)
         whole = np.concatenate(rows)
         config = {**architecture.config, "vocab_size": len(whole)}
-        context.facts["tokens"] = {e.token: len(v) for e, v in zip(context.embeddings, rows[1:], strict=True)}
+        context.report(tokens={e.token: len(v) for e, v in zip(context.embeddings, rows[1:], strict=True)})
         return model.replace(
             architecture=dataclasses.replace(architecture, config=config),
             weights=weights.replace({name: context.tensors.write(whole)}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from olivelike.pass_api import Context, Pass, Resources
+from olivelike.pass_api import Context, Pass, PrecisionPlan, Resources
 
 if TYPE_CHECKING:
     from olivelike.model import Model
@@ -17,6 +17,7 @@ class Bfloat16(Pass):
     reads: ClassVar = ("graph",)
     writes: ClassVar = ("graph",)
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
+    conflicts: ClassVar = ("float16",)
 
     force_fp32: tuple[str, ...] = ()
     """Operator types that stay in float32, such as `Softmax`."""
@@ -25,7 +26,11 @@ class Bfloat16(Pass):
     """Blocks that stay in float32: module paths with wildcards, such as `up_blocks.*.resnets.0`; what lies
     inside a matching block is meant too, but of `=up_blocks.1` only what no block inside it has."""
 
-    def refusal(self, target: Target) -> str | None:
+    def converts_to(self) -> PrecisionPlan:
+        """All but what stays in float32."""
+        return PrecisionPlan("bf16", self.force_fp32)
+
+    def unsupported_reason(self, target: Target) -> str | None:
         """OpenVINO alone is known to run such graphs: ONNX Runtime's CPU lacks convolutions in bfloat16."""
         if target.bfloat16:
             return None
@@ -38,13 +43,12 @@ class Bfloat16(Pass):
         from olivelike.graphs.precision.half import HalfPrecision
         from olivelike.model import Graph
 
-        assert model.graph is not None
         half = HalfPrecision(
-            model.graph.to_ir(),
+            model.require("graph").to_ir(),
             half=ir.DataType.BFLOAT16,
             keep_io=True,
             forced_operators=self.force_fp32,
             forced_blocks=self.force_fp32_blocks,
         )
-        context.facts.update(half.convert())
+        context.report(**half.convert())
         return model.replace(graph=Graph.from_ir(half.model))

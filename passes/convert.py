@@ -15,11 +15,11 @@ class Convert(Pass):
 
     reads: ClassVar = ("architecture",)
     writes: ClassVar = ("graph",)
+    once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=900 << 20)
 
     def run(self, model: Model, context: Context) -> Model:
         """Export under fake parameters, name inputs and outputs as clients expect, simplify."""
         from olivelike.graphs.export import export_component
 
-        assert model.architecture is not None
-        return model.replace(graph=export_component(model.architecture, context.logger))
+        return model.replace(graph=export_component(model.require("architecture"), context.logger))

@@ -1,4 +1,4 @@
-"""`float16`: compute in half precision, except where that is known to go wrong, is asked for, or is found to be."""
+"""`float16`: compute in half precision, except where that is known to go wrong or is asked for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from olivelike.pass_api import Context, Pass, Resources, by_option
+from olivelike.pass_api import Context, Pass, PrecisionPlan, Resources
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from olivelike.graphs.precision.half import HalfPrecision
     from olivelike.graphs.precision.policy import HalfPolicy
     from olivelike.model import Model
@@ -19,17 +17,11 @@ if TYPE_CHECKING:
 class Float16(Pass):
     """Convert a graph to half precision; run it after all fusions."""
 
-    reads: ClassVar = by_option(
-        "auto", ("architecture", "graph", "target"), ("architecture", "weights", "graph", "target")
-    )
+    reads: ClassVar[tuple[str, ...]] = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
-    optional: ClassVar = by_option("auto", ("architecture",), ())
-    unreached: ClassVar = by_option("auto", ("olivelike.measure.verify.half_search",), ())
-    resources: ClassVar = by_option(
-        "auto",
-        Resources(memory_bytes=300 << 20, weights_scale=0.5),
-        Resources(memory_bytes=1800 << 20, weights_scale=0.5),
-    )
+    optional: ClassVar[tuple[str, ...]] = ("architecture",)
+    conflicts: ClassVar = ("bfloat16",)
+    resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
 
     keep_io: bool = False
     """Leave graph inputs and outputs in float32."""
@@ -57,6 +49,10 @@ class Float16(Pass):
     seed: Annotated[int, Field(ge=0)] = 0
     """For `auto`: of the first input; the others have the numbers after it."""
 
+    def converts_to(self) -> PrecisionPlan:
+        """All but what stays in float32."""
+        return PrecisionPlan("fp16", self.force_fp32, self.known_overflows)
+
     def run(self, model: Model, context: Context) -> Model:
         """Cast parameters and values to float16; count what its range can't hold."""
         from olivelike.graphs.precision.policy import HalfPolicy, half_policy
@@ -66,36 +62,25 @@ class Float16(Pass):
         if self.known_overflows and model.architecture is not None:
             policy = half_policy(model.architecture)
         if policy.reason:
-            context.facts["kept_fp32"] = policy.reason
+            context.report(kept_fp32=policy.reason)
         if policy.whole:
             return model
-        blocks = self._search(model, context, policy) if self.auto else ()
-        half = self._half(model, context, policy, blocks)
-        context.facts.update(half.convert())
+        half = self.conversion(model, context, policy, self.further_blocks(model, context, policy))
+        context.report(**half.convert())
         return model.replace(graph=Graph.from_ir(half.model))
 
-    def _search(self, model: Model, context: Context, policy: HalfPolicy) -> tuple[str, ...]:
-        from olivelike.measure.verify.half_search import HalfSearch
+    def further_blocks(self, model: Model, context: Context, policy: HalfPolicy) -> tuple[str, ...]:  # noqa: ARG002
+        """Return blocks that stay in float32 beside those that the options name."""
+        return ()
 
-        def convert(blocks: tuple[str, ...]) -> ir.Model:
-            half = self._half(model, context, policy, blocks)
-            half.convert()
-            return half.model
-
-        search = HalfSearch(
-            model, context, convert, limit=self.max_relative_error, samples=self.samples, seed=self.seed
-        )
-        blocks, context.facts["auto"] = search.run()
-        return blocks
-
-    def _half(
+    def conversion(
         self, model: Model, context: Context, policy: HalfPolicy, blocks: tuple[str, ...]
     ) -> HalfPrecision:
+        """Return the conversion that leaves `blocks`, too, in float32; it is yet to be made."""
         from olivelike.graphs.precision.half import HalfPrecision
 
-        assert model.graph is not None
         return HalfPrecision(
-            model.graph.to_ir(),
+            model.require("graph").to_ir(),
             keep_io=self.keep_io,
             forced_operators=self.force_fp32,
             forced_blocks=(*self.force_fp32_blocks, *blocks),

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
+from pydantic import Field, create_model
+
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.model import Model
-    from olivelike.model.targets import Target
+    from olivelike.pass_api import Rule
+
+_KNOWN = "it is known from the steps behind this one; remove it"
 
 
 class Fuse(Pass):
-    """Fuse attention, norms, convolutions and activations for the target; run it before `float16` or `bfloat16`."""
+    """Fuse attention, norms, convolutions and activations for the target; run it before `float16` or `bfloat16`.
 
-    reads: ClassVar = ("architecture", "graph", "target")
+    Each option switches the rule of its name. What the graph will be computed in is known from the steps behind.
+    """
+
+    reads: ClassVar = ("architecture", "graph", "target", "precision")
     writes: ClassVar = ("graph",)
     optional: ClassVar = ("architecture",)
+    comes_before: ClassVar = ("float16", "bfloat16")
+    removed_options: ClassVar = MappingProxyType(
+        dict.fromkeys(("precision", "force_fp32", "known_overflows"), _KNOWN)
+    )
     resources: ClassVar = Resources(memory_bytes=300 << 20)
-
-    precision: Precision | None = None
-    """What the graph will be computed in, if not the target's own: `fp32` where `float16` is left out."""
-
-    force_fp32: tuple[str, ...] = ()
-    """Operator types that `float16` is told to leave in float32: packed attention is for fp16 only."""
-
-    known_overflows: bool = True
-    """Take it that `float16` leaves in float32 what is known to overflow, as it does by default."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Those that plugins add."""
 
     attention: bool = True
     """MultiHeadAttention in place of attention with its head split and merge."""
@@ -83,25 +89,25 @@ class Fuse(Pass):
     cleanup: bool = True
     """Constant shapes in place of computed ones; repeated and idle operators removed."""
 
-    def followers(self, target: Target) -> tuple[str, ...]:
-        """In half precision, what converts to it: packed attention has no float32 kernel."""
-        from olivelike.graphs.precision.policy import HALF_PASSES
-
-        half = HALF_PASSES.get(self.precision or target.precision)
-        return (half,) if half else ()
+    @classmethod
+    def with_rules(cls, rules: Sequence[Rule]) -> type[Fuse]:
+        """Return the pass with more rules, each an option of its name beside those of the built-in ones."""
+        options: dict[str, Any] = {
+            rule.name: (bool, Field(rule.default, description=rule.matches)) for rule in rules
+        }
+        found = create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, __module__=__name__, **options)
+        found.rules = (*cls.rules, *rules)
+        return found
 
     def run(self, model: Model, context: Context) -> Model:
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
         from olivelike.errors import PassError
         from olivelike.graphs.fusion import fuse
-        from olivelike.graphs.fusion.rules import RULES
         from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
         from olivelike.model.half_values import HALVES
 
-        assert model.graph is not None
-        assert context.target is not None
-        graph = model.graph.to_ir()
+        graph = model.require("graph").to_ir()
         if any(value.dtype in HALVES for node in graph.graph for value in node.outputs):
             raise PassError("fuse: the graph is in half precision already; put `fuse` before that step")
         unknown = [
@@ -115,11 +121,17 @@ class Fuse(Pass):
                 f"fuse: the type or shape of {unknown[0]!r} and {len(unknown) - 1} other values is unknown, since "
                 "operators of another domain compute them; leave `fuse` out of this chain"
             )
-        switches = {rule.name: getattr(self, rule.name) for rule in RULES}
-        policy = (
-            half_policy(model.architecture) if self.known_overflows and model.architecture else HalfPolicy()
+        plan, policy = context.precision, HalfPolicy()
+        if plan.known_overflows and model.architecture is not None:
+            policy = half_policy(model.architecture)
+        context.report(
+            **fuse(
+                graph,
+                context.require_target(),
+                self.model_dump(),
+                "fp32" if policy.whole else plan.precision,
+                (*plan.float32_operators, *policy.operators),
+                self.rules,
+            )
         )
-        precision = "fp32" if policy.whole else self.precision
-        single = (*self.force_fp32, *policy.operators)
-        context.facts.update(fuse(graph, context.target, switches, precision, single))
         return model.replace(graph=Graph.from_ir(graph))

@@ -27,7 +27,6 @@ class Layout(Pass):
         from olivelike.model import Graph
         from olivelike.model.client_layouts import LAYOUTS
 
-        assert model.graph is not None
-        graph = model.graph.to_ir()
-        context.facts.update(lay_out(graph, model.component, LAYOUTS[self.profile]))
+        graph = model.require("graph").to_ir()
+        context.report(**lay_out(graph, model.component, LAYOUTS[self.profile]))
         return model.replace(graph=Graph.from_ir(graph))

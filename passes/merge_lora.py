@@ -17,6 +17,7 @@ class MergeLora(Pass):
     reads: ClassVar = ("architecture", "weights", "loras")
     writes: ClassVar = ("weights",)
     components: ClassVar = LORA_COMPONENTS
+    once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=1000 << 20)
 
     def run(self, model: Model, context: Context) -> Model:
@@ -26,9 +27,7 @@ class MergeLora(Pass):
         from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
 
-        weights, architecture = model.weights, model.architecture
-        assert weights is not None
-        assert architecture is not None
+        weights, architecture = model.require("weights"), model.require("architecture")
         loras = [
             WeightedLora(
                 open_lora(lora.path, adapter=lora.adapter, read_pickle=read_pickle_table), lora.weight
@@ -46,5 +45,5 @@ class MergeLora(Pass):
         changed: dict[str, Tensor] = {}
         for name, array in merged:
             changed[name] = context.tensors.write(array)
-        context.facts["changed"] = len(changed)
+        context.report(changed=len(changed))
         return model.replace(weights=weights.replace(changed))

@@ -23,6 +23,6 @@ class OnnxTokenizer(Pass):
         """Put vocabulary and merges into one operator, and mend what it splits in another way than CLIP."""
         from olivelike.graphs.export.tokenizer_graph import export_tokenizer
 
-        assert model.architecture is not None
-        context.facts["tokens"] = len(model.architecture.config["vocab"])
-        return model.replace(graph=export_tokenizer(model.architecture))
+        architecture = model.require("architecture")
+        context.report(tokens=len(architecture.config["vocab"]))
+        return model.replace(graph=export_tokenizer(architecture))

@@ -41,18 +41,14 @@ class Verify(Pass):
         from olivelike.measure.verify.evaluation import Evaluation
         from olivelike.measure.verify.original import LIMITS, Original, parameter_reader, precision_of
 
-        assert context.original is not None
-        assert context.original.architecture is not None
-        assert context.original.weights is not None
-        assert model.weights is not None
-        assert model.graph is not None
-        read = parameter_reader(model.weights, context.tensors)
-        graph = model.graph.to_ir()
+        before = context.require_original()
+        read = parameter_reader(model.require("weights"), context.tensors)
+        graph = model.require("graph").to_ir()
         precision = precision_of(graph)
         limit = LIMITS[precision] if self.max_relative_error is None else self.max_relative_error
-        loaded = parameter_reader(context.original.weights, context.tensors)
-        original = Original(context.original.architecture, loaded, samples=self.samples, seed=self.seed)
+        loaded = parameter_reader(before.require("weights"), context.tensors)
+        original = Original(before.require("architecture"), loaded, samples=self.samples, seed=self.seed)
         found = original.compare(Evaluation(graph, parameter=read), precision, context.progress)
         found.require(model.component, limit)
-        context.facts["verification"] = {**found.to_json(), "limit": limit, "passed": True}
+        context.report(verification={**found.to_json(), "limit": limit, "passed": True})
         return model

@@ -19,8 +19,8 @@ MAY_USE = {
     "data": set(),
     "store": set(),
     "sources": {"model", "data"},
-    "pass_api": {"model"},
-    "graphs": {"model", "sources", "pass_api"},
+    "graphs": {"model", "sources"},
+    "pass_api": {"model", "graphs"},
     "runtime": {"model", "graphs"},
     "workflow": {"model", "data", "sources", "graphs", "pass_api"},
     "engine": {"model", "sources", "graphs", "pass_api", "workflow", "store"},
@@ -94,7 +94,7 @@ def test_the_rooms_stand_on_one_another() -> None:
 
 def test_about_a_dozen_rooms() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert rooms == set(MAY_USE) - {"pass_api"}
+    assert rooms == set(MAY_USE)
 
 
 @pytest.mark.parametrize("forbidden", ["store", "engine", "cli"])

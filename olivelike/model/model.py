@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
+from olivelike.errors import PassError
 from olivelike.model.architecture import Architecture
 from olivelike.model.graph import Graph
 from olivelike.model.weights import Weights
@@ -28,6 +29,26 @@ class Model:
     architecture: Architecture | None = None
     weights: Weights | None = None
     graph: Graph | None = None
+
+    @overload
+    def require(self, facet: Literal["architecture"]) -> Architecture: ...
+    @overload
+    def require(self, facet: Literal["weights"]) -> Weights: ...
+    @overload
+    def require(self, facet: Literal["graph"]) -> Graph: ...
+    def require(self, facet: str) -> Architecture | Weights | Graph:
+        """Return a facet that a pass can't do without.
+
+        Raises:
+            PassError: if the model does not have it; the pass's own name comes before the message in logs and records.
+        """
+        found: Architecture | Weights | Graph | None = getattr(self, facet)
+        if found is None:
+            raise PassError(
+                f"the {facet} of {self.component or 'the model'} is needed and not there; add {facet!r} to the pass's "
+                f"`reads`, and a step that makes it before this one, such as `convert` for a graph"
+            )
+        return found
 
     def replace(self, **facets: Any) -> Self:
         """Return a model with the given facets in place of this one's."""

@@ -12,6 +12,7 @@ def test_my_pass_keeps_the_numbers():
 | name | what it does |
 | --- | --- |
 | `run_pass` | runs a pass as the engine does, with its checks, in this process |
+| `fuse_with` | runs `fuse` with more rules |
 | `tiny_model` | a component of a small SD 1.5 checkpoint, with its graph if wanted; traced once on a machine |
 | `load_model` | a component of a checkpoint folder |
 | `random_model` | seeded random weights for any architecture |
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
     from olivelike.testing.parity import Comparison, compare_with_torch
-    from olivelike.testing.pass_runner import run_pass
+    from olivelike.testing.pass_runner import fuse_with, run_pass
     from olivelike.testing.single_file_writer import make_single_file
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "LocalModel",
     "LocalTensors",
     "compare_with_torch",
+    "fuse_with",
     "load_model",
     "make_checkpoint",
     "make_lora",
@@ -59,7 +61,7 @@ __getattr__ = names_from(
         "lora_files": ("make_lora",),
         "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
         "parity": ("Case", "Comparison", "compare_with_torch"),
-        "pass_runner": ("run_pass",),
+        "pass_runner": ("fuse_with", "run_pass"),
         "single_file_writer": ("make_single_file",),
     },
 )

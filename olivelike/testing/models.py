@@ -155,8 +155,7 @@ def tiny_model(component: str, *, seed: int = 0, graph: bool = False) -> LocalMo
     model = tiny_model(component, seed=seed)
     if seed:
         return model.replace(graph=tiny_model(component, graph=True).graph)
-    assert model.architecture is not None
-    return model.replace(graph=traced_graph(model.architecture))
+    return model.replace(graph=traced_graph(model.require("architecture")))
 
 
 @cache

@@ -111,9 +111,12 @@ def materialize_model(model: LocalModel, folder: Path) -> None:
 def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: int) -> Comparison:
     from olivelike.measure.verify.original import Original
 
-    assert reference.architecture is not None
     original = Original(
-        reference.architecture, reference.parameter, samples=len(cases), seed=seed, cases=tuple(cases)
+        reference.require("architecture"),
+        reference.parameter,
+        samples=len(cases),
+        seed=seed,
+        cases=tuple(cases),
     )
     found = original.compare(_OpenedGraph(folder), "")
     return Comparison(
@@ -159,7 +162,7 @@ def torch_network(model: LocalModel) -> torch.nn.Module:
     from olivelike.graphs.export.torch_network import build_network, wrap
     from olivelike.measure.verify.reference import fill
 
-    assert model.architecture is not None
-    network = build_network(model.architecture)
+    model.require("weights")
+    network = build_network(model.require("architecture"))
     fill(network, dict(network.named_parameters(remove_duplicate=False)), model.parameter)
     return wrap(model.component, network.double())

@@ -8,19 +8,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.kinds.step import check_result, checked_facts
+from olivelike.engine.kinds.step import check_input, check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Model
-from olivelike.model.targets import Target, find_target
-from olivelike.pass_api import Context, Pass
+from olivelike.model.targets import Precision, Target, find_target
+from olivelike.pass_api import Context, Pass, PrecisionPlan
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from olivelike.model import Architecture, Weights
-    from olivelike.pass_api import EmbeddingInput, LoraInput
+    from olivelike.pass_api import EmbeddingInput, LoraInput, Rule
 
 _NETWORK = ("architecture", "weights")
 
@@ -30,6 +30,7 @@ def run_pass(
     model: Model,
     *,
     target: str | Target | None = None,
+    precision: PrecisionPlan | Precision | None = None,
     loras: Sequence[LoraInput] = (),
     embeddings: Sequence[EmbeddingInput] = (),
     **options: Any,
@@ -43,6 +44,8 @@ def run_pass(
         tested: The pass: an instance, or the class with its options as keywords.
         model: What it works on. Weights are read through a `LocalModel`'s tensors.
         target: A target, or the name of one; needed if the pass reads `target`.
+        precision: What later steps would convert the graph to, for a pass that reads `precision`; by default what the
+            target is best at, with known overflows left in float32.
         loras: LoRAs, for a pass that reads `loras`.
         embeddings: Textual inversions, for a pass that reads `embeddings`.
         options: Options of the pass, if `tested` is a class.
@@ -59,7 +62,7 @@ def run_pass(
     tensors = model.tensors if isinstance(model, LocalModel) else LocalTensors()
     loaded = Model(model.component, model.architecture, model.weights)
     original = model.original if isinstance(model, LocalModel) else loaded
-    facts: dict[str, Any] = {}
+    check_input(name, instance, model)
     with tempfile.TemporaryDirectory(prefix="olivelike-scratch-") as scratch:
         context = Context(
             Path(scratch),
@@ -67,7 +70,7 @@ def run_pass(
             tensors,
             no_progress,
             _target(instance, target),
-            facts,
+            _precision(instance, target, precision),
             tuple(loras) if "loras" in instance.reads else (),
             tuple(embeddings) if "embeddings" in instance.reads else (),
             original if "original" in instance.reads else None,
@@ -80,9 +83,39 @@ def run_pass(
         result.weights,
         result.graph,
         tensors,
-        checked_facts(name, facts),
+        checked_facts(name, context.reported),
         _original(instance, original, model, result),
     )
+
+
+def fuse_with(
+    rules: Sequence[Rule],
+    model: Model,
+    *,
+    target: str | Target,
+    precision: PrecisionPlan | Precision | None = None,
+    **options: bool,
+) -> LocalModel:
+    """Run `fuse` with more rules, as a workflow that lists their plugins would.
+
+    Args:
+        rules: Those that are tested.
+        model: With its graph, in float32.
+        target: What to fuse for.
+        precision: As `run_pass` takes it.
+        options: Rules to switch on or off, by name.
+
+    Raises:
+        PluginError: for a rule whose name is taken, or that runs before none.
+        PassError: when a rule leaves a graph that is not valid.
+    """
+    from olivelike.workflow.passes.discovery import built_in_passes
+    from olivelike.workflow.passes.entry import RuleEntry
+    from olivelike.workflow.passes.registry import FUSE, Registry
+
+    added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
+    cls = Registry([*built_in_passes(), *added]).get(FUSE).cls
+    return run_pass(cls(**options), model, target=target, precision=precision)
 
 
 def _original(instance: Pass, original: Model, before: Model, after: Model) -> Model:
@@ -102,7 +135,18 @@ def _instance(tested: Pass | type[Pass], options: dict[str, Any]) -> Pass:
         tested = tested(**options)
     elif options:
         raise UsageError(f"give the options to {type(tested).__name__} itself: {', '.join(options)}")
-    return type(tested)(**json.loads(json.dumps(tested.model_dump(mode="json"))))
+    return type(tested)(**json.loads(json.dumps(tested.model_dump(mode="json")))).chosen()
+
+
+def _precision(
+    instance: Pass, target: str | Target | None, precision: PrecisionPlan | Precision | None
+) -> PrecisionPlan:
+    if "precision" not in instance.reads:
+        return PrecisionPlan()
+    if isinstance(precision, PrecisionPlan):
+        return precision
+    found = find_target(target) if isinstance(target, str) else target
+    return PrecisionPlan(precision or (found.precision if found else "fp32"), known_overflows=True)
 
 
 def _target(instance: Pass, target: str | Target | None) -> Target | None:

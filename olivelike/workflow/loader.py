@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,8 +19,7 @@ from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.passes.text_paths import absolute, may_be_path
 from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import Output, Workflow, WorkflowFile
-from olivelike.workflow.steps import resolve_components
-from olivelike.workflow.sweep import resolve_sweep
+from olivelike.workflow.steps import resolve_components, resolve_sweep
 from olivelike.workflow.validation import validate
 from olivelike.workflow.weight_inputs import (
     parse_lora,
@@ -30,6 +30,7 @@ from olivelike.workflow.weight_inputs import (
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from collections.abc import Sequence as SequenceOf
 
     from olivelike.model.targets import Target
@@ -112,10 +113,20 @@ def load_workflow(
     return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep)
 
 
+def default_cache_dir(loaded: LoadedWorkflow) -> Path:
+    """Return the store's folder when the command line names none.
+
+    `$OLIVELIKE_CACHE_DIR`, else `cache/` in the project folder: beside the folder `workflows/` that the file
+    lies in, or beside the file itself, or in the current folder for a shipped workflow that was named.
+    """
+    named = os.environ.get("OLIVELIKE_CACHE_DIR")
+    return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
+
+
 def _workflow(
     file: WorkflowFile,
     target: Target,
-    sweep: dict[str, dict[str, tuple[Step, ...]]],
+    sweep: Collection[str],
     place: Place,
 ) -> Workflow:
     """Fill in defaults and make paths absolute."""

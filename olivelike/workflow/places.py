@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import WorkflowError
 from olivelike.workflow.passes.text_paths import absolute, exists
-
-if TYPE_CHECKING:
-    from olivelike.workflow.loader import LoadedWorkflow
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
@@ -58,16 +53,6 @@ def find_workflow(ref: str, folder: Path | None = None) -> Place:
 def shipped_names() -> list[str]:
     """Return the names of the shipped workflows, sorted."""
     return sorted(file.stem for file in _shipped_folder().iterdir() if file.suffix in SUFFIXES)
-
-
-def default_cache_dir(loaded: LoadedWorkflow) -> Path:
-    """Return the store's folder when the command line names none.
-
-    `$OLIVELIKE_CACHE_DIR`, else `cache/` in the project folder: beside the folder `workflows/` that the file
-    lies in, or beside the file itself, or in the current folder for a shipped workflow that was named.
-    """
-    named = os.environ.get("OLIVELIKE_CACHE_DIR")
-    return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
 
 
 def _shipped_folder() -> Path:

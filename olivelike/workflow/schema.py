@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.model.targets import Target
-    from olivelike.pass_api import Pass
+    from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.findings import Position
 
 ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
@@ -95,11 +95,13 @@ class Step:
     pass_name: str
     instance: Pass
     position: Position
+    precision: PrecisionPlan | None = None
+    """What the steps behind this one convert the graph to, if the pass reads it."""
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow but for its chains, with every default filled in; equal files give equal values."""
+    """A workflow with every default filled in, without its chains; equal files give equal values."""
 
     name: str
     source: Source
@@ -116,29 +118,6 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class SourceSection(_Section):
-    """Where the pipeline comes from: either `hub` or `path`."""
-
-    hub: str | None = Field(
-        None,
-        min_length=1,
-        description="Model id on the Hugging Face hub, `OWNER/NAME`.",
-    )
-    path: str | None = Field(
-        None,
-        min_length=1,
-        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
-        "relative to the project folder.",
-    )
-    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(
-        None, min_length=1, description="Variant of the weight files, such as `fp16`."
-    )
-    prediction: Prediction | None = Field(
-        None, description="What the UNet of a single file predicts, where the file does not tell."
-    )
-
-
 class VaeSection(_Section):
     """Another VAE than the source's own: either `hub` or `path`."""
 
@@ -151,6 +130,20 @@ class VaeSection(_Section):
     revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
     variant: str | None = Field(
         None, min_length=1, description="Variant of the weight files, such as `fp16`."
+    )
+
+
+class SourceSection(VaeSection):
+    """Where the pipeline comes from: either `hub` or `path`."""
+
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
+        "relative to the project folder.",
+    )
+    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+        None, description="What the UNet of a single file predicts, where the file does not tell."
     )
 
 

@@ -1,19 +1,25 @@
-"""Resolves `components`: each step becomes a validated instance of its pass."""
+"""Resolves `components` and `sweep`: each step becomes a validated instance of its pass."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.components import COMPONENTS, TOKENIZERS
-from olivelike.workflow.passes.plugin_import import explain_import
+from olivelike.pass_api import PrecisionPlan
+from olivelike.workflow.chain_order import check_order
+from olivelike.workflow.extends import merge
+from olivelike.workflow.passes.plugin_files import explain_import
 from olivelike.workflow.schema import Step
 from olivelike.workflow.validation import validate
-from olivelike.workflow.yaml_tree import Mapping, Sequence, kind_of
+from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as SequenceOf
+
     from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.passes import Registry
@@ -44,8 +50,62 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
             _step(item, f"{component}.{index}", component, registry, findings)
             for index, item in enumerate(chain.items)
         ]
-        chains[component] = tuple(step for step in resolved if step is not None)
+        found_steps = [step for step in resolved if step is not None]
+        if len(found_steps) == len(resolved):  # A step that is wrong may be the one that another needs.
+            check_order(component, found_steps, findings)
+        chains[component] = _with_precision(found_steps)
     return {component: chains[component] for component in known if component in chains}
+
+
+def resolve_sweep(
+    root: Mapping, registry: Registry, findings: Findings
+) -> dict[str, dict[str, tuple[Step, ...]]]:
+    """Return the chains of each variant, laid over `components` as `extends` does; mistakes go to `findings`.
+
+    What is wrong with the shape of an entry is a finding of the schema.
+    """
+    entries, base = root.entries.get("sweep"), root.entries.get("components")
+    if not isinstance(entries, Sequence):
+        return {}
+    outputs = root.entries.get("outputs")
+    if outputs is not None:
+        findings.add(
+            root.keys["sweep"],
+            "`sweep` writes each variant to a folder in `output`; use that in place of `outputs`",
+        )
+    variants: dict[str, dict[str, tuple[Step, ...]]] = {}
+    folders: dict[str, str] = {}
+    for entry in entries.items:
+        if not isinstance(entry, Mapping):
+            continue
+        name, components = entry.entries.get("name"), entry.entries.get("components")
+        if not isinstance(name, Scalar) or not isinstance(name.value, str) or not isinstance(base, Mapping):
+            continue
+        # Some disks do not tell upper from lower case.
+        if other := folders.get(name.value.lower()):
+            message = (
+                f"two variants are {name.value!r}"
+                if other == name.value
+                else f"{name.value!r} differs from {other!r} in case alone"
+            )
+            findings.add(name.position, f"{message}; give each a name of its own")
+            continue
+        folders[name.value.lower()] = name.value
+        if components is None or (isinstance(components, Scalar) and components.value is None):
+            components = Mapping({}, {}, entry.position)
+        laid_over = merge(base, components) if isinstance(components, Mapping) else components
+        variants[name.value] = resolve_components(laid_over, registry, findings)
+    return variants
+
+
+def _with_precision(chain: SequenceOf[Step]) -> tuple[Step, ...]:
+    """Tell each step that reads it what the nearest step behind it that does so converts the graph to."""
+    told: list[Step] = []
+    plan = PrecisionPlan()
+    for step in reversed(chain):
+        told.append(replace(step, precision=plan) if "precision" in step.instance.reads else step)
+        plan = step.instance.converts_to() or plan
+    return tuple(reversed(told))
 
 
 def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
@@ -97,4 +157,5 @@ def _outdented(node: Mapping, registry: Registry) -> tuple[str, str] | None:
 def _instance(entry: PassEntry, options: Mapping, path: str, findings: Findings) -> Pass | None:
     folder = entry.module_file.parent if entry.module_file else Path.cwd()
     with explain_import(f"pass {entry.name!r}", folder, "fix the validation of its options"):
-        return validate(entry.cls, options, path, f"options of {entry.name}", findings)
+        instance = validate(entry.cls, options, path, f"options of {entry.name}", findings)
+        return instance and instance.chosen()

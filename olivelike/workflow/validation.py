@@ -79,10 +79,14 @@ def _report_key(
     if detail["type"] == "missing":
         findings.add(position, f"missing key {key!r}; add `{'.'.join(map(str, (*known, key)))}: …`")
         return
+    removed = getattr(model, "removed_options", {}) if not parents else {}
     fields = [field.alias or name for name, field in _model_at(model, parents).model_fields.items()]
     if isinstance(holder, Mapping):
         position = holder.keys.get(str(key), position)
-    findings.add(position, f"unknown key {key!r}; {did_you_mean(str(key), fields, kind)}")
+    if key in removed:
+        findings.add(position, f"{key!r} is no longer one of the {kind}: {removed[key]}")
+    else:
+        findings.add(position, f"unknown key {key!r}; {did_you_mean(str(key), fields, kind)}")
 
 
 def _known_part(node: Node, loc: tuple[str | int, ...]) -> tuple[str | int, ...]:

@@ -44,9 +44,9 @@ CASES = {
     ),
     "exits": ("        import os\n        os._exit(3)", "ended with status 3"),
     "runs out of memory": ("        raise MemoryError", "--memory-limit"),
-    "leaves a set": ("        context.facts['x'] = {1}\n        return model", "facts that JSON can't hold"),
+    "leaves a set": ("        context.report(x={1})\n        return model", "facts that JSON can't hold"),
     "leaves NaN": (
-        "        context.facts['x'] = float('nan')\n        return model",
+        "        context.report(x=float('nan'))\n        return model",
         "facts that JSON can't hold",
     ),
     "drops the graph": ("        return model.replace(graph=None)", "dropped the graph"),

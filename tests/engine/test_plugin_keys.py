@@ -111,3 +111,29 @@ def test_a_pass_that_changes_while_it_runs_is_not_kept_under_its_old_key(project
     note("(__import__('pathlib').Path(__file__).write_text('# changed'), 'x')[1]", facts="files = ()")
     with pytest.raises(PassError, match="pass note changed while it was waiting or running"):
         project.run()
+
+
+RULE = """
+from olivelike.pass_api import Rule
+
+
+@Rule
+def named(scope):
+    "Any graph → one with a text."
+    scope.editor.graph.doc_string = "V1"
+    scope.fused["text"] += 1
+"""
+
+
+def test_a_rule_of_a_plugin_runs_in_fuse_and_reruns_it_when_it_changes(project: Project) -> None:
+    file = project.folder / "workflows" / "named.py"
+    file.write_text(RULE, encoding="utf-8")
+    project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, fuse]")
+    project.edit("name: small", "name: small\nplugins: [named.py]")
+    project.run()
+    assert text(project) == "V1"
+    assert project.run().executed == 0
+    file.write_text(RULE.replace("V1", "V2"), encoding="utf-8")
+    project.run()
+    assert text(project) == "V2"
+    assert project.reasons()["text_encoder.fuse"] == "code changed: rule named: .named"

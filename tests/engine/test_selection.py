@@ -97,12 +97,12 @@ def test_a_pass_before_the_graph_exists_is_refused_with_its_place(project: Proje
         project.run()
 
 
-def test_fuse_in_half_precision_wants_float16_behind_it(project: Project) -> None:
-    project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, fuse]")
-    with pytest.raises(WorkflowError, match=r"small\.yaml:6:\d+: .*needs `float16` behind it"):
-        project.run()
-    project.edit("text_encoder: [convert, fuse]", "text_encoder: [convert, fuse: {precision: fp32}]")
+def test_fuse_knows_from_the_chain_what_the_graph_is_computed_in(project: Project) -> None:
+    project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, fuse, float16]")
     assert project.run().status == "ok"
+    project.edit("fuse, float16]", "fuse]")
+    project.run()
+    assert "text_encoder.fuse" in project.executed()
 
 
 def test_bfloat16_is_refused_before_anything_runs_where_the_target_lacks_it(project: Project) -> None:

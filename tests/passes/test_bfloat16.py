@@ -64,7 +64,7 @@ def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
 
 
 def test_targets_without_it_refuse_it():
-    refusals = {name: BFLOAT16().refusal(target) for name, target in TARGETS.items()}
+    refusals = {name: BFLOAT16().unsupported_reason(target) for name, target in TARGETS.items()}
     assert [name for name, refusal in refusals.items() if refusal is None] == ["openvino"]
     assert refusals["cuda"] == (
         "target 'cuda' runs no graphs in bfloat16; use `float16`, or target `openvino`"

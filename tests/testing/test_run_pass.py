@@ -35,8 +35,7 @@ class Rename(Pass):
     def run(self, model, context):
         onnx_model = model.graph.to_ir()
         onnx_model.graph.name = self.label
-        context.facts["marks"] = self.marks
-        context.facts["types"] = [type(self.marks).__name__, type(self.folder).__name__]
+        context.report(marks=self.marks, types=[type(self.marks).__name__, type(self.folder).__name__])
         return model.replace(graph=Graph.from_ir(onnx_model))
 
 
@@ -189,7 +188,7 @@ def test_a_pass_that_breaks_its_promise_fails(odd, message):
 def test_facts_that_json_cannot_hold_are_refused():
     class Chatty(Pass):
         def run(self, model, context):
-            context.facts["what"] = object()
+            context.report(what=object())
             return model
 
     with pytest.raises(PassError, match="pass chatty left facts that JSON can't hold"):

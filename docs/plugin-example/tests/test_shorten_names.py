@@ -3,7 +3,7 @@
 import onnx
 from olivelike_shorten.shorten_names import ShortenNames
 
-from olivelike.model import Graph, Model
+from olivelike.pass_api import Graph, Model
 from olivelike.testing import run_pass
 
 TEXT = """

@@ -7,6 +7,7 @@
 | `code/1` | code: the digest of each module; `olivelike.workflow.code.code_digest` |
 | `loras/1`, `embeddings/1` | what is merged into a component |
 | `assets/1`, `tokens/1` | the files beside the networks, and what is added to their tokenizers |
+| `precision/1` | what steps behind a pass make of precision |
 | `environment/1` | an environment variable that a pass names; `olivelike.engine.keys.named` |
 | `memory/1` | what a pass remembers: its maker, and the question |
 | `output-lock/1` | the lock on an output folder |
@@ -15,7 +16,7 @@
 from __future__ import annotations
 
 import dis
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from olivelike.workflow.code.tool_versions import tool_versions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from olivelike.pass_api import Pass
+    from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.passes import PassEntry
 
 
@@ -135,9 +136,13 @@ _LENT: Mapping[str, tuple[str, ...]] = {
 
 
 def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
-    """Return the code of a step: that of its pass, and of what the engine hands it."""
+    """Return the code of a step: that of its pass and of rules that plugins add, and of what the engine hands it."""
     lent = (module for name in instance.reads for module in _LENT.get(name, ()))
-    return code_digest(entry, instance.unreached, (*_LENT_ALWAYS, *lent))
+    code = code_digest(replace(entry, cls=type(instance)), (*_LENT_ALWAYS, *lent))
+    for added in entry.rules:
+        behind = module_code_digest(added.rule.apply.__module__, plugin=added.plugin)
+        code = code.with_rule(added.rule.name, behind)
+    return code
 
 
 def pass_key(
@@ -170,6 +175,11 @@ def loras_digest(loras: Iterable[tuple[Sequence[str], float, str | None]]) -> st
 def embeddings_digest(embeddings: Iterable[tuple[str, str]]) -> str:
     """Return the digest of tokens, each with that of its file; their order decides the numbers of the tokens."""
     return digest_json(["embeddings/1", [list(row) for row in embeddings]])
+
+
+def precision_digest(plan: PrecisionPlan) -> str:
+    """Return the digest of what steps behind a pass make of precision."""
+    return digest_json(["precision/1", asdict(plan)])
 
 
 def assets_digest(index: Mapping[str, Any], files: Mapping[str, str]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json
-from olivelike.engine.execute.stored_memory import StoredMemory
+from olivelike.engine.execute.stored_memory import StoredCache
 from olivelike.engine.execute.stored_tensors import StoredTensors
-from olivelike.engine.keys.formulas import pass_key
+from olivelike.engine.keys.formulas import pass_key, precision_digest
 from olivelike.engine.kinds.kind import Done, Estimate, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.errors import PassError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from olivelike.engine.keys.formulas import Key
-    from olivelike.engine.kinds.kind import Assignment, Job, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.pass_api import Context, Pass
@@ -35,11 +35,15 @@ class StepJob(ModelJob):
 
     pass_name: str
     plugin: str | None
+    rule_plugins: Sequence[str]
+    """Plugins that add rules to the pass."""
     maker: str
     """`Key.maker`, for what the pass remembers; empty if it can't be known."""
     options: Mapping[str, Any]
     target: Mapping[str, Any] | None
     """What the workflow chose, if the pass reads it: `Target.lowering`."""
+    precision: Mapping[str, Any] | None
+    """The fields of `PrecisionPlan`, if the pass reads it."""
     loras: Sequence[tuple[str, float, str | None]]
     """The fields of each `LoraInput`, if the pass reads them."""
     embeddings: Sequence[tuple[str, str]]
@@ -49,16 +53,17 @@ class StepJob(ModelJob):
         """Make the facets that the pass writes."""
         from olivelike.workflow.passes import Registry
 
-        entry = Registry.load_pass(self.pass_name, self.plugin)
-        instance = entry.cls(**self.options)
+        entry = Registry.load_pass(self.pass_name, self.plugin, self.rule_plugins)
+        instance = entry.cls(**self.options).chosen()
         model = self.read_model(bench)
         with bench.store.scratch() as scratch, StoredTensors(bench.store, self.weight_files) as tensors:
             context = self._context(bench, instance, model, scratch, tensors)
+            check_input(self.pass_name, instance, model)
             result = instance.run(model, context)
         self.check_unchanged()
         self._check_same_pass(entry, instance)
         check_result(self.pass_name, instance, model, result)
-        facts = checked_facts(self.pass_name, context.facts)
+        facts = checked_facts(self.pass_name, context.reported)
         written = {facet: getattr(result, facet) for facet in instance.writes}
         done = bench.keep(
             {name: value.to_bytes() for name, value in written.items() if value is not None}, facts
@@ -73,32 +78,48 @@ class StepJob(ModelJob):
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
         from olivelike.model.targets import find_target
-        from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Memory
+        from olivelike.pass_api import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan
 
         target = None
         if self.target is not None:
             target = replace(find_target(self.target["name"]), **self.target)
+        plan = self.precision or {}
         return Context(
             scratch,
             bench.logger,
             tensors,
             bench.progress,
             target,
+            PrecisionPlan(**{**plan, "float32_operators": tuple(plan.get("float32_operators", ()))}),
             loras=tuple(LoraInput(Path(path), weight, adapter) for path, weight, adapter in self.loras),
             embeddings=tuple(EmbeddingInput(Path(path), token) for path, token in self.embeddings),
             original=self.read_original(bench, model) if "original" in instance.reads else None,
-            memory=StoredMemory(bench.store, self.maker) if self.maker else Memory(),
+            cache=StoredCache(bench.store, self.maker) if self.maker else Cache(),
         )
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
         """Refuse the result of a plugin whose code or data was written to since its key was made."""
-        if self.plugin is None or not self.maker:
+        if (self.plugin is None and not self.rule_plugins) or not self.maker:
             return
         key = pass_key(entry, instance, {}, None)
         if isinstance(key, str) or key.maker != self.maker:
             raise PassError(
                 f"pass {self.pass_name} changed while it was waiting or running ({entry.module_file}, or what it "
                 "uses); run again"
+            )
+
+
+def check_input(name: str, instance: Pass, model: Model) -> None:
+    """Refuse to run a pass on a model that lacks what it reads.
+
+    Raises:
+        PassError: with the pass and the facet.
+    """
+    for facet in FACETS:
+        if facet in instance.reads and facet not in instance.optional and getattr(model, facet) is None:
+            raise PassError(
+                f"pass {name} reads the {facet} of {model.component}, and there is none; put a step that makes it "
+                "before this one, such as `convert` for a graph"
             )
 
 
@@ -161,6 +182,11 @@ class StepNode(ModelNode):
         target = workflow.workflow.target.facts() if "target" in step.instance.reads else None
         return pass_key(workflow.registry.get(step.pass_name), step.instance, facets, target)
 
+    def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
+        """Return the digest of all that the step reads, by name."""
+        found, plan = super().facets(node, upstream, inputs), _step(node).precision
+        return found if plan is None else {**found, "precision": precision_digest(plan)}
+
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return what the pass says of itself."""
         return Estimate(2_000_000, _step(node).instance.resources.memory_bytes)
@@ -177,9 +203,11 @@ class StepNode(ModelNode):
             **self.model_fields(assignment),
             pass_name=entry.name,
             plugin=entry.plugin,
+            rule_plugins=entry.rule_plugins,
             maker=key.maker if key is not None else "",
             options=step.instance.model_dump(mode="json"),
             target=inputs.workflow.workflow.target.lowering() if "target" in reads else None,
+            precision=None if step.precision is None else asdict(step.precision),
             loras=[
                 (str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras
             ],

@@ -30,7 +30,7 @@ def check_chains(
     """Check the chain of each component that the source was opened for.
 
     Raises:
-        WorkflowError: if passes read a facet that nothing before them makes, lack what must follow them, compare with
+        WorkflowError: if passes read a facet that nothing before them makes, compare with
             an original that nobody has, or a chain makes no graph although an output is `materialized`.
     """
     findings = Findings()
@@ -98,7 +98,7 @@ def _mistakes(
     changed: Step | None = None
     mixed: tuple[Step, Step] | None = None
     present = {"weights", *INPUTS, has}
-    for index, step in enumerate(steps):
+    for step in steps:
         instance = step.instance
         missing = sorted(set(instance.reads) - set(instance.optional) - present)
         if missing == ["architecture"]:
@@ -131,16 +131,7 @@ def _mistakes(
         elif changed is not None and {"architecture", "weights"} & set(instance.writes):
             mixed = changed, step
         present |= set(instance.writes)
-        if refusal := instance.refusal(target):
-            yield step.position, refusal
-        followers = instance.followers(target)
-        if followers and not any(later.pass_name in followers for later in steps[index + 1 :]):
-            yield (
-                step.position,
-                (
-                    f"for target {target.name!r} in {target.precision}, pass {step.pass_name!r} of {component} needs "
-                    f"`{followers[0]}` behind it; add it, or set `{step.pass_name}: {{precision: fp32}}`"
-                ),
-            )
+        if reason := instance.unsupported_reason(target):
+            yield step.position, reason
     if materialized and "graph" not in present:
         yield where, f"the chain of {component} makes no graph; put `convert` into it"

@@ -45,7 +45,11 @@ def merge_variants(variants: Mapping[str | None, Sequence[Node]]) -> tuple[Node,
 
 
 def _identity(node: Node, known: Mapping[str, Hashable]) -> Hashable:
-    step = node.step and (node.step.pass_name, digest_json(node.step.instance.model_dump(mode="json")))
+    step = node.step and (
+        node.step.pass_name,
+        digest_json(node.step.instance.model_dump(mode="json")),
+        node.step.precision,
+    )
     return node.component, node.kind, node.parent and known[node.parent], step, node.output
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import Dims, dims_of
-from olivelike.model.graph import BLOCK_KEY, weight_values
+from olivelike.model.graph import BARRIERS, BLOCK_KEY, weight_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,10 @@ CONTRIB = "com.microsoft"
 
 
 class GraphEditor:
-    """One graph being rewritten, with what rules ask about it: its weights, free names."""
+    """One graph being rewritten; names, types, shapes, blocks and the set of weights are kept right.
+
+    Public: `olivelike.pass_api.GraphEditor`, described in `docs/passes.md`.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -155,7 +158,7 @@ class GraphEditor:
         operands = [value for value in node.inputs if value is not None]
         derived = [value in self.weights for value in operands]
         known = all(flag or value.is_initializer() for flag, value in zip(derived, operands, strict=True))
-        if known and any(derived):
+        if known and any(derived) and (node.domain, node.op_type) not in BARRIERS:
             self.weights.update(node.outputs)
 
 

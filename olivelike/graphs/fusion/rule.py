@@ -1,4 +1,4 @@
-"""What a rule is, and what it is told and tells while it runs."""
+"""What a rule of `fuse` is, and what it is told and tells while it runs."""
 
 from __future__ import annotations
 
@@ -70,15 +70,21 @@ class Scope:
 
 @dataclass(frozen=True)
 class Rule:
-    """One fusion: what it is called, what it says of itself, and the function that rewrites a graph."""
+    """One fusion: a function that rewrites what it finds in a graph. `@Rule` makes a rule of a function."""
 
-    name: str
-    """Also the option of the `fuse` pass that switches it."""
     apply: Callable[[Scope], None]
+    """The first line of its docstring says what it matches → what it writes; it may run twice on one graph."""
     default: bool = True
     """Whether the rule runs unless it is switched off; approximations do not."""
+    before: str = "cleanup"
+    """Of a plugin's rule: the built-in one that it runs in front of."""
+
+    @property
+    def name(self) -> str:
+        """That of the function; also the option of `fuse` that switches the rule."""
+        return self.apply.__name__
 
     @property
     def matches(self) -> str:
         """What the rule matches and writes: the first line of its function's docstring."""
-        return (self.apply.__doc__ or "").strip().splitlines()[0]
+        return (self.apply.__doc__ or self.name).strip().splitlines()[0]

@@ -51,12 +51,11 @@ class HalfSearch:
             samples: Number of random inputs of a trial.
             seed: Of the first of them.
         """
-        assert model.architecture is not None
-        assert model.weights is not None
-        self._architecture, self._weights, self._graph = model.architecture, model.weights, model.graph
+        self._architecture, self._weights = model.require("architecture"), model.require("weights")
+        self._graph = model.require("graph")
         self._context, self._convert = context, convert
         self._limit, self._samples, self._seed = limit, samples, seed
-        self._read = parameter_reader(model.weights, context.tensors)
+        self._read = parameter_reader(self._weights, context.tensors)
         self._original_outputs: Original | None = None
         self._tried: dict[tuple[str, ...], dict[str, Any]] = {}
 
@@ -121,7 +120,6 @@ class HalfSearch:
 
     def _reach(self) -> dict[str, float]:
         """Return the largest absolute value in each block of the float32 graph."""
-        assert self._graph is not None
         graph = self._graph
 
         def watch() -> dict[str, Any]:
@@ -134,10 +132,10 @@ class HalfSearch:
     def _remembered(self, kind: str, graph: Graph, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         digests = [self._architecture.digest, self._weights.digest, graph.digest]
         question = [kind, *digests, self._samples, self._seed]
-        known: dict[str, Any] | None = self._context.memory.recall(question)
+        known: dict[str, Any] | None = self._context.cache.get(question)
         if known is None:
             known = find()
-            self._context.memory.remember(question, known)
+            self._context.cache.put(question, known)
         return known
 
     def _original(self) -> Original:

@@ -53,23 +53,35 @@ class CodeDigest:
     tools: tuple[str, ...] = ()
     """Distributions of the modules that are not local, sorted."""
 
+    def with_rule(self, name: str, rule: CodeDigest) -> CodeDigest:
+        """Return the code together with that of a rule that a plugin adds."""
+        if self.digest is None or rule.digest is None:
+            reason = self.uncacheable or rule.uncacheable
+            return CodeDigest(None, self.modules, reason, self.tools)
+        theirs = {
+            module if module.partition(".")[0] == ENGINE else f"rule {name}: {module}": digest
+            for module, digest in rule.modules.items()
+        }
+        modules = dict(sorted({**self.modules, **theirs}.items()))
+        tools = tuple(sorted({*self.tools, *rule.tools}))
+        return CodeDigest(digest_json(["code/1", modules]), modules, None, tools)
 
-def code_digest(entry: PassEntry, unreached: Sequence[str] = (), lent: Sequence[str] = ()) -> CodeDigest:
+
+def code_digest(entry: PassEntry, lent: Sequence[str] = ()) -> CodeDigest:
     """Digest the code of a pass as it is on disk now.
 
     Args:
         entry: The pass.
-        unreached: Modules that the step does not use although the code imports them; for built-in passes alone.
         lent: Modules of olivelike whose objects the pass is handed.
     """
     said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}
     modules = [entry.cls.__module__, *lent]
-    return _digest(modules, entry.plugin, said, unreached if entry.plugin is None else ())
+    return _digest(modules, entry.plugin, said)
 
 
-def module_code_digest(*modules: str) -> CodeDigest:
-    """Digest the code of installed modules that are no pass, such as `olivelike.engine.output.materialize`."""
-    return _digest(modules, None, set(), ())
+def module_code_digest(*modules: str, plugin: str | None = None) -> CodeDigest:
+    """Digest the code of modules that are no pass: installed ones, or those of a plugin."""
+    return _digest(modules, plugin, set())
 
 
 def plugin_modules(location: Path) -> Mapping[str, str]:
@@ -81,10 +93,8 @@ def plugin_modules(location: Path) -> Mapping[str, str]:
     return {name: digest for name, digest in walk.modules.items() if name.partition(".")[0] != ENGINE}
 
 
-def _digest(
-    modules: Sequence[str], plugin: str | None, said: set[str], unreached: Sequence[str]
-) -> CodeDigest:
-    walk = _Walk(modules[0], plugin, unreached)
+def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
+    walk = _Walk(modules[0], plugin)
     walk.follow(modules)
     found = dict(sorted(walk.modules.items()))
     tools = tuple(sorted(walk.tools))
@@ -104,7 +114,7 @@ def _explained(file: Path, item: Unfollowable) -> str:
 class _Walk:
     """Follows imports breadth first; `modules` grows by one digest per module."""
 
-    def __init__(self, module: str, plugin: str | None, unreached: Sequence[str] = ()) -> None:
+    def __init__(self, module: str, plugin: str | None) -> None:
         location = Path(plugin) if plugin is not None else None
         if location is not None and location.is_absolute():
             self._private = private_package(location)
@@ -113,7 +123,6 @@ class _Walk:
             self._private = ""
             self._local = LocalModules(module.partition(".")[0], None)
         self._targets = Targets(self._local)
-        self._unreached = frozenset(unreached)
         self.modules: dict[str, str] = {}
         self.tools: set[str] = set()
         self.problems: list[str] = []
@@ -124,7 +133,7 @@ class _Walk:
     def follow(self, starts: Sequence[str]) -> None:
         """Visit `starts` and all that they reach."""
         queue = deque(starts)
-        done = set(self._unreached)
+        done: set[str] = set()
         while queue:
             name = queue.popleft()
             if name in done:

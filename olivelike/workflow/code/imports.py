@@ -68,11 +68,14 @@ def read_exports(source: bytes, package: str) -> Mapping[str, tuple[str, str]]:
                 found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
             case ast.Assign(
                 targets=[ast.Name(id="__getattr__")],
-                value=ast.Call(func=ast.Name(id="names_from"), args=[_, ast.Dict(keys=keys, values=values)]),
+                value=ast.Call(
+                    func=ast.Name(id="names_from"), args=[root, ast.Dict(keys=keys, values=values)]
+                ),
             ):
+                above = ast.literal_eval(root) if isinstance(root, ast.Constant) else package
                 for key, value in zip(keys, values, strict=True):
                     assert key is not None
-                    module = f"{package}.{ast.literal_eval(key)}"
+                    module = f"{above}.{ast.literal_eval(key)}"
                     found |= {name: (module, name) for name in ast.literal_eval(value)}
     return found
 

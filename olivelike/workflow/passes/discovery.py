@@ -1,4 +1,4 @@
-"""Finds passes in modules: the package `olivelike.passes`, entry points, and plugins of a workflow."""
+"""Finds passes and rules in modules: the package `olivelike.passes`, entry points, and plugins of a workflow."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import PluginError
+from olivelike.graphs.fusion.rule import Rule
 from olivelike.pass_api import Pass
-from olivelike.workflow.passes.entry import PassEntry
-from olivelike.workflow.passes.pass_check import check_pass_class
-from olivelike.workflow.passes.plugin_files import load_plugin_modules
-from olivelike.workflow.passes.plugin_import import explain_import
+from olivelike.workflow.passes.entry import PassEntry, RuleEntry, check_pass_class
+from olivelike.workflow.passes.plugin_files import explain_import, load_plugin_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import ModuleType
 
+    Entry = PassEntry | RuleEntry
+
 ENTRY_POINT_GROUP = "olivelike.passes"
-"""Group of the entry points by which an installed distribution offers passes: modules or classes."""
+"""Group of the entry points by which an installed distribution offers passes and rules: modules, or one of them."""
 
 _BUILT_IN_PACKAGE = "olivelike.passes"
 
@@ -33,15 +34,15 @@ def built_in_passes() -> list[PassEntry]:
     return [_entry(cls, "built-in", None) for cls in classes]
 
 
-def entry_point_passes() -> list[PassEntry]:
-    """Return the passes that installed distributions offer.
+def entry_point_passes() -> list[Entry]:
+    """Return the passes and rules that installed distributions offer.
 
     Raises:
         PluginError: if one can't be loaded; the message names its distribution.
     """
     from importlib.metadata import entry_points
 
-    entries: list[PassEntry] = []
+    entries: list[Entry] = []
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
         owner = f"distribution {point.dist.name}" if point.dist else f"entry point {point.name}"
         remedy = f"fix or uninstall {owner}"
@@ -49,22 +50,21 @@ def entry_point_passes() -> list[PassEntry]:
     return entries
 
 
-def plugin_passes(plugin: str) -> list[PassEntry]:
-    """Return the passes of one plugin.
+def plugin_passes(plugin: str) -> list[Entry]:
+    """Return the passes and rules of one plugin.
 
     Args:
-        plugin: absolute path of a `.py` file or folder, or a dotted module name, or `module:Class`.
+        plugin: absolute path of a `.py` file or folder, or a dotted module name, or `module:NAME` of one pass or rule.
 
     Raises:
-        PluginError: if it can't be imported, or holds no pass, or a wrong one.
+        PluginError: if it can't be imported, or holds neither, or a wrong pass.
     """
     location = Path(plugin)
     if not location.is_absolute():
         _check_name(plugin)
         return _module_passes(plugin, f"plugin {plugin}", "fix it, or take it out of `plugins:`")
     package, modules = load_plugin_modules(location)
-    classes = _pass_classes(modules, within=package)
-    return _checked(classes, modules, f"plugin {plugin}", plugin)
+    return _checked(modules, package, f"plugin {plugin}", plugin)
 
 
 def _check_name(plugin: str) -> None:
@@ -80,23 +80,24 @@ def _check_name(plugin: str) -> None:
         )
 
 
-def _module_passes(reference: str, origin: str, remedy: str) -> list[PassEntry]:
-    """Return the passes of a module on the import path, of its package, or of one class in it."""
+def _module_passes(reference: str, origin: str, remedy: str) -> list[Entry]:
+    """Return what a module on the import path has, or its package, or the pass or rule in it that is named."""
     name, _, attribute = reference.partition(":")
     with explain_import(f"{origin} ({reference})", folder=None, remedy=remedy):
         module = importlib.import_module(name)
         modules = [module] if attribute else _package_modules(module)
     if not attribute:
         # A module may re-export passes from the rest of its own distribution.
-        classes = _pass_classes(modules, within=name.partition(".")[0])
-        return _checked(classes, modules, origin, reference)
-    cls = getattr(module, attribute, None)
-    if not (isinstance(cls, type) and issubclass(cls, Pass)):
-        raise PluginError(
-            f"{module.__file__ or name}: {origin} names {attribute!r}, which is not a class derived from "
-            f"olivelike.pass_api.Pass; {remedy}"
-        )
-    return _checked([cls], modules, origin, reference)
+        return _checked(modules, name.partition(".")[0], origin, reference)
+    found = getattr(module, attribute, None)
+    if isinstance(found, Rule):
+        return [RuleEntry(found, origin, reference)]
+    if isinstance(found, type) and issubclass(found, Pass):
+        return [_entry(found, origin, reference)]
+    raise PluginError(
+        f"{module.__file__ or name}: {origin} names {attribute!r}, which is not a class derived from "
+        f"olivelike.pass_api.Pass; {remedy}"
+    )
 
 
 def _package_modules(module: ModuleType) -> list[ModuleType]:
@@ -115,22 +116,30 @@ def _pass_classes(modules: Iterable[ModuleType], within: str) -> list[type[Pass]
                 isinstance(value, type)
                 and issubclass(value, Pass)
                 and not value.__abstractmethods__
+                and value.chosen_by is None
                 and f"{value.__module__}.".startswith(f"{within}.")
             ):
                 found[value] = None
     return list(found)
 
 
-def _checked(
-    classes: Sequence[type[Pass]], modules: Sequence[ModuleType], origin: str, plugin: str
-) -> list[PassEntry]:
-    if not classes:
+def _checked(modules: Sequence[ModuleType], within: str, origin: str, plugin: str) -> list[Entry]:
+    """Return the passes and rules in the modules that were defined in the package `within`."""
+    rules = {
+        id(value): RuleEntry(value, origin, plugin)
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Rule) and f"{value.apply.__module__}.".startswith(f"{within}.")
+    }
+    found: list[Entry] = [_entry(cls, origin, plugin) for cls in _pass_classes(modules, within)]
+    found += rules.values()
+    if not found:
         places = ", ".join(str(module.__file__) for module in modules if getattr(module, "__file__", None))
         raise PluginError(
             f"{origin} holds no pass (looked into {places or plugin}); "
             "define a class derived from olivelike.pass_api.Pass that has a method `run`"
         )
-    return [_entry(cls, origin, plugin) for cls in classes]
+    return found
 
 
 def _entry(cls: type[Pass], origin: str, plugin: str | None) -> PassEntry:

@@ -18,21 +18,23 @@ Facet = Literal["graph", "weights"]
 _GRAPH_MODULE = '''\
 """The pass `{name}`."""
 
-from olivelike.model import Graph, Model
-from olivelike.pass_api import Context, Pass
+from typing import ClassVar
+
+from olivelike.pass_api import Context, Graph, Model, Pass
 
 
 class {class_name}(Pass):
     """Give the graph a name; say here what your pass does."""
 
-    reads = ("graph",)
-    writes = ("graph",)
+    pass_api: ClassVar = 1
+    reads: ClassVar = ("graph",)
+    writes: ClassVar = ("graph",)
 
     label: str = "{name}"
     """Name that the graph gets."""
 
     def run(self, model: Model, context: Context) -> Model:
-        onnx_model = model.graph.to_ir()
+        onnx_model = model.require("graph").to_ir()
         onnx_model.graph.name = self.label
         return model.replace(graph=Graph.from_ir(onnx_model))
 '''
@@ -43,7 +45,7 @@ _GRAPH_TEST = '''\
 import onnx
 from {name} import {class_name}
 
-from olivelike.model import Graph, Model
+from olivelike.pass_api import Graph, Model
 from olivelike.testing import run_pass
 
 
@@ -62,30 +64,33 @@ def test_the_graph_gets_the_label():
 _WEIGHTS_MODULE = '''\
 """The pass `{name}`."""
 
-from olivelike.model import Model
-from olivelike.pass_api import Context, Pass
+from typing import ClassVar
+
+from olivelike.pass_api import Context, Model, Pass
 
 
 class {class_name}(Pass):
     """Limit the weights; say here what your pass does."""
 
-    reads = ("weights",)
-    writes = ("weights",)
+    pass_api: ClassVar = 1
+    reads: ClassVar = ("weights",)
+    writes: ClassVar = ("weights",)
 
     limit: float = 4.0
     """Largest absolute value that is kept."""
 
     def run(self, model: Model, context: Context) -> Model:
+        weights = model.require("weights")
         changed = {{}}
-        for done, (name, tensor) in enumerate(model.weights.items()):
+        for done, (name, tensor) in enumerate(weights.items(), start=1):
             if tensor.dtype in ("F32", "F16", "BF16"):
                 before = context.tensors.read(tensor)
                 after = before.clip(-self.limit, self.limit).astype(before.dtype)
                 if (after != before).any():
                     changed[name] = context.tensors.write(after)
-            context.progress(done + 1, len(model.weights))
-        context.facts["changed"] = len(changed)
-        return model.replace(weights=model.weights.replace(changed))
+            context.progress(done, len(weights))
+        context.report(changed=len(changed))
+        return model.replace(weights=weights.replace(changed))
 '''
 
 _WEIGHTS_TEST = '''\

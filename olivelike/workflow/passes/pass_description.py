@@ -63,7 +63,7 @@ def describe_pass(entry: PassEntry) -> PassDescription:
         file=entry.module_file,
         reads=tuple(cls.reads),
         writes=tuple(cls.writes),
-        tools=tuple(sorted({*cls.tools, *code_digest(entry, cls.unreached).tools})),
+        tools=tuple(sorted({*cls.tools, *code_digest(entry).tools})),
         files=cls.files,
         environment=cls.environment,
         components=cls.components,

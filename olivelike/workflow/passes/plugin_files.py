@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
+from contextlib import contextmanager
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -22,11 +24,10 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import PluginError
-from olivelike.workflow.passes.plugin_import import explain_import
 from olivelike.workflow.passes.text_paths import absolute, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import CodeType, ModuleType
 
 PRIVATE_PREFIX = "_olivelike_plugin_"
@@ -172,3 +173,48 @@ def _import_package(package: str, folder: Path, *, run_init: bool) -> ModuleType
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+@contextmanager
+def explain_import(subject: str, folder: Path | None, remedy: str) -> Iterator[None]:
+    """Guard the import of a plugin.
+
+    Args:
+        subject: what is being imported, for the message.
+        folder: the plugin's own folder; the error is placed at the innermost frame in it.
+        remedy: what to do, for the message.
+
+    Raises:
+        PluginError: for anything that the plugin raises.
+    """
+    try:
+        yield
+    except PluginError:
+        raise
+    except SyntaxError as error:
+        place = f"{error.filename}:{error.lineno}" if error.filename else subject
+        text = (error.text or "").strip()
+        shown = f"\n  {text}" if text else ""
+        raise PluginError(f"{place}: syntax error: {error.msg}; {remedy}{shown}") from error
+    # Foreign code may raise anything, even SystemExit; all of it is the plugin's fault.
+    except (Exception, SystemExit) as error:
+        place = _innermost_place(error, folder) or subject
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            top = error.name.partition(".")[0]
+            remedy = f"install the distribution that has {top!r}, put {top}.py beside the plugin, or {remedy}"
+        raise PluginError(f"{place}: {type(error).__name__}: {error}; {remedy}") from error
+
+
+def _innermost_place(error: BaseException, folder: Path | None) -> str | None:
+    """Return `file:line` of the innermost frame that is the plugin's own."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<") and Path(frame.filename).is_file()
+    ]
+    if folder is not None:
+        frames = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
+    else:
+        machinery = (str(Path(__file__).parent), str(Path(traceback.__file__).parent / "importlib"))
+        frames = [frame for frame in frames if not frame.filename.startswith(machinery)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

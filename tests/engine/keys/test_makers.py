@@ -45,7 +45,7 @@ def codes():
         yield name, code, tool_versions(kind.libraries, code.tools)
     for entry in Registry.built_in().entries():
         for options in OPTIONS.get(entry.name, [{}]):
-            instance = entry.cls(**options)
+            instance = entry.cls(**options).chosen()
             code = formulas.pass_code(entry, instance)
             name = f"{entry.name}: auto" if options.get("auto") else entry.name
             yield name, code, tool_versions(instance.tools, code.tools)
@@ -151,7 +151,7 @@ def test_a_step_without_the_search_does_not_reach_what_it_says_it_does_not():
         "g (float[N] x) => (float[N] y) { y = Relu(x) }')\n"
         "cls = Registry.built_in().get('float16').cls\n"
         "run_pass(cls(), Model('unet', graph=Graph(graph.SerializeToString())), target='cuda')\n"
-        "print([name for name in cls.unreached if name in sys.modules])"
+        "print([name for name in sys.modules if name.startswith('olivelike.measure')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import pytest
+from olivelike.passes.float16 import Float16
 from olivelike.passes.fuse import Fuse
 from pydantic import ValidationError
 
-from olivelike.errors import PassError
+from olivelike.errors import PassError, WorkflowError
 from olivelike.graphs.fusion.rules import RULES
 from olivelike.model import Architecture, Graph, Model
 from olivelike.model.targets import find_target
-from olivelike.pass_api import Context
+from olivelike.pass_api import Context, PrecisionPlan
+from olivelike.workflow import load_workflow
 
 
 @pytest.fixture
@@ -27,13 +30,13 @@ def context(tmp_path):
         tensors=None,
         progress=lambda done, total: None,
         target=find_target("cuda"),
+        precision=PrecisionPlan("fp16", known_overflows=True),
     )
 
 
 def test_each_rule_has_an_option_of_its_name_and_default():
     options = {name: field.default for name, field in Fuse.model_fields.items()}
-    assert options.items() >= {rule.name: rule.default for rule in RULES}.items()
-    assert options.keys() - {rule.name for rule in RULES} == {"precision", "force_fp32", "known_overflows"}
+    assert options == {rule.name: rule.default for rule in RULES}
 
 
 def test_an_unknown_option_is_refused():
@@ -45,7 +48,7 @@ def test_the_record_says_what_was_fused_and_left_and_why(context, network):
     model = Model("unet", graph=network("unet").graph)
     result = Fuse(bias_add=False).run(model, context)
     assert result.graph.digest != model.graph.digest
-    facts = json.loads(json.dumps(context.facts))
+    facts = json.loads(json.dumps(context.reported))
     assert facts["nodes_after"] < facts["nodes_before"]
     assert facts["fused"]["nhwc_conv"] == {"NhwcConv": 18}
     assert "bias_split_gelu" in facts["left"]
@@ -56,17 +59,32 @@ def test_attention_that_stays_in_float32_is_not_packed(context, network):
     graph = network("unet").graph
     sd2 = Architecture("unet", "diffusers", "UNet2DConditionModel", {"cross_attention_dim": 1024})
     Fuse().run(Model("unet", architecture=sd2, graph=graph), context)
-    assert context.facts["left"]["packed_qkv"] == {"packed MultiHeadAttention is for fp16 only": 2}
-    Fuse(known_overflows=False).run(Model("unet", architecture=sd2, graph=graph), context)
-    assert context.facts["fused"]["packed_qkv"] == {"MultiHeadAttention, packed QKV": 2}
-    Fuse(force_fp32=("MultiHeadAttention",)).run(Model("unet", graph=graph), context)
-    assert "packed_qkv" not in context.facts["fused"]
+    assert context.reported["left"]["packed_qkv"] == {"packed MultiHeadAttention is for fp16 only": 2}
+    behind = Float16(known_overflows=False).converts_to()
+    Fuse().run(Model("unet", architecture=sd2, graph=graph), replace(context, precision=behind))
+    assert context.reported["fused"]["packed_qkv"] == {"MultiHeadAttention, packed QKV": 2}
+    behind = Float16(force_fp32=("MultiHeadAttention",)).converts_to()
+    Fuse().run(Model("unet", graph=graph), replace(context, precision=behind))
+    assert "packed_qkv" not in context.reported["fused"]
 
 
-def test_precision_overrides_that_of_the_target(context, network):
+def test_what_stays_in_float32_is_fused_for_it_whatever_the_target_is_best_at(context, network):
     model = Model("unet", graph=network("unet").graph)
-    Fuse(precision="fp32").run(model, context)
-    assert "packed_qkv" not in context.facts["fused"]
+    Fuse().run(model, replace(context, precision=PrecisionPlan()))
+    assert "packed_qkv" not in context.reported["fused"]
+
+
+@pytest.mark.parametrize("option", ["precision", "force_fp32", "known_overflows"])
+def test_what_fuse_was_told_once_is_refused_with_the_remedy(option, tmp_path):
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        f"source: a/b\ntarget: cuda\ncomponents: {{unet: [convert, fuse: {{{option}: fp32}}]}}\noutput: o\n"
+    )
+    with pytest.raises(
+        WorkflowError,
+        match=rf"w\.yaml:3:\d+: '{option}' is no longer one of the options of fuse: it is known",
+    ):
+        load_workflow(str(file))
 
 
 def test_every_rule_is_documented():

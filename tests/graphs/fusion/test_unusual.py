@@ -338,9 +338,9 @@ def _wrong_shape(scope):
 
 
 def test_a_rule_that_leaves_a_wrong_graph_stops_the_pass_with_its_name(monkeypatch):
-    monkeypatch.setattr(rules, "RULES", (Rule("broken", _wrong_shape),))
+    monkeypatch.setattr(rules, "RULES", (Rule(_wrong_shape),))
     source = graph("plain (float[N,4] x) => (float[N,4] y) { h = Relu(x) y = Sigmoid(h) }")
-    with pytest.raises(PassError, match="rule broken left a graph that is not valid"):
+    with pytest.raises(PassError, match="rule _wrong_shape left a graph that is not valid"):
         fused(source)
 
 

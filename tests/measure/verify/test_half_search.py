@@ -10,7 +10,7 @@ import pytest
 from olivelike.errors import VerificationError
 from olivelike.model.graph import block_of
 from olivelike.model.targets import find_target
-from olivelike.pass_api import Context, Memory
+from olivelike.pass_api import Cache, Context
 from olivelike.testing import LocalModel, run_pass
 from olivelike.testing.models import no_progress
 from olivelike.workflow.passes import Registry
@@ -114,30 +114,30 @@ def test_a_graph_that_is_wrong_before_float16_is_an_error(decoder):
         run_pass(FLOAT16, decoder, target="cuda", auto=True, max_relative_error=1e-9)
 
 
-class Notebook(Memory):
+class Notebook(Cache):
     def __init__(self):
         self.known = {}
 
-    def recall(self, question):
+    def get(self, question):
         return self.known.get(str(question))
 
-    def remember(self, question, answer):
+    def put(self, question, answer):
         assert str(question) not in self.known
         self.known[str(question)] = answer
 
 
 def test_what_is_remembered_is_not_tried_again(loud, tmp_path, monkeypatch):
-    memory = Notebook()
+    cache = Notebook()
 
     def search():
         context = Context(
-            tmp_path, logging.getLogger("test"), loud.tensors, no_progress, find_target("cuda"), memory=memory
+            tmp_path, logging.getLogger("test"), loud.tensors, no_progress, find_target("cuda"), cache=cache
         )
-        FLOAT16(auto=True).run(loud, context)
-        return context.facts
+        FLOAT16(auto=True).chosen().run(loud, context)
+        return context.reported
 
     first = search()
-    assert len(memory.known) == first["auto"]["trials"] + 1  # and how far values reach
+    assert len(cache.known) == first["auto"]["trials"] + 1  # and how far values reach
     monkeypatch.setattr("olivelike.measure.verify.half_search.Original", None)
     assert search() == first
 
@@ -145,8 +145,10 @@ def test_what_is_remembered_is_not_tried_again(loud, tmp_path, monkeypatch):
 def test_only_a_search_reads_the_weights():
     assert "weights" not in FLOAT16().reads
     assert "weights" not in FLOAT16.reads
-    assert "weights" in FLOAT16(auto=True).reads
-    assert FLOAT16().unreached
-    assert not FLOAT16(auto=True).unreached
-    assert FLOAT16(auto=True).resources.memory_bytes > FLOAT16().resources.memory_bytes
-    assert FLOAT16(auto=True).optional == ()
+    searching = FLOAT16(auto=True).chosen()
+    assert FLOAT16().chosen() == FLOAT16()
+    assert searching.name() == "float16"
+    assert searching.model_dump() == FLOAT16(auto=True).model_dump()
+    assert "weights" in searching.reads
+    assert searching.resources.memory_bytes > FLOAT16.resources.memory_bytes
+    assert searching.optional == ()
