@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Iterable, Sequence
 
 _LISTED = 24
@@ -134,6 +135,11 @@ def roughly(seconds: float) -> str:
         minutes = step * round(minutes / step)
     hours, rest = divmod(minutes, _MINUTE)
     return "about " + " ".join([f"{hours} h"] * bool(hours) + [f"{rest} min"] * bool(rest))
+
+
+def moment(when: dt.datetime) -> str:
+    """Return a time to the minute, as clocks here show it."""
+    return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def listed(names: Sequence[str], most: int) -> str:

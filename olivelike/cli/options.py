@@ -1,13 +1,17 @@
-"""Options that several commands share."""
+"""Options that several commands share, each declared once; groups of them are for `with_groups`."""
 
 import os
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from olivelike.engine import Options
+    from olivelike.measure.report.recorded_runs import RecordedRun
+    from olivelike.store import Store
+    from olivelike.workflow.passes import Registry
 
 
 def _complete_workflow(incomplete: str) -> list[str]:
@@ -28,48 +32,10 @@ Workflow = Annotated[
         show_default=False,
     ),
 ]
-Only = Annotated[
-    list[str] | None,
-    typer.Option("--only", metavar="COMPONENT", help="Take this component alone; may be repeated."),
-]
-Until = Annotated[
-    str | None,
-    typer.Option("--until", metavar="PASS", help="Stop each chain after this pass; no output is written."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY.PATH=VALUE",
-        help="Override a value of the workflow, such as components.unet.1.float16.keep_io=true; may be repeated.",
-    ),
-]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
         "--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."
-    ),
-]
-AllowPlugins = Annotated[
-    bool,
-    typer.Option(
-        "--allow-plugins", help="Run the code that the workflow file names under `plugins:`, without asking."
-    ),
-]
-Loras = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lora",
-        metavar="FILE[:WEIGHT]",
-        help="Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
-    ),
-]
-CacheDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--cache-dir",
-        metavar="DIR",
-        help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
     ),
 ]
 StoreDir = Annotated[
@@ -90,20 +56,6 @@ Overwrite = Annotated[
         "--overwrite", help="Replace another pipeline in the output, and files in it that were changed since."
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
-    ),
-]
-MemoryLimit = Annotated[
-    str | None,
-    typer.Option(
-        "--memory-limit",
-        metavar="SIZE",
-        help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
-    ),
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
@@ -114,7 +66,112 @@ AllowPickle = Annotated[
         "--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."
     ),
 ]
+OutputFolder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON to standard output.")]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """What is said of a workflow file beside its path."""
+
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY.PATH=VALUE",
+            help="Override a value of the workflow, such as components.unet.1.float16.keep_io=true; may be repeated.",
+        ),
+    ] = None
+    plugins: Plugins = None
+    allow_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plugins",
+            help="Run the code that the workflow file names under `plugins:`, without asking.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class WorkflowOptions(FileOptions):
+    """What is said of a workflow whose nodes are placed: also its additions and its store."""
+
+    loras: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lora",
+            metavar="FILE[:WEIGHT]",
+            help="Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
+        ),
+    ] = None
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache-dir",
+            metavar="DIR",
+            help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
+        ),
+    ] = None
+    allow_pickle: AllowPickle = False
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    """Which of a workflow's nodes."""
+
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="COMPONENT", help="Take this component alone; may be repeated."),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="PASS", help="Stop each chain after this pass; no output is written."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """What a run may use."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
+        ),
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            "--memory-limit",
+            metavar="SIZE",
+            help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Whether what is found out of an output folder goes into a run's report."""
+
+    keep: Annotated[
+        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
+    ] = False
+    cache_dir: StoreDir = None
+
+    def run(self, folder: Path) -> "RecordedRun | None":
+        """Return the last run that wrote the folder, if its report is meant.
+
+        Raises:
+            StoreError: if there is no store.
+            UsageError: if no run in it wrote the folder.
+        """
+        from olivelike.measure.report.recorded_runs import last_writer
+
+        return last_writer(open_store(self.cache_dir, writes=True), folder) if self.keep else None
 
 
 def store_dir(named: Path | None) -> Path:
@@ -122,47 +179,40 @@ def store_dir(named: Path | None) -> Path:
     return named or Path(os.environ.get("OLIVELIKE_CACHE_DIR") or "cache").expanduser()
 
 
-def selection(
-    *,
-    overrides: list[str] | None,
-    plugins: list[str] | None,
-    allow_plugins: bool,
-    cache_dir: Path | None,
-    output: Path | None = None,
-    only: list[str] | None = None,
-    until: str | None = None,
-    allow_pickle: bool = False,
-    loras: list[str] | None = None,
-    workers: int | None = None,
-    memory_limit: str | None = None,
-) -> "Options":
-    """Return the options that select and place a workflow's nodes."""
+def open_store(named: Path | None, *, writes: bool = False) -> "Store":
+    """Open the store of a command that names no workflow.
+
+    Raises:
+        StoreError: if there is none.
+    """
+    from olivelike.errors import StoreError
+    from olivelike.store import Store
+
+    path = store_dir(named)
+    if not path.is_dir():
+        raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
+    return Store.open(path, create=writes)
+
+
+def load_registry(plugins: list[str] | None) -> "Registry":
+    """Return the registry with plugins that were named relative to the current folder."""
+    from olivelike.workflow.passes import Registry, resolve_plugin
+
+    return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
+
+
+def engine_options(*groups: Any, **more: Any) -> "Options":
+    """Return what the engine is asked for: the fields of groups, which have its own names, and more of them."""
+    from olivelike._text import byte_count
     from olivelike.cli.plugin_question import ask
     from olivelike.engine import Options
 
-    return Options(
-        overrides=tuple(overrides or ()),
-        loras=tuple(loras or ()),
-        plugins=tuple(plugins or ()),
-        cache_dir=cache_dir,
-        output=output,
-        only=tuple(only or ()),
-        until=until,
-        allow_pickle=allow_pickle,
-        allow_plugins=allow_plugins,
-        ask_plugins=ask,
-        workers=workers,
-        memory_limit=limit_bytes(memory_limit),
-    )
-
-
-def limit_bytes(memory_limit: str | None) -> int | None:
-    """Return the bytes that `--memory-limit` means."""
-    if memory_limit is None:
-        return None
-    from olivelike._text import byte_count
-
-    return byte_count(memory_limit, "--memory-limit")
+    said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
+    if (limit := said.pop("memory_limit", None)) is not None:
+        said["memory_limit"] = byte_count(limit, "--memory-limit")
+    for name in {"overrides", "plugins", "loras", "only"} & said.keys():
+        said[name] = tuple(said[name] or ())
+    return Options(**said, ask_plugins=ask)
 
 
 def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:

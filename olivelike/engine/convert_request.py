@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.preparation import Options, source_spec
+from olivelike.engine.preparation import DEFAULTS, source_spec
+from olivelike.engine.run import run
 from olivelike.errors import UsageError
 from olivelike.graphs.precision.policy import HALF_PASSES
 from olivelike.model.components import COMPONENTS, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.passes.text_paths import absolute
+from olivelike.workflow.places import Place
 from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
 from olivelike.workflow.writing import Draft, workflow_text
 
 if TYPE_CHECKING:
+    from olivelike.engine.execute.events import Listener
+    from olivelike.engine.preparation import Options
+    from olivelike.engine.run import ReportWriter, RunResult
     from olivelike.workflow import FileRef
 
 
@@ -44,6 +49,41 @@ class ConvertRequest:
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", str(value)]
         return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
+
+
+def convert(
+    request: ConvertRequest,
+    options: Options = DEFAULTS,
+    listener: Listener = lambda _: None,
+    report: ReportWriter | None = None,
+) -> RunResult:
+    """Optimise one checkpoint for a target, without a workflow file.
+
+    Args:
+        request: What to convert, for what, and where to write it.
+        options: Where the store is and what the run may use; what selects nodes does not count.
+        listener: Receives every event.
+        report: As for `run`.
+
+    Raises:
+        UsageError: for an unknown target, or nothing to do.
+        OlivelikeError: as `run`.
+    """
+    place, chosen = draft(request, options)
+    return run(place, chosen, listener, report)
+
+
+def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, Options]:
+    """Return the workflow that `convert` runs, with its text, and the options that it runs with.
+
+    Raises:
+        UsageError: for an unknown target, or nothing to do.
+        SourceError: for a source that is missing or damaged.
+    """
+    here = Path.cwd()
+    command = request.command(allow_pickle=options.allow_pickle)
+    chosen = replace(options, command=command, fail_fast=not options.keep_going)
+    return Place(here / "convert.yaml", here, draft_workflow(request, chosen, here)), chosen
 
 
 def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:

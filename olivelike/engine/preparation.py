@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.state import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.additions import check_additions, open_additions
+from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
 from olivelike.model.components import TOKENIZERS
@@ -73,6 +74,10 @@ class Options:
     """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
 
 
+DEFAULTS: Final = Options()
+"""A workflow as its file says."""
+
+
 class History:
     """Run records of one workflow, newest first, read when first looked at."""
 
@@ -106,6 +111,18 @@ class History:
                     return
                 self._read.append(record)
             yield self._read[number]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Results that are kept."""
+
+    name: str
+    """The workflow's."""
+    keys: tuple[str, ...]
+    """Of its stored results."""
+    store: Path
+    """The store's folder."""
 
 
 @dataclass
@@ -162,14 +179,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         SourceError: for a missing or damaged source.
         StoreError: for a store that can't be used.
     """
-    loaded = load_workflow(
-        ref,
-        options.overrides,
-        options.plugins,
-        options.loras,
-        allow_plugins=options.allow_plugins,
-        ask=options.ask_plugins,
-    )
+    loaded = _load(ref, options)
     outputs = _outputs(loaded, options)
     _check_variants(outputs)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)
@@ -206,10 +216,66 @@ def source_spec(source: Source, vae: Source | None) -> SourceSpec:
     )
 
 
-def plan(ref: str | Place, options: Options) -> tuple[Prepared, Plan]:
-    """Plan a workflow; computing the plan has no side effects."""
+def plan(ref: str | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]:
+    """Plan a workflow; computing the plan has no side effects.
+
+    Args:
+        ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
+        options: What the front end asks for.
+
+    Returns:
+        The workflow with its source and store, and its nodes, each with key, status and reason.
+
+    Raises:
+        OlivelikeError: as `prepare`.
+    """
     prepared = prepare(ref, options, writes=False)
     return prepared, prepared.plan()
+
+
+def validate(ref: str | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
+    """Load a workflow and check all that can be checked without its source.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: Of which `overrides`, `plugins`, `loras`, `allow_plugins` and `ask_plugins` count.
+
+    Raises:
+        WorkflowError: with everything that is wrong, each with its position.
+        PluginError: if a plugin can't be loaded.
+    """
+    loaded = _load(ref, options)
+    check_without_source(loaded)
+    return loaded
+
+
+def pin(ref: str | Place, options: Options = DEFAULTS) -> Pin:
+    """Keep what is stored of a workflow from being collected, under the workflow's name.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `plan`.
+
+    Raises:
+        OlivelikeError: as `prepare`.
+    """
+    prepared = prepare(ref, options, writes=True)
+    nodes = [node for node in prepared.plan().nodes if node.status == "hit" and node.node.output is None]
+    keys = tuple(node.key.digest for node in nodes if node.key is not None)
+    name = prepared.workflow.workflow.name
+    prepared.store.pin(name, keys)
+    return Pin(name, keys, prepared.store.root)
+
+
+def _load(ref: str | Place, options: Options) -> LoadedWorkflow:
+    return load_workflow(
+        ref,
+        options.overrides,
+        options.plugins,
+        options.loras,
+        allow_plugins=options.allow_plugins,
+        ask=options.ask_plugins,
+    )
 
 
 def _remembered_pickle_table(path: Path, store: Store) -> dict[str, RawTensor]:

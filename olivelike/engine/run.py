@@ -15,7 +15,7 @@ from olivelike.engine.output.assemble import Stagings, assets_are_current, publi
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
 from olivelike.engine.plan import PIPELINE, all_hits, explain_status
-from olivelike.engine.preparation import prepare
+from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.errors import (
     DamagedError,
     Interrupted,
@@ -86,8 +86,8 @@ class RunResult:
 
 def run(
     ref: str | Place,
-    options: Options,
-    listener: Listener,
+    options: Options = DEFAULTS,
+    listener: Listener = lambda _: None,
     report: ReportWriter | None = None,
     executor: ExecutorMaker | None = None,
 ) -> RunResult:

@@ -46,7 +46,7 @@ def test_a_profile_is_added_to_the_report_of_the_run_that_wrote_the_folder(proje
     (record,) = Path("cache/runs").glob("*.json")
     content = json.loads(record.read_text())
     # The project was copied from where the run wrote.
-    link = Path(content["output"])
+    link = Path(content["outputs"][0])
     result = cli("profile", link, "--threads", "1", "--runs", "1", "--report")
     path = Path(result.out.splitlines()[-1].removeprefix("report: "))
     assert path == project / "cache" / "logs" / record.stem / "report.html"

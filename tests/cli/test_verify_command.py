@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from olivelike.engine.run_record import readable_runs
+from olivelike.measure.report.recorded_runs import RecordedRun
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputFile
 from olivelike.model.targets.target import TargetChoice
@@ -224,8 +225,8 @@ def test_the_figures_are_added_to_the_report_of_the_run_that_wrote_the_folder(pr
 def test_the_report_has_the_pictures(folder, original, project, cli, monkeypatch):
     (record,) = Path("cache/runs").glob("*.json")
     place = project / "cache" / "logs" / record.stem
-    run = next(readable_runs(Store.open(Path("cache")))), place
-    monkeypatch.setattr("olivelike.cli.commands.report.last_writer", lambda *_: run)
+    run = RecordedRun(next(readable_runs(Store.open(Path("cache")))), place)
+    monkeypatch.setattr("olivelike.measure.report.recorded_runs.last_writer", lambda *_: run)
     done = cli("verify", folder, "--against", original, "--steps", "2", "--report")
     assert done.status == 0, done.err
     assert (place / "report.html").read_text(encoding="utf-8").count("data:image/png;base64,") == 2

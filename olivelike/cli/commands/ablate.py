@@ -1,8 +1,5 @@
-"""`olivelike ablate`: the variants of a sweep, made, measured and held against torch."""
+"""`olivelike ablate`: the variants of a sweep, made, measured and compared with torch."""
 
-import csv
-import dataclasses
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,19 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from olivelike.engine import Options
-    from olivelike.engine.execute.events import Event
-    from olivelike.errors import OlivelikeError
     from olivelike.measure.bench.ablation import Row
-    from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 
+@with_groups
 def ablate(
     workflow: shared.Workflow,
+    chosen: shared.WorkflowOptions,
     components: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,14 +51,8 @@ def ablate(
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
     ] = None,
-    overrides: shared.Overrides = None,
-    plugins: shared.Plugins = None,
-    allow_plugins: shared.AllowPlugins = False,
-    loras: shared.Loras = None,
     output: shared.Output = None,
-    cache_dir: shared.CacheDir = None,
     overwrite: shared.Overwrite = False,
-    allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
     """Make the variants of a `sweep`, and print what each costs.
@@ -70,92 +60,42 @@ def ablate(
     What variants have in common runs once, and what is stored does not run again. A variant that a step stops costs
     the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
-    from olivelike import engine
+    from olivelike.cli.display.run_display import RunDisplay
     from olivelike.cli.stdout import write_json, write_line, write_text_file
-    from olivelike.measure.bench.ablation import measured_rows, verified_rows
+    from olivelike.measure.bench.ablation import ablate as measure_variants
     from olivelike.measure.bench.csv_file import require_writable
-    from olivelike.runtime.pipeline.folder_target import target_settings
-    from olivelike.runtime.sessions.session_settings import choose_providers, parse_dimensions
+    from olivelike.measure.report import write_report
+    from olivelike.runtime.sessions.session_settings import parse_dimensions
 
     sizes = parse_dimensions(dimensions or ())
     if csv_file is not None:
         require_writable(csv_file)
-    chosen = dataclasses.replace(
-        shared.selection(
-            overrides=overrides,
-            plugins=plugins,
-            allow_plugins=allow_plugins,
-            cache_dir=cache_dir,
-            output=output,
-            allow_pickle=allow_pickle,
-            loras=loras,
-        ),
-        keep_going=True,
-        overwrite=overwrite,
-    )
-    prepared = engine.prepare(workflow, chosen, writes=False)
-    verified_rows(
-        prepared, components or ()
-    )  # What is wrong with the question is told before the answer is made.
-    sessions = choose_providers(target_settings(prepared.workflow.workflow.target.choice()), providers or ())
-    run_id, error = _run(workflow, chosen, quiet=json)
-    prepared = engine.prepare(workflow, chosen, writes=False)
-    results = _results(prepared.history, run_id) if error is not None else {}
-    if error is not None and not any(result.status == "failed" for result in results.values()):
-        raise error
-    rows = verified_rows(prepared, components or (), results)
-    if measure:
-        rows = measured_rows(rows, prepared, sessions, sizes=sizes, runs=runs, warmup=warmup)
+    with RunDisplay(live=sys.stdout.isatty()) as display:
+        found = measure_variants(
+            workflow,
+            shared.engine_options(chosen, output=output, overwrite=overwrite),
+            (lambda _: None) if json else display,
+            write_report,
+            components=components or (),
+            measure=measure,
+            runs=runs,
+            warmup=warmup,
+            sizes=sizes,
+            providers=providers or (),
+            made=(lambda _: None) if json else display.summarise,
+        )
     if json:
-        write_json({"workflow": prepared.workflow.workflow.name, "rows": [row.to_json() for row in rows]})
+        write_json(found.to_json())
     else:
-        for line in _lines(rows):
+        for line in _lines(found.rows):
             write_line(line)
     if csv_file is not None:
-        write_text_file(csv_file, _csv(rows))
-    if error is not None:
-        raise error
+        write_text_file(csv_file, found.to_csv())
+    if found.error is not None:
+        raise found.error
 
 
-def _run(workflow: str, options: "Options", *, quiet: bool) -> "tuple[str, OlivelikeError | None]":
-    """Run the workflow; return the run's id, and what it failed with."""
-    from olivelike import engine
-    from olivelike.cli.display.run_display import RunDisplay
-    from olivelike.errors import MissingError, PassError, VerificationError
-    from olivelike.measure.report import write_report
-
-    run_id = ""
-    with RunDisplay(live=sys.stdout.isatty()) as display:
-
-        def listen(event: "Event") -> None:
-            nonlocal run_id
-            run_id = event.data.get("run_id", run_id)
-            if not quiet:
-                display(event)
-
-        try:
-            result = engine.run(workflow, options, listen, write_report)
-        except (MissingError, PassError, VerificationError) as error:
-            return run_id, error
-        if not quiet:
-            display.summarise(result)
-    return run_id, None
-
-
-def _results(history: "Iterable[RunRecord]", run_id: str) -> "dict[str, NodeRecord]":
-    """Return how the nodes of a run ended, by id, as its record has it."""
-    return {node.id: node for record in history if record.run_id == run_id for node in record.nodes}
-
-
-def _csv(rows: "list[Row]") -> str:
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0].to_json()), lineterminator="\n")
-    table.writeheader()
-    table.writerows(row.to_json() for row in rows)
-    return text.getvalue()
-
-
-def _lines(rows: "list[Row]") -> list[str]:
+def _lines(rows: "Sequence[Row]") -> list[str]:
     from olivelike.cli.display.text import size, table
 
     lines: list[str] = []

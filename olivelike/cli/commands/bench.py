@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 @with_groups
 def bench(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False),
-    ],
+    folder: shared.OutputFolder,
+    reported: shared.ReportOptions,
     engines: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,10 +108,6 @@ def bench(
         float,
         typer.Option("--threshold", metavar="PERCENT", help="What a median may be higher by."),
     ] = 5.0,
-    keep: Annotated[
-        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
-    ] = False,
-    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
     cuda_graph: Annotated[
         bool,
@@ -129,7 +123,6 @@ def bench(
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3.
     """
-    from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.display.bench_display import show_event, table_lines
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
@@ -149,7 +142,7 @@ def bench(
         check_csv(csv)
     if json_file is not None:
         require_writable(json_file)
-    writer = last_writer(folder, cache_dir) if keep else None
+    recorded = reported.run(folder)
     sessions = replace(session.settings(folder), cuda_graph=cuda_graph)
     settings = BenchSettings(
         folder,
@@ -172,9 +165,7 @@ def bench(
         check_baseline(baseline, check(settings))
     report = run(settings, show_event)
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
-    path = (
-        add_to_report(*writer, BENCH_FILE, report.to_json()) if writer is not None and report.rows else None
-    )
+    path = recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
     if json:
         shown = {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]}
         write_json({**shown, **({"report": str(path)} if path else {})})

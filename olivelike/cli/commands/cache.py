@@ -1,7 +1,6 @@
 """`olivelike cache`: look at the store, check it, and free space."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +8,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
 from olivelike.cli.display.text import count, moment, size, table
+from olivelike.cli.option_groups import with_groups
 from olivelike.cli.stdout import write_json, write_line
 from olivelike.errors import StoreError, UsageError
 
@@ -35,7 +35,7 @@ _BESIDE = {"README.md", ".gitignore"}
 @app.command(cls=Command)
 def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
-    store = _open(cache_dir)
+    store = shared.open_store(cache_dir)
     entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
     users = _users(store)
     if json:
@@ -60,7 +60,7 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
 @app.command("size", cls=Command)
 def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """Show how much each of the store's folders holds."""
-    store = _open(cache_dir)
+    store = shared.open_store(cache_dir)
     found = store.size()
     if json:
         write_json(
@@ -91,7 +91,7 @@ def verify(
 
     The exit status is 3 if something is wrong and not repaired.
     """
-    store = _open(cache_dir, writes=repair)
+    store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
     if json:
@@ -141,7 +141,7 @@ def gc(
     from olivelike._text import byte_count
 
     cap = None if max_size is None else byte_count(max_size, "--max-size")
-    report = _open(cache_dir, writes=True).gc(cap, grace)
+    report = shared.open_store(cache_dir, writes=True).gc(cap, grace)
     if json:
         write_json(
             {
@@ -166,14 +166,14 @@ def clear(
     json: shared.Json = False,
 ) -> None:
     """Remove everything: results, runs, logs, pins."""
-    store = _open(cache_dir)
+    store = shared.open_store(cache_dir)
     _refuse_other_folders(store)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"to remove everything in {store.root} without being asked, add --yes")
         if not typer.confirm(f"Remove everything in {store.root} ({size(store.size().total)})?", err=True):
             raise typer.Exit(1)
-    freed = _open(cache_dir, writes=True).clear()
+    freed = shared.open_store(cache_dir, writes=True).clear()
     if json:
         write_json({"bytes_freed": freed})
     else:
@@ -181,28 +181,16 @@ def clear(
 
 
 @app.command(cls=Command)
-def pin(
-    workflow: shared.Workflow,
-    overrides: shared.Overrides = None,
-    plugins: shared.Plugins = None,
-    allow_plugins: shared.AllowPlugins = False,
-    cache_dir: shared.CacheDir = None,
-) -> None:
+@with_groups
+def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
     """Keep a workflow's results from `gc`.
 
     The pin has the workflow's name.
     """
     from olivelike import engine
 
-    options = shared.selection(
-        overrides=overrides, plugins=plugins, allow_plugins=allow_plugins, cache_dir=cache_dir
-    )
-    prepared = engine.prepare(workflow, options, writes=True)
-    plan = prepared.plan()
-    keys = [p.key.digest for p in plan.nodes if p.key and p.status == "hit" and p.node.output is None]
-    name = prepared.workflow.workflow.name
-    prepared.store.pin(name, keys)
-    write_line(f"pinned {count(len(keys), 'result')} as {name} in {prepared.store.root}")
+    pinned = engine.pin(workflow, shared.engine_options(chosen))
+    write_line(f"pinned {count(len(pinned.keys), 'result')} as {pinned.name} in {pinned.store}")
 
 
 @app.command(cls=Command)
@@ -215,7 +203,7 @@ def unpin(
     """Let `gc` collect a workflow's results again."""
     from olivelike._text import did_you_mean
 
-    store = _open(cache_dir, writes=True)
+    store = shared.open_store(cache_dir, writes=True)
     pins = store.pins()
     if name not in pins:
         raise UsageError(
@@ -223,15 +211,6 @@ def unpin(
         )
     store.unpin(name)
     write_line(f"unpinned {name}")
-
-
-def _open(cache_dir: Path | None, *, writes: bool = False) -> "Store":
-    from olivelike.store import Store
-
-    path = shared.store_dir(cache_dir)
-    if not path.is_dir():
-        raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
-    return Store.open(path, create=writes)
 
 
 def _refuse_other_folders(store: "Store") -> None:

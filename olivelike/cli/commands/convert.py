@@ -1,18 +1,19 @@
 """`olivelike convert`: optimise one checkpoint without writing a workflow file."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.option_groups import with_groups
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
 from olivelike.model.targets import Precision, find_target
 
 
+@with_groups
 def convert(
     source: Annotated[
         str,
@@ -26,6 +27,7 @@ def convert(
         str, typer.Option("-t", "--target", metavar="TARGET", help="Execution provider, such as directml.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
+    limits: shared.LimitOptions,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,8 +60,6 @@ def convert(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a component fails, finish and store the others first.")
     ] = False,
-    workers: shared.Workers = None,
-    memory_limit: shared.MemoryLimit = None,
     cache_dir: shared.StoreDir = None,
     overwrite: shared.Overwrite = False,
     allow_pickle: shared.AllowPickle = False,
@@ -72,8 +72,6 @@ def convert(
     """
     from olivelike import engine
     from olivelike.cli.stdout import write_error, write_line
-    from olivelike.measure.report import write_report
-    from olivelike.workflow.places import Place
 
     request = engine.ConvertRequest(
         source,
@@ -86,42 +84,31 @@ def convert(
         prediction,
         layout,
     )
-    options = engine.Options(
+    options = shared.engine_options(
+        limits,
         cache_dir=cache_dir,
         allow_pickle=allow_pickle,
         overwrite=overwrite,
-        command=request.command(allow_pickle=allow_pickle),
         keep_going=keep_going,
-        fail_fast=not keep_going,
-        workers=workers,
-        memory_limit=shared.limit_bytes(memory_limit),
     )
-    here = Path.cwd()
-    text = engine.draft_workflow(request, options, here)
+    place, options = engine.draft(request, options)
     write = write_error if json else write_line
-    for line in text.splitlines():
+    for line in (place.text or "").splitlines():
         write(line)
     if save_workflow is not None:
         engine.save_workflow(request, options, save_workflow)
-    place = Place(here / "convert.yaml", here, text)
     if dry_run:
-        from olivelike.cli.commands.plan import show_plan
+        from olivelike.cli.display.plan_display import show_plan
 
         write("")
         show_plan(place, options, json)
         return
-    if json:
-        from olivelike.cli.display.json_lines import JsonLines
+    from olivelike.cli.display.run_display import show_run
 
-        with JsonLines() as lines:
-            engine.run(place, options, lines, write_report)
-        return
-    from olivelike.cli.display.run_display import RunDisplay
-
-    write("")
-    with RunDisplay(live=sys.stdout.isatty(), fail_fast=options.fail_fast) as display:
-        display.summarise(engine.run(place, options, display, write_report))
-    if layout in {None, DEFAULT}:
+    if not json:
+        write("")
+    show_run(place, options, json)
+    if layout in {None, DEFAULT} and not json:
         write(_next_step(target, output))
 
 

@@ -5,31 +5,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from olivelike.engine import Prepared
+    from olivelike.engine.explanation import Explanation
     from olivelike.engine.plan import PlannedNode
 
 _SHOWN_DIGITS = 12
 _SHOWN_MODULES = 3
 
 
+@with_groups
 def explain(
     workflow: shared.Workflow,
+    nodes: shared.NodeOptions,
+    chosen: shared.WorkflowOptions,
     node: Annotated[
         str | None, typer.Argument(metavar="NODE", help="Such as unet.convert; all nodes if none is named.")
     ] = None,
-    only: shared.Only = None,
-    until: shared.Until = None,
-    overrides: shared.Overrides = None,
-    plugins: shared.Plugins = None,
-    allow_plugins: shared.AllowPlugins = False,
-    loras: shared.Loras = None,
     output: shared.Output = None,
-    cache_dir: shared.CacheDir = None,
-    allow_pickle: shared.AllowPickle = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also name every module that the code of a key is over.")
     ] = False,
@@ -39,98 +35,36 @@ def explain(
 
     Names what differs from the nearest earlier run: an option, a version, code, a facet.
     """
-    from olivelike import engine
     from olivelike.cli.display.text import fitted
     from olivelike.cli.stdout import write_json, write_line
+    from olivelike.engine.explanation import explain as explain_nodes
 
-    options = shared.selection(
-        overrides=overrides,
-        plugins=plugins,
-        allow_plugins=allow_plugins,
-        cache_dir=cache_dir,
-        output=output,
-        only=only,
-        until=until,
-        allow_pickle=allow_pickle,
-        loras=loras,
-    )
-    prepared, plan = engine.plan(workflow, options)
-    nodes = list(plan.nodes) if node is None else [_named(node, list(plan.nodes))]
+    found = explain_nodes(workflow, shared.engine_options(nodes, chosen, output=output), node)
     if json:
-        write_json([_to_json(planned, prepared) for planned in nodes])
+        write_json([one.to_json() for one in (found if node is None else found[:1])])
         return
-    for planned in nodes:
-        for line in _lines(planned, prepared):
+    for number, explanation in enumerate(found):
+        for line in _lines(explanation):
             write_line(fitted(line))
-    if node is None:
-        return
-    for line in _key_lines(nodes[0], verbose):
-        write_line(line)
-    for cause in _causes(nodes[0], list(plan.nodes)):
-        for line in _lines(cause, prepared):
-            write_line(fitted(line))
+        if node is not None and number == 0:
+            for line in _key_lines(explanation.planned, verbose):
+                write_line(line)
 
 
-def _named(name: str, nodes: "list[PlannedNode]") -> "PlannedNode":
-    from olivelike._text import did_you_mean
-    from olivelike.errors import UsageError
-
-    by_id = {planned.node.id: planned for planned in nodes}
-    if name not in by_id:
-        raise UsageError(f"the workflow has no node {name!r}; {did_you_mean(name, list(by_id), 'nodes')}")
-    return by_id[name]
-
-
-def _causes(planned: "PlannedNode", nodes: "list[PlannedNode]") -> "Iterator[PlannedNode]":
-    """Yield what a pending node waits for, nearest first."""
-    by_id = {other.node.id: other for other in nodes}
-    while planned.status == "pending" and planned.node.parent is not None:
-        planned = by_id[planned.node.parent]
-        yield planned
-
-
-def _to_json(planned: "PlannedNode", prepared: "Prepared") -> dict[str, Any]:
-    return {
-        "node": planned.node.id,
-        "status": planned.status,
-        "reason": planned.reason,
-        "changes": _changes(planned, prepared),
-        "key": planned.key.digest if planned.key else None,
-        "inputs": planned.key.inputs() if planned.key else None,
-        "facts": _stored_facts(planned, prepared) if planned.status == "hit" else {},
-    }
-
-
-def _changes(planned: "PlannedNode", prepared: "Prepared") -> list[str]:
-    """Return what differs from the nearest earlier run, a sentence each."""
-    from olivelike.engine.plan import differences, nearest
-
-    if planned.key is None or planned.status != "miss":
-        return []
-    inputs = planned.key.inputs()
-    before = nearest(planned.node.id, inputs, prepared.history)
-    return [] if before is None else differences(inputs, before)
-
-
-def _lines(planned: "PlannedNode", prepared: "Prepared") -> "Iterator[str]":
-    changes = _changes(planned, prepared)
-    match planned.status:
+def _lines(found: "Explanation") -> "Iterator[str]":
+    node, reason = found.planned.node.id, found.planned.reason
+    match found.planned.status:
         case "hit":
-            yield f"{planned.node.id}: does not run, {planned.reason}{_when_stored(planned, prepared)}"
-            yield from _found(_stored_facts(planned, prepared))
+            yield f"{node}: does not run, {reason}{_when_stored(found)}"
+            yield from _findings(found.facts)
         case "pending":
-            yield f"{planned.node.id}: {planned.reason}"
+            yield f"{node}: {reason}"
         case _:
-            yield f"{planned.node.id}: runs" + ("" if changes else f", {planned.reason}")
-            yield from (f"  - {change}" for change in changes)
+            yield f"{node}: runs" + ("" if found.changes else f", {reason}")
+            yield from (f"  - {change}" for change in found.changes)
 
 
-def _stored_facts(planned: "PlannedNode", prepared: "Prepared") -> dict[str, Any]:
-    action = prepared.store.get_action(planned.key.digest) if planned.key else None
-    return action.facts if action else {}
-
-
-def _found(facts: dict[str, Any]) -> "Iterator[str]":
+def _findings(facts: "Mapping[str, Any]") -> "Iterator[str]":
     """Yield what a step found out: how far from torch it is, and what it kept in float32."""
     if verification := facts.get("verification"):
         yield f"  - relative error {verification['relative_error']:.1e} against torch, of {verification['limit']:.0e}"
@@ -139,15 +73,14 @@ def _found(facts: dict[str, Any]) -> "Iterator[str]":
         yield f"  - {blocks} kept in float32; relative error {auto['relative_error']:.1e} against torch"
 
 
-def _when_stored(planned: "PlannedNode", prepared: "Prepared") -> str:
+def _when_stored(found: "Explanation") -> str:
     import datetime as dt
 
     from olivelike.cli.display.text import duration, moment
 
-    action = prepared.store.get_action(planned.key.digest) if planned.key else None
-    if action is None:
+    if found.created is None or found.seconds is None:
         return ""
-    return f" since {moment(dt.datetime.fromisoformat(action.created))}; it took {duration(action.seconds)}"
+    return f" since {moment(dt.datetime.fromisoformat(found.created))}; it took {duration(found.seconds)}"
 
 
 def _key_lines(planned: "PlannedNode", verbose: bool) -> "Iterator[str]":

@@ -1,11 +1,16 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from olivelike.engine.output.folder_info import FolderInfo
 
 
 def info(
@@ -33,14 +38,15 @@ def info(
     from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 
     if file.is_dir():
-        from olivelike.cli.display.folder_info import describe_folder
+        from olivelike._untrusted import one_line
+        from olivelike.engine.output.folder_info import describe_folder
 
         folder = describe_folder(file)
         if json:
             write_json(folder.to_json())
             return
-        for line in folder.lines():
-            write_line(line)
+        for line in _folder_lines(folder):
+            write_line(one_line(line))  # A folder may come from anyone.
         return
 
     if is_picture(file):
@@ -74,3 +80,21 @@ def info(
         ):
             if value is not None:
                 write_line(f"{title:<14}{value}")
+
+
+def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
+    from olivelike.cli.display.text import count, size
+
+    yield f"{folder.path}: {folder.title}"
+    for title, value in folder.facts.items():
+        values = value if isinstance(value, list) else [value]
+        for number, one in enumerate(values):
+            yield f"{'' if number else title:<14}{one}"
+    longest = max(map(len, folder.components), default=0)
+    for number, (name, text) in enumerate(folder.components.items()):
+        yield f"{'' if number else 'components':<14}{name:<{longest}}  {size(folder.sizes[name]):>9}  {text}"
+    yield f"{'size':<14}{size(folder.bytes)} in {count(folder.files, 'file')}"
+    for problem in folder.problems:
+        yield f"{'problem':<14}{problem}"
+    if folder.then is not None:
+        yield f"{'next':<14}{folder.then}"

@@ -30,19 +30,11 @@ def inspect(
 
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
-    from olivelike._text import did_you_mean_path
     from olivelike.cli.stdout import write_json, write_line
-    from olivelike.errors import SessionError, SourceError, UsageError
-    from olivelike.sources.files.weight_table import no_onnx_model
+    from olivelike.errors import SessionError, UsageError
+    from olivelike.sources.files.weight_table import require_onnx_model
 
-    if not model.exists():
-        raise SourceError(f"{model}: no such file; {did_you_mean_path(model, 'check its name')}")
-    if model.is_dir():
-        found = sorted(model.glob("*.onnx")) or sorted(model.glob("*/*.onnx"))
-        remedy = f"name the model in it, such as {found[0]}" if found else "`olivelike info` may know it"
-        raise SourceError(f"{model}: this is a folder; {remedy}")
-    if (other := no_onnx_model(model)) is not None:
-        raise SourceError(f"{model}: {other}")
+    require_onnx_model(model)  # What needs no library is told before one is imported.
     from olivelike.graphs.inspect import inspect_model
     from olivelike.model.targets import find_target
     from olivelike.runtime.sessions.load_failure import version_problems

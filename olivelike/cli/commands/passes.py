@@ -1,10 +1,8 @@
 """`olivelike passes`: what a workflow may name, and the beginning of a new one."""
 
-import inspect
 import json as json_text
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,7 +13,7 @@ from olivelike.cli.stdout import write_json, write_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.workflow.passes import PassEntry, Registry
+    from olivelike.workflow.passes.pass_description import PassDescription, PassOption
 
 app = typer.Typer(
     cls=Group,
@@ -30,12 +28,13 @@ app = typer.Typer(
 def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> None:
     """List every pass that a workflow may name."""
     from olivelike.cli.display.text import table
+    from olivelike.workflow.passes.pass_description import describe_pass
 
-    entries = load_registry(plugins).entries()
+    found = [describe_pass(entry) for entry in shared.load_registry(plugins).entries()]
     if json:
-        write_json([_summary(entry) for entry in entries])
+        write_json([one.to_json() for one in found])
         return
-    rows = [(entry.name, entry.origin, _purpose(entry)) for entry in entries]
+    rows = [(one.name, one.origin, one.purpose) for one in found]
     for line in table(("pass", "from", "does"), rows):
         write_line(line)
 
@@ -47,11 +46,14 @@ def show(
     json: shared.Json = False,
 ) -> None:
     """Describe a pass: what it does, reads, writes, its options."""
-    entry = load_registry(plugins).get(name)
+    from olivelike.workflow.passes.pass_description import describe_pass, pass_options
+
+    entry = shared.load_registry(plugins).get(name)
+    found, options = describe_pass(entry), pass_options(entry)
     if json:
-        write_json(described(entry))
+        write_json({**found.to_json(), "options": [dict(vars(option)) for option in options]})
         return
-    for line in _description(entry):
+    for line in _lines(found, options):
         write_line(line)
 
 
@@ -75,91 +77,21 @@ def new(
     write_line(f"name the pass in a chain, and its file or folder under `plugins:`, or try --plugin {module}")
 
 
-def load_registry(plugins: list[str] | None) -> "Registry":
-    """Return the registry with plugins that were named relative to the current folder."""
-    from olivelike.workflow.passes import Registry, resolve_plugin
-
-    return Registry.load([resolve_plugin(text, Path.cwd()) for text in plugins or ()])
-
-
-def described(entry: "PassEntry") -> dict[str, Any]:
-    """Return all that is said of a pass, as JSON values."""
-    return {**_summary(entry), "options": _options(entry)}
-
-
-def _purpose(entry: "PassEntry") -> str:
-    return inspect.cleandoc(entry.cls.__doc__ or "").partition("\n")[0]
-
-
-def _summary(entry: "PassEntry") -> dict[str, Any]:
-    from olivelike.workflow.code.code_digest import code_digest
-
-    cls = entry.cls
-    return {
-        "name": entry.name,
-        "purpose": _purpose(entry),
-        "description": inspect.cleandoc(cls.__doc__ or ""),
-        "origin": entry.origin,
-        "file": str(entry.module_file) if entry.module_file else None,
-        "reads": list(cls.reads),
-        "writes": list(cls.writes),
-        "tools": sorted({*cls.tools, *code_digest(entry).tools}),
-        "files": None if cls.files is None else list(cls.files),
-        "environment": None if cls.environment is None else list(cls.environment),
-        "components": None if cls.components is None else list(cls.components),
-    }
-
-
-def _options(entry: "PassEntry") -> list[dict[str, Any]]:
-    """Return each option with its type, default and help."""
-    schema = entry.cls.model_json_schema()
-    found = []
-    for name, field in entry.cls.model_fields.items():
-        described = schema["properties"].get(name, {})
-        found.append(
-            {
-                "name": name,
-                "type": _type_name(field.annotation),
-                "required": field.is_required(),
-                "default": described.get("default"),
-                "help": " ".join((field.description or "").split()),
-            }
-        )
-    return found
-
-
-def _type_name(annotation: Any) -> str:
-    """Return a type as people read it, such as `'fp32' | 'fp16' | none`."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is None or annotation is type(None):
-        return "none"
-    if origin is Literal:
-        return " | ".join(map(repr, arguments))
-    if origin in {Union, UnionType}:
-        return " | ".join(map(_type_name, arguments))
-    if isinstance(annotation, type) and not arguments:
-        return annotation.__name__
-    return str(annotation).replace("typing.", "")
-
-
-def _description(entry: "PassEntry") -> "Iterator[str]":
-    facts = _summary(entry)
-    yield f"{entry.name} ({entry.origin})"
+def _lines(found: "PassDescription", options: "tuple[PassOption, ...]") -> "Iterator[str]":
+    yield f"{found.name} ({found.origin})"
     yield ""
-    yield facts["description"]
+    yield found.description
     yield ""
-    for title in ("reads", "writes", "tools", "files", "components"):
-        if facts[title]:
-            yield f"{title + ':':<12}{', '.join(facts[title])}"
-    if facts["environment"]:
-        yield f"{'variables:':<12}{', '.join(facts['environment'])}"
-    if entry.module_file:
-        yield f"{'file:':<12}{entry.module_file}"
-    options = _options(entry)
+    facts = {name: getattr(found, name) for name in ("reads", "writes", "tools", "files", "components")}
+    for title, names in {**facts, "variables": found.environment}.items():
+        if names:
+            yield f"{title + ':':<12}{', '.join(names)}"
+    if found.file:
+        yield f"{'file:':<12}{found.file}"
     yield ""
     yield "options:" if options else "no options"
     for option in options:
-        default = "required" if option["required"] else f"default {json_text.dumps(option['default'])}"
-        yield f"  {option['name']}: {option['type']}, {default}"
-        if option["help"]:
-            yield f"      {option['help']}"
+        default = "required" if option.required else f"default {json_text.dumps(option.default)}"
+        yield f"  {option.name}: {option.type}, {default}"
+        if option.help:
+            yield f"      {option.help}"

@@ -24,6 +24,7 @@ def profile(
         Path,
         typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False),
     ],
+    reported: shared.ReportOptions,
     batch_size: Annotated[
         int,
         typer.Option(
@@ -52,10 +53,6 @@ def profile(
         int,
         typer.Option("--top", metavar="N", min=1, help="How many operator types of each network to show."),
     ] = 10,
-    keep: Annotated[
-        bool, typer.Option("--report", help="Add it to the report of the last run that wrote the folder.")
-    ] = False,
-    cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
     *,
     session: LoadOptions,
@@ -64,7 +61,6 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.commands.report import add_to_report, last_writer
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
@@ -73,7 +69,7 @@ def profile(
     width, height = shared.chosen_sides(pixels, width, height)
     if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:
         raise UsageError(f"--size {pixels} is too small; use at least {_SMALLEST}x{_SMALLEST}")
-    writer = last_writer(model, cache_dir) if keep else None
+    recorded = reported.run(model)
     settings = session.settings(model)
     found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
     if not json:
@@ -81,7 +77,7 @@ def profile(
         for network in found.networks:
             for line in _lines(network, top):
                 write_line(line)
-    path = add_to_report(*writer, PROFILE_FILE, found.to_json()) if writer is not None else None
+    path = recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None
     if json:
         write_json({**found.to_json(), **({"report": str(path)} if path else {})})
     elif path:

@@ -19,11 +19,10 @@ def schema(
 
     It knows the passes of installed plugins, and of those that are named.
     """
-    from olivelike.cli.commands.passes import load_registry
     from olivelike.cli.stdout import write, write_text_file
     from olivelike.workflow import json_schema
 
-    text = json.dumps(json_schema(load_registry(plugins)), indent=2) + "\n"
+    text = json.dumps(json_schema(shared.load_registry(plugins)), indent=2) + "\n"
     if output is None:
         write(text)
     else:

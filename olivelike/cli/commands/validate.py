@@ -5,41 +5,33 @@ from typing import Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.option_groups import with_groups
 
 
+@with_groups
 def validate(
     workflows: Annotated[
         list[str], typer.Argument(metavar="WORKFLOW", help="Workflow files, or names of shipped ones.")
     ],
-    overrides: shared.Overrides = None,
-    plugins: shared.Plugins = None,
-    allow_plugins: shared.AllowPlugins = False,
+    chosen: shared.FileOptions,
     json: shared.Json = False,
 ) -> None:
     """Report everything that is wrong with workflow files.
 
     Each finding has its file, line and column. Sources are not opened; `plan` does that.
     """
+    from olivelike import engine
     from olivelike.cli.display.text import count
-    from olivelike.cli.plugin_question import ask
     from olivelike.cli.stdout import write_error, write_json, write_line
-    from olivelike.engine.plan.chains import check_without_source
     from olivelike.errors import OlivelikeError
-    from olivelike.workflow import load_workflow
 
+    options = shared.engine_options(chosen)
     worst = 0
     found: list[dict[str, Any]] = []
     for workflow in workflows:
         facts: dict[str, Any] = {"workflow": workflow, "valid": True, "error": None}
         try:
-            loaded = load_workflow(
-                workflow,
-                tuple(overrides or ()),
-                tuple(plugins or ()),
-                allow_plugins=allow_plugins,
-                ask=ask,
-            )
-            check_without_source(loaded)
+            loaded = engine.validate(workflow, options)
         except OlivelikeError as error:
             facts |= {"valid": False, "error": str(error)}
             worst = max(worst, error.exit_code)

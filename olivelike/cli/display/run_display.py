@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,14 +16,29 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from olivelike.cli.display.bars import Bars
-    from olivelike.engine import RunResult
+    from olivelike.engine import Options, RunResult
     from olivelike.engine.execute.events import Event
-
+    from olivelike.workflow.places import Place
 
 _LONG = 10.0
 """Seconds from which on a node is announced where there is no terminal."""
 _PAUSE = 30.0
 """Seconds, at least, between two words about a node that runs."""
+
+
+def show_run(workflow: str | Place, options: Options, json: bool) -> None:
+    """Run a workflow, show what happens as lines or as JSON, and write the report."""
+    from olivelike import engine
+    from olivelike.measure.report import write_report
+
+    if json:
+        from olivelike.cli.display.json_lines import JsonLines
+
+        with JsonLines() as lines:
+            engine.run(workflow, options, lines, write_report)
+        return
+    with RunDisplay(live=sys.stdout.isatty(), fail_fast=options.fail_fast) as display:
+        display.summarise(engine.run(workflow, options, display, write_report))
 
 
 class RunDisplay:

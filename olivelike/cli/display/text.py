@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from olivelike._text import count, duration, roughly, size
+from olivelike._text import count, duration, moment, roughly, size
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Collection, Sequence
 
 __all__ = [
@@ -44,11 +43,6 @@ def expected(seconds: float | None, unknown: int) -> str:
 def usually(seconds: float) -> str:
     """Return how long a node took before, as exact as it is of use."""
     return duration(seconds) if seconds < _SHORT else roughly(seconds)
-
-
-def moment(when: dt.datetime) -> str:
-    """Return a time to the minute, as clocks here show it."""
-    return when.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def terminal_width() -> int | None:

@@ -18,6 +18,7 @@ from olivelike.graphs.inspect.placement import left_to_cpu
 from olivelike.graphs.inspect.skeleton import read_skeleton
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS
+from olivelike.sources.files.weight_table import require_onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,6 +46,7 @@ def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspec
     Raises:
         SourceError: when the file can't be read, or is no ONNX model.
     """
+    require_onnx_model(path)
     proto = _parse(path)
     try:
         return _inspect(path, proto, targets)

@@ -1,25 +1,42 @@
-"""The rows of an ablation table: each variant's latency, memory and error, network by network."""
+"""`ablate`: the variants of a sweep made, measured and compared with torch, network by network."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import csv
+import io
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
 from olivelike.engine.plan import PIPELINE
-from olivelike.errors import DamagedError, SessionError, UsageError
+from olivelike.engine.preparation import DEFAULTS, prepare
+from olivelike.engine.run import run
+from olivelike.errors import (
+    DamagedError,
+    MissingError,
+    OlivelikeError,
+    PassError,
+    SessionError,
+    UsageError,
+    VerificationError,
+)
 from olivelike.measure.bench import measure_folders
 from olivelike.model.components import MODEL_FILE, TOKENIZERS
+from olivelike.runtime.pipeline.folder_target import target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
+from olivelike.runtime.sessions.session_settings import choose_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from olivelike.engine import Prepared
+    from olivelike.engine import Options, Prepared, RunResult
+    from olivelike.engine.execute.events import Event, Listener
     from olivelike.engine.plan import Node
+    from olivelike.engine.run import ReportWriter
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.runtime.sessions.session_settings import SessionSettings
+    from olivelike.workflow.places import Place
 
 _OPEN = 2.5
 """Resident memory of an open network, relative to its files: ONNX Runtime packs weights into copies."""
@@ -56,6 +73,90 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What the variants of a workflow cost."""
+
+    workflow: str
+    """Its name."""
+    rows: tuple[Row, ...]
+    error: OlivelikeError | None = None
+    """What stopped a variant; its rows say which."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the name and the rows as JSON values."""
+        return {"workflow": self.workflow, "rows": [row.to_json() for row in self.rows]}
+
+    def to_csv(self) -> str:
+        """Return the rows as the text of a CSV file, with all columns."""
+        text = io.StringIO()
+        table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
+        table.writeheader()
+        table.writerows(row.to_json() for row in self.rows)
+        return text.getvalue()
+
+
+def ablate(
+    ref: str | Place,
+    options: Options = DEFAULTS,
+    listener: Listener = lambda _: None,
+    report: ReportWriter | None = None,
+    *,
+    components: Collection[str] = (),
+    measure: bool = True,
+    runs: int = 10,
+    warmup: int = 2,
+    sizes: Mapping[str, int] | None = None,
+    providers: Sequence[str] = (),
+    made: Callable[[RunResult], None] = lambda _: None,
+) -> Ablation:
+    """Make the variants of a workflow's `sweep`, and say what each costs.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `run`; variants go on when another one fails.
+        listener: Receives every event of the run.
+        report: As for `run`.
+        components: Networks to show; by default `unet`, or the first one that is in every variant.
+        measure: Whether to measure latency and memory on this machine.
+        runs: Measured runs of each variant.
+        warmup: Runs before them.
+        sizes: Of dynamic dimensions, by name.
+        providers: What to measure on, as `NAME` or `NAME:KEY=VALUE,...`; by default the workflow's target.
+        made: Is told how the run ended, before anything is measured.
+
+    Raises:
+        UsageError: if the workflow has no sweep, no variant has a component, or no network a dimension.
+        OlivelikeError: as `run`, where no step of a variant is what failed.
+    """
+    chosen = replace(options, keep_going=True)
+    prepared = prepare(ref, chosen, writes=False)
+    verified_rows(prepared, components)  # What is wrong with the question is told before the answer is made.
+    sessions = choose_providers(target_settings(prepared.workflow.workflow.target.choice()), providers)
+    run_id, error = "", None
+
+    def listen(event: Event) -> None:
+        nonlocal run_id
+        run_id = event.data.get("run_id", run_id)
+        listener(event)
+
+    try:
+        made(run(ref, chosen, listen, report))
+    except (MissingError, PassError, VerificationError) as failure:
+        error = failure
+    prepared = prepare(ref, chosen, writes=False)
+    results: dict[str, NodeRecord] = {}
+    if error is not None:
+        mine = [record for record in prepared.history if record.run_id == run_id]
+        results = {node.id: node for record in mine for node in record.nodes}
+        if not any(result.status == "failed" for result in results.values()):
+            raise error
+    rows = verified_rows(prepared, components, results)
+    if measure:
+        rows = measured_rows(rows, prepared, sessions, sizes=sizes or {}, runs=runs, warmup=warmup)
+    return Ablation(prepared.workflow.workflow.name, tuple(rows), error)
 
 
 def verified_rows(

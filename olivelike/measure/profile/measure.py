@@ -13,6 +13,7 @@ from olivelike.measure.network_sizes import read_config, sizes_of
 from olivelike.measure.profile.profile_events import summarise
 from olivelike.measure.profile.profile_result import FolderProfile, NetworkProfile
 from olivelike.measure.random_inputs import random_values
+from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
 
@@ -30,7 +31,7 @@ _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or 
 
 def profile_folder(
     path: Path,
-    settings: SessionSettings,
+    settings: SessionSettings | None = None,
     *,
     batch_size: int = 1,
     height: int | None = None,
@@ -43,7 +44,7 @@ def profile_folder(
 
     Args:
         path: A pipeline's folder, or one ONNX file.
-        settings: Provider, device and options.
+        settings: Provider, device and options; by default those of the folder's target.
         batch_size: Pictures at once; the UNet takes twice as many, as with guidance.
         height: In pixels; by default what the UNet was trained on.
         width: Likewise.
@@ -56,6 +57,8 @@ def profile_folder(
     """
     import onnxruntime
 
+    if settings is None:
+        settings = target_settings(read_folder_target(path))
     if settings.provider.name == OPENVINO:
         raise UsageError(
             "profiles are ONNX Runtime's, and the provider openvino runs without it; name another with --provider"

@@ -79,6 +79,22 @@ def no_weight_file(path: Path) -> str | None:
     return None
 
 
+def require_onnx_model(path: Path) -> None:
+    """Check that a path may be that of an ONNX model, without parsing it.
+
+    Raises:
+        SourceError: if it is a folder, another kind of file, or nothing; the message says what may be meant.
+    """
+    if not path.exists():
+        raise SourceError(f"{path}: no such file; {did_you_mean_path(path, 'check its name')}")
+    if path.is_dir():
+        found = sorted(path.glob("*.onnx")) or sorted(path.glob("*/*.onnx"))
+        remedy = f"name the model in it, such as {found[0]}" if found else "`olivelike info` may know it"
+        raise SourceError(f"{path}: this is a folder; {remedy}")
+    if (other := no_onnx_model(path)) is not None:
+        raise SourceError(f"{path}: {other}")
+
+
 def no_onnx_model(path: Path) -> str | None:
     """Return what a file is if it is no ONNX model, and what reads it; `None` if it may be one."""
     if path.suffix in WEIGHT_FILE_SUFFIXES:

@@ -290,7 +290,10 @@ def test_a_truncated_model_is_refused(tmp_path):
         inspect_model(path)
 
 
-@pytest.mark.parametrize("name", ["absent.onnx", "."])
-def test_a_path_that_cannot_be_read_is_refused(tmp_path, name):
-    with pytest.raises(SourceError, match="can't be read"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("absent.onnx", "no such file; check its name"), (".", "this is a folder; `olivelike info`")],
+)
+def test_a_path_that_cannot_be_read_is_refused(tmp_path, name, said):
+    with pytest.raises(SourceError, match=said):
         inspect_model(tmp_path / name)

@@ -1,4 +1,4 @@
-"""What `olivelike info` says of a folder: one that olivelike wrote, a pipeline as diffusers has it, or one network."""
+"""What a folder is: one that olivelike wrote, a pipeline as diffusers has it, or one network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from olivelike._text import listed
-from olivelike._untrusted import one_line, read_json
-from olivelike.cli.display.text import count, moment, size
+from olivelike._text import listed, moment
+from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
@@ -60,25 +59,6 @@ class FolderInfo:
             "files": self.files,
             "problems": list(self.problems),
         }
-
-    def lines(self) -> Iterator[str]:
-        """Yield the findings as lines of text, without what would steer the terminal: a folder may come from anyone."""
-        yield from map(one_line, self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        yield f"{self.path}: {self.title}"
-        for title, value in self.facts.items():
-            values = value if isinstance(value, list) else [value]
-            for number, one in enumerate(values):
-                yield f"{'' if number else title:<14}{one}"
-        longest = max(map(len, self.components), default=0)
-        for number, (name, text) in enumerate(self.components.items()):
-            yield f"{'' if number else 'components':<14}{name:<{longest}}  {size(self.sizes[name]):>9}  {text}"
-        yield f"{'size':<14}{size(self.bytes)} in {count(self.files, 'file')}"
-        for problem in self.problems:
-            yield f"{'problem':<14}{problem}"
-        if self.then is not None:
-            yield f"{'next':<14}{self.then}"
 
 
 def describe_folder(path: Path) -> FolderInfo:

@@ -1,4 +1,4 @@
-"""What an output folder was made from, as `olivelike verify` is told or finds out."""
+"""What an output folder was made from, as `verify_folder` is told or finds out."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.workflow.weight_inputs import parse_lora, text_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.model.records.output import OutputRecord
 
 
@@ -46,7 +48,7 @@ def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | 
     return source_spec(text_source(found.place, Path.cwd()), other)
 
 
-def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bool) -> list[WeightedLora]:
+def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:
     """Return the LoRAs that were merged into the folder.
 
     Raises:
@@ -59,7 +61,7 @@ def merged_loras(record: OutputRecord, texts: list[str] | None, allow_pickle: bo
             "step `verify` into the chains of its workflow"
         )
     opened, digests = [], []
-    for text in texts or ():
+    for text in texts:
         lora = parse_lora(text, Path.cwd())
         path, _ = fetch(lora.file)
         file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle_table if allow_pickle else None)

@@ -1,0 +1,90 @@
+"""Why nodes of a workflow run or do not, as `olivelike explain` tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from olivelike._text import did_you_mean
+from olivelike.engine.plan import differences, nearest
+from olivelike.engine.preparation import DEFAULTS, plan
+from olivelike.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from olivelike.engine.plan import PlannedNode
+    from olivelike.engine.preparation import Options, Prepared
+    from olivelike.workflow.places import Place
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why one node runs or does not."""
+
+    planned: PlannedNode
+    """The node with its status, key and reason."""
+    changes: tuple[str, ...] = ()
+    """Of a miss: what differs from the nearest earlier run, a sentence each."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Of a hit: what its pass found out."""
+    created: str | None = None
+    """Of a hit: when it was stored, in ISO 8601."""
+    seconds: float | None = None
+    """Of a hit: what it took."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        key = self.planned.key
+        return {
+            "node": self.planned.node.id,
+            "status": self.planned.status,
+            "reason": self.planned.reason,
+            "changes": list(self.changes),
+            "key": key.digest if key else None,
+            "inputs": key.inputs() if key else None,
+            "facts": self.facts,
+        }
+
+
+def explain(
+    ref: str | Place, options: Options = DEFAULTS, node: str | None = None
+) -> tuple[Explanation, ...]:
+    """Say why each node of a workflow would run or not; nothing changes.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: As for `plan`.
+        node: One node, such as `unet.convert`; behind it comes what it waits for, nearest first.
+
+    Raises:
+        UsageError: if the workflow has no such node; the message has the nearest.
+        OlivelikeError: as for `plan`.
+    """
+    prepared, planned = plan(ref, options)
+    by_id = {one.node.id: one for one in planned.nodes}
+    if node is None:
+        return tuple(_explained(one, prepared) for one in planned.nodes)
+    if node not in by_id:
+        raise UsageError(f"the workflow has no node {node!r}; {did_you_mean(node, by_id, 'nodes')}")
+    return tuple(_explained(one, prepared) for one in _with_causes(by_id[node], by_id))
+
+
+def _with_causes(planned: PlannedNode, by_id: Mapping[str, PlannedNode]) -> Iterator[PlannedNode]:
+    yield planned
+    while planned.status == "pending" and planned.node.parent is not None:
+        planned = by_id[planned.node.parent]
+        yield planned
+
+
+def _explained(planned: PlannedNode, prepared: Prepared) -> Explanation:
+    if planned.key is None:
+        return Explanation(planned)
+    if planned.status == "miss":
+        inputs = planned.key.inputs()
+        before = nearest(planned.node.id, inputs, prepared.history)
+        return Explanation(planned, () if before is None else tuple(differences(inputs, before)))
+    action = prepared.store.get_action(planned.key.digest) if planned.status == "hit" else None
+    if action is None:
+        return Explanation(planned)
+    return Explanation(planned, (), action.facts, action.created, action.seconds)
