@@ -49,8 +49,8 @@ def run_record(
         host=host(),
         elements={name: found.elements for name, found in source.checkpoints.items()},
         nodes=tuple(_node(by_id[node.id], node) for node in nodes),
-        loras=tuple(opened.record(opened.origin) for opened in prepared.additions.loras),
-        embeddings=tuple(opened.record(opened.origin) for opened in prepared.additions.embeddings),
+        loras=tuple(opened.record(opened.origin) for opened in prepared.adapters.loras),
+        embeddings=tuple(opened.record(opened.origin) for opened in prepared.adapters.embeddings),
         source_files=_source_files(prepared),
         # After a failure a folder still holds what an earlier run wrote.
         output_files={str(path): _output_files(path) for path in result.outputs if result.status == "ok"},

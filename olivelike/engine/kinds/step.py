@@ -196,8 +196,8 @@ class StepNode(ModelNode):
         step, inputs, key = _step(assignment.node), assignment.inputs, assignment.key
         entry = inputs.workflow.registry.get(step.pass_name)
         reads = step.instance.reads
-        loras = inputs.additions.loras_of(place.component) if "loras" in reads else ()
-        embeddings = inputs.additions.embeddings_of(place.component) if "embeddings" in reads else ()
+        loras = inputs.adapters.loras_of(place.component) if "loras" in reads else ()
+        embeddings = inputs.adapters.embeddings_of(place.component) if "embeddings" in reads else ()
         return StepJob(
             place,
             **self.model_fields(assignment),

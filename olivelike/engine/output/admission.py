@@ -19,7 +19,7 @@ from olivelike.workflow.passes.text_paths import exists
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from olivelike.engine.plan import Additions, Node
+    from olivelike.engine.plan import Adapters, Node
     from olivelike.engine.preparation import Prepared
     from olivelike.model.records.output import FileFacts
     from olivelike.sources import PipelineSource
@@ -34,7 +34,7 @@ def check_apart(
     outputs: Iterable[Output],
     loaded: LoadedWorkflow,
     source: PipelineSource,
-    additions: Additions,
+    adapters: Adapters,
     store: Store,
 ) -> None:
     """Refuse outputs that meet what a run reads, or each other, through whatever links and spellings.
@@ -49,7 +49,7 @@ def check_apart(
                 f"the source has a file {ascii(name)[1:-1]}, as its {INDEX_FILE} says, whose name can't be one in "
                 "an output folder; rename it, or drop it from there"
             )
-    inputs = list(_inputs(loaded, source, additions))
+    inputs = list(_inputs(loaded, source, adapters))
     seen: list[Output] = []
     for output in outputs:
         for what, path in inputs:
@@ -71,9 +71,7 @@ def check_apart(
         seen.append(output)
 
 
-def _inputs(
-    loaded: LoadedWorkflow, source: PipelineSource, additions: Additions
-) -> Iterator[tuple[str, Path]]:
+def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
     for what, given in (("source", workflow.source), ("VAE", workflow.vae)):
@@ -83,8 +81,8 @@ def _inputs(
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
     # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
-    yield from (("LoRA", opened.file.path) for opened in additions.loras)
-    yield from (("embedding", opened.path) for opened in additions.embeddings)
+    yield from (("LoRA", opened.file.path) for opened in adapters.loras)
+    yield from (("embedding", opened.path) for opened in adapters.embeddings)
 
 
 def _meet(one: Path, other: Path) -> bool:

@@ -140,7 +140,7 @@ def publish_output(
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
-    adapters, digests = prepared.additions, resolver.inputs.digests
+    adapters, digests = prepared.adapters, resolver.inputs.digests
     record = OutputRecord(
         workflow.name,
         target,
