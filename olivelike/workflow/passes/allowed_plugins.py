@@ -11,12 +11,15 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike._files import write_whole
 from olivelike.digest import digest_json
 from olivelike.errors import PluginError
 from olivelike.workflow.code.code_digest import plugin_modules
+
+if TYPE_CHECKING:
+    from olivelike.workflow.findings import Findings, Position
 
 Answer = Literal["yes", "always", "no"]
 """`yes`: the code as it is now; `always`: whatever lies in the plugin's folder."""
@@ -116,6 +119,41 @@ class AllowedPlugins:
                 f"{self._file} can't be written, so a yes can't be remembered: {error.strerror}; "
                 "give --allow-plugins for this command alone"
             ) from error
+
+
+def require_allowed(plugins: Sequence[tuple[str, Position]], ask: Ask | None, findings: Findings) -> None:
+    """Let pass what the user named, installed or allowed; ask about the rest, where somebody can be asked.
+
+    Raises:
+        WorkflowError: for files and folders that are not allowed; nothing of them has run.
+    """
+    # What `--set` names is named on the command line, and a module by name is installed.
+    files = [
+        (Path(plugin), position)
+        for plugin, position in plugins
+        if position.document.path is not None and Path(plugin).is_absolute()
+    ]
+    if not files:
+        return
+    allowed = AllowedPlugins()
+    listed = [(ListedPlugin(path, str(position)), position) for path, position in files]
+    strange = [(plugin, position) for plugin, position in listed if not allowed.allows(plugin)]
+    if not strange:
+        return
+    asked = [plugin for plugin, _ in strange]
+    match ask(asked) if ask is not None else "no":
+        case "yes":
+            allowed.allow(asked)
+        case "always":
+            allowed.allow_folders([plugin.folder for plugin in asked])
+        case _:
+            for plugin, position in strange:
+                findings.add(
+                    position,
+                    f"it would run the code of {plugin.path}, which you have not allowed; read that code, then "
+                    "give --allow-plugins",
+                )
+            findings.raise_if_any()
 
 
 def _is_record(record: object) -> bool:
