@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import NewFile
 from olivelike.digest import digest_bytes
+from olivelike.errors import DamagedError
 from olivelike.store.folder import MISSING, UNREADABLE, explained
 
 if TYPE_CHECKING:
@@ -105,6 +106,17 @@ class Objects:
             return data
         self._folder.set_aside(path)
         return None
+
+    def require_bytes(self, digest: str, what: str) -> bytes:
+        """Return an object's bytes.
+
+        Raises:
+            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
+        """
+        data = self.read_bytes(digest)
+        if data is None:
+            raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")
+        return data
 
     def check_object(self, digest: str) -> bool:
         """Read an object through; if it does not match its digest, quarantine it and return `False`."""

@@ -87,9 +87,9 @@ class TokenizerJob(Job):
         from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 
         component = self.place.component
-        table = json.loads(bench.stored(self.assets, f"{self.place.node}: its table of assets"))
+        table = json.loads(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
         files = {
-            name: bench.stored(digest, f"{self.place.node}: its {name}")
+            name: bench.store.require_bytes(digest, f"{self.place.node}: its {name}")
             for name, digest in table.items()
             if name.startswith(f"{component}/")
         }

@@ -69,7 +69,7 @@ class ModelJob(Job):
         return {
             name: Weights.from_json(self.tables[digest])
             if digest in self.tables
-            else FACETS[name].from_bytes(bench.stored(digest, f"{self.place.node}: its {name}"))
+            else FACETS[name].from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its {name}"))
             for name, digest in digests.items()
             if name in FACETS
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -142,12 +141,11 @@ def remember_pipeline(prepared: Prepared, output: Output) -> None:
 
 def existing_files(prepared: Prepared, output: Output, before: OutputRecord | None) -> Existing:
     """Return what lies in an output; files that the store has seen unchanged are not read again."""
-    is_current = partial(_is_current, output.path, prepared.store)
+
+    def is_current(relative: str, facts: FileFacts) -> bool:
+        return is_right(output.path / relative, facts, prepared.store)
+
     return Existing(resolved(output.path), before.files if before is not None else {}, is_current)
-
-
-def _is_current(folder: Path, store: Store, relative: str, facts: FileFacts) -> bool:
-    return is_right(folder / relative, facts, store)
 
 
 def check_room(prepared: Prepared, output: Output) -> None:

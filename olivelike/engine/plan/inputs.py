@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.errors import DamagedError
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
@@ -68,11 +67,7 @@ class Inputs:
 
         Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys.
         """
-        data = self.store.read_bytes(adaptation)
-        if data is None:
-            raise DamagedError(
-                f"{component}: its adaptation ({adaptation[:12]}) was lost or damaged; run again"
-            )
+        data = self.store.require_bytes(adaptation, f"{component}: its adaptation")
         files = {path: self.digests[path] for path in self.weight_files(component)}
         return bind(Adaptation.from_bytes(data), self.source.checkpoint(component), files)
 
