@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.admission import check_apart
-from olivelike.engine.output.state import OutputStates
+from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
 from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.output.output_files import explained, resolved
+from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
-from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS

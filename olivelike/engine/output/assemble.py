@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
-from olivelike.engine.output.output_files import write_file
+from olivelike.engine.output.output_files import is_current, remember, write_file
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
