@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from olivelike.graphs.editing.editor import CONTRIB
 from olivelike.graphs.editing.values import (
     attribute,
     dims_of,
@@ -24,6 +23,7 @@ from olivelike.graphs.editing.values import (
     width_of,
 )
 from olivelike.graphs.fusion.causal_mask import is_causal
+from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -157,9 +157,5 @@ def _write(node: ir.Node, heads: _Heads, causal: bool, scope: Scope) -> None:
         attributes["scale"] = scale
     if causal:
         attributes["unidirectional"] = 1
-    fused = scope.editor.add(
-        "MultiHeadAttention", [heads.query, heads.key, heads.value], dims_of(heads.result),
-        before=node, name=f"{heads.result.name}.attention", attributes=attributes, domain=CONTRIB,
-    )  # fmt: skip
-    scope.editor.replace(heads.result, fused)
-    scope.fused["MultiHeadAttention"] += 1
+    inputs = [heads.query, heads.key, heads.value]
+    write(scope, "MultiHeadAttention", inputs, heads.result, "attention", attributes=attributes, before=node)

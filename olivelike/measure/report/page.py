@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike._files import write_whole
 from olivelike._text import count, duration, size
+from olivelike._untrusted import parse_json, read_bytes
 from olivelike.measure.report import plain_sections as plain
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
@@ -27,6 +29,13 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A browser loads nothing and runs nothing, whatever the record holds."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _ENDS: Final = {"ok": "ended well", "failed": "failed", "interrupted": "was interrupted"}
+REPORT_FILE: Final = "report.html"
+PROFILE_FILE: Final = "profile.json"
+"""What `olivelike profile` measured: `FolderProfile.to_json`."""
+BENCH_FILE: Final = "bench.json"
+"""What `olivelike bench` measured: `BenchReport.to_json`."""
+VERIFICATION_FILE: Final = "verification.json"
+"""What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +133,31 @@ def _contents(sections: list[Html]) -> Html:
 
 def _footer(versions: Mapping[str, str]) -> Html:
     return element("footer", f"Made by olivelike {versions.get('olivelike', '')}".rstrip() + ".")
+
+
+def write_report(record: RunRecord, folder: Path, output: Path | None = None) -> Path:
+    """Write the report of a run, in one step.
+
+    Args:
+        record: The run's record.
+        folder: The run's folder in the store, with what commands left for the report.
+        output: The file; by default `report.html` in that folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OSError: if it can't be written; then an earlier one is as it was.
+    """
+    path = folder / REPORT_FILE if output is None else output
+    beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
+    write_whole(path, page(record, beside).encode(), durable=False)
+    return path
+
+
+def _read(path: Path) -> object:
+    """Return the JSON of a file; what can't be read counts as absent."""
+    try:
+        return parse_json(read_bytes(path))
+    except (OSError, ValueError):
+        return None

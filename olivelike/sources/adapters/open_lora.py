@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.weights import ITEM_SIZES
-from olivelike.sources.adapters.foreign import refuse_other_files, refuse_other_networks, refuse_unknown
 from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
@@ -19,7 +18,14 @@ from olivelike.sources.adapters.lora_file import (
     family_of,
     is_second_encoder,
 )
-from olivelike.sources.adapters.lora_keys import NATIVE_PREFIX, Key, parse_key
+from olivelike.sources.adapters.lora_keys import (
+    NATIVE_PREFIX,
+    Key,
+    parse_key,
+    refuse_other_files,
+    refuse_other_networks,
+    refuse_unknown,
+)
 from olivelike.sources.adapters.lora_settings import (
     CONFIG_NAME,
     Settings,
