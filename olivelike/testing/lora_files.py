@@ -12,7 +12,7 @@ from olivelike.testing.checkpoint_weights import random_parameter
 from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from olivelike.testing.checkpoint_weights import Array
 
@@ -225,11 +225,10 @@ def _chosen(layer: str, modules: Modules) -> bool:
 
 def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return what diffusers writes into the header: a config of PEFT per component, flat."""
-    configs = {component: _peft_config(file, layers) for component, layers in targets.items()}
     return {
         f"{component}.{name}": value
-        for component, values in configs.items()
-        for name, value in values.items()
+        for component, layers in targets.items()
+        for name, value in _peft_config(file, layers).items()
     }
 
 
@@ -252,16 +251,10 @@ def _save(path: Path, tensors: Mapping[str, Array], dtype: str, metadata: dict[s
     import torch
     from safetensors.torch import save_file
 
-    kept = dict(_cast(tensors, getattr(torch, _DTYPES[dtype])))
+    kind = getattr(torch, _DTYPES[dtype])
+    kept = {name: torch.from_numpy(values).to(kind).contiguous() for name, values in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(kept, path, {"format": "pt", **metadata})
-
-
-def _cast(tensors: Mapping[str, Array], dtype: Any) -> Iterator[tuple[str, Any]]:
-    import torch
-
-    for name, values in tensors.items():
-        yield name, torch.from_numpy(values).to(dtype).contiguous()
 
 
 def factor_shapes(kind: str, weight: Shape, rank: int, *, core: bool = False) -> dict[str, Shape]:

@@ -103,12 +103,12 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _tensor_info(value: ir.Value) -> TensorInfo:
-    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    shape = (
+        None
+        if value.shape is None
+        else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    )
     return TensorInfo(value.name or "", _dtype_name(value.dtype), shape)
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
@@ -120,12 +120,10 @@ def _count_operators(nodes: Iterable[ir.Node]) -> Mapping[str, Mapping[str, int]
     counts: dict[str, Counter[str]] = {}
     for node in nodes:
         counts.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
-    return {domain: dict(sorted(counts[domain].items(), key=_most_first)) for domain in sorted(counts)}
-
-
-def _most_first(entry: tuple[str, int]) -> tuple[int, str]:
-    name, count = entry
-    return -count, name
+    return {
+        domain: dict(sorted(counts[domain].items(), key=lambda entry: (-entry[1], entry[0])))
+        for domain in sorted(counts)
+    }
 
 
 def _sum_parameters(values: Iterable[ir.Value]) -> Mapping[str, Parameters]:

@@ -20,7 +20,7 @@ from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.nvidia import require_nvidia
 from olivelike.runtime.sessions.open_session import open_session
-from olivelike.runtime.sessions.providers import OPENVINO, require_provider
+from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
 from olivelike.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
@@ -49,9 +49,12 @@ class PipelineEngine:
     """A pipeline of the runtime."""
 
     def __init__(self, job: PipelineJob) -> None:
+        import torch
+
         self._job = job
         _require(job)
-        self._stopwatch = Stopwatch(_synchronize if _is_on_gpu(job.sessions) else lambda: None)
+        on_gpu = job.sessions.provider.name in {CUDA, TENSORRT} and torch.cuda.is_available()
+        self._stopwatch = Stopwatch(torch.cuda.synchronize if on_gpu else lambda: None)
         self._pipeline = _TimedPipeline(job, self._stopwatch)
         provider = self._pipeline.unet.session.provider
         openvino = job.sessions.provider.name == OPENVINO
@@ -176,20 +179,6 @@ def _openvino_dtype(settings: SessionSettings, provider: str) -> str:
     except RuntimeError:  # Devices that are made of others have none.
         return "unknown"
     return str(chosen.get_type_name())
-
-
-def _is_on_gpu(settings: SessionSettings) -> bool:
-    import torch
-
-    return settings.provider.name in {"CUDAExecutionProvider", "TensorrtExecutionProvider"} and bool(
-        torch.cuda.is_available()
-    )
-
-
-def _synchronize() -> None:
-    import torch
-
-    torch.cuda.synchronize()
 
 
 class NetworkEngine:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -204,6 +205,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
         timeout: Seconds that one provider may take.
     """
     import psutil
+    from huggingface_hub import constants
 
     findings = [*check_packages(), *check_wheels(onnxruntime_wheels())]
     listed = listed_providers(timeout)
@@ -213,7 +215,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
     providers = {name: check_provider(name, timeout) for name in listed}
     if _CPU in providers and providers[_CPU].status != "usable":
         findings.append(Finding("broken", f"onnxruntime can't run on the CPU: {providers[_CPU].detail}"))
-    if _has_openvino():
+    if find_spec("openvino") is not None:
         providers[_OPENVINO] = check_provider(_OPENVINO, timeout)
     return Diagnosis(
         versions=versions(),
@@ -224,7 +226,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
         folders=(
             _folder("store", store),
             _folder("current folder", Path.cwd()),
-            _folder("Hugging Face cache", _hub_cache()),
+            _folder("Hugging Face cache", Path(constants.HF_HUB_CACHE)),
         ),
         findings=tuple(findings),
     )
@@ -242,15 +244,3 @@ def _folder(purpose: str, path: Path) -> Folder:
     path = path.absolute()
     existing = next(place for place in (path, *path.parents) if place.exists())
     return Folder(purpose, str(path), path.exists(), shutil.disk_usage(existing).free)
-
-
-def _hub_cache() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
-
-
-def _has_openvino() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("openvino") is not None

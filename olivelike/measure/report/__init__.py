@@ -3,7 +3,6 @@
 | module | what it does |
 | --- | --- |
 | `findings` | what steps and commands found out, as values |
-| `shown_paths` | takes absolute paths out of everything |
 | `page`, `style.css` | `write_report`: the file, from a record and what commands leave beside it; how it looks |
 | `outcome` | the figures at the top |
 | `steps` | the axis of time, and the graph |

@@ -219,18 +219,14 @@ def _module(
             "config and weights belong to different files",
         )
     return LoraModule(
+        **{**vars(form), "rank": form.rank if form.rank is not None else rank},
         name=first.module,
         component=str(first.component),
         spelling=first.spelling or "diffusers_mid",
         path=first.path,
         roles=roles,
-        kind=form.kind,
-        rank=form.rank if form.rank is not None else rank,
         alpha=alpha,
         rslora=rslora,
-        rows=form.rows,
-        columns=form.columns,
-        kernel=form.kernel,
     )
 
 
