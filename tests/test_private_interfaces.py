@@ -317,9 +317,9 @@ def test_diffusers_has_the_classes_that_its_reference_leaves_out():
 
 
 def test_onnxscript_has_the_rules_that_graphs_are_simplified_by():
-    from olivelike.graphs.export import simplify
+    from olivelike.graphs.export import exporter
 
-    assert len(simplify._find_rules()) >= len(simplify._RULES) - len(simplify._NEWER)
+    assert len(exporter._find_rules()) >= len(exporter._RULES) - len(exporter._NEWER)
 
 
 def test_diskcache_reads_rows_and_removes_files_through_these_methods_of_its_disk_alone():

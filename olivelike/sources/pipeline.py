@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from olivelike.errors import SourceError
 from olivelike.model.components import COMPONENTS, INDEX_FILE, VAES, torch_folder
-from olivelike.sources.checkpoint import read_checkpoint
-from olivelike.sources.files.component_files import WEIGHT_SUFFIXES, missing_main_file
+from olivelike.sources.checkpoint import WEIGHT_SUFFIXES, missing_main_file, read_checkpoint
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
 from olivelike.sources.single_file import SingleFile

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.testing.checkpoint_weights import random_parameter
-from olivelike.testing.lora_factors import factor_shapes
-from olivelike.testing.trainer_names import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
+from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from olivelike.testing.checkpoint_weights import Array
-    from olivelike.testing.lora_factors import Shape
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",
@@ -23,6 +22,7 @@ LoraFormat = Literal[
     "dora", "dora_input", "dora_peft",
 ]  # fmt: skip
 Modules = Literal["attention", "attention+ff", "all"]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -225,11 +225,10 @@ def _chosen(layer: str, modules: Modules) -> bool:
 
 def _diffusers_config(file: _Writing, targets: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return what diffusers writes into the header: a config of PEFT per component, flat."""
-    configs = {component: _peft_config(file, layers) for component, layers in targets.items()}
     return {
         f"{component}.{name}": value
-        for component, values in configs.items()
-        for name, value in values.items()
+        for component, layers in targets.items()
+        for name, value in _peft_config(file, layers).items()
     }
 
 
@@ -252,13 +251,57 @@ def _save(path: Path, tensors: Mapping[str, Array], dtype: str, metadata: dict[s
     import torch
     from safetensors.torch import save_file
 
-    kept = dict(_cast(tensors, getattr(torch, _DTYPES[dtype])))
+    kind = getattr(torch, _DTYPES[dtype])
+    kept = {name: torch.from_numpy(values).to(kind).contiguous() for name, values in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(kept, path, {"format": "pt", **metadata})
 
 
-def _cast(tensors: Mapping[str, Array], dtype: Any) -> Iterator[tuple[str, Any]]:
-    import torch
+def factor_shapes(kind: str, weight: Shape, rank: int, *, core: bool = False) -> dict[str, Shape]:
+    """Return role → shape: `down`, `up`, `mid`, or the names of LyCORIS.
 
-    for name, values in tensors.items():
-        yield name, torch.from_numpy(values).to(dtype).contiguous()
+    Args:
+        kind: `lora`, `loha` or `lokr`.
+        weight: (out, in) or (out, in, height, width).
+        rank: of the factors.
+        core: whether the kernel of a convolution is a factor of its own.
+    """
+    out, width, kernel = weight[0], weight[1], weight[2:]
+    has_core = core and math.prod(kernel) > 1
+    match kind:
+        case "lora" if has_core:
+            return {"down": (rank, width, 1, 1), "mid": (rank, rank, *kernel), "up": (out, rank, 1, 1)}
+        case "lora":
+            return {"down": (rank, width, *kernel), "up": (out, rank, *([1] * len(kernel)))}
+        case "loha" if has_core:
+            pairs = {f"hada_t{i}": (rank, rank, *kernel) for i in (1, 2)}
+            return pairs | {
+                f"hada_w{i}_{side}": (rank, size) for i in (1, 2) for side, size in (("a", out), ("b", width))
+            }
+        case "loha":
+            columns = width * math.prod(kernel)
+            sides: Mapping[str, Shape] = {"a": (out, rank), "b": (rank, columns)}
+            return {f"hada_w{i}_{side}": shape for i in (1, 2) for side, shape in sides.items()}
+    return _lokr(weight, rank, has_core=has_core)
+
+
+def _lokr(weight: Shape, rank: int, *, has_core: bool) -> dict[str, Shape]:
+    """Return Kronecker factors: the small one whole, the large one in parts if the rank is low enough."""
+    (small_out, large_out), (small_in, large_in) = _split(weight[0]), _split(weight[1])
+    kernel = weight[2:]
+    shapes: dict[str, Shape] = {"lokr_w1": (small_out, small_in)}
+    if rank >= max(large_out, large_in) / 2:
+        return shapes | {"lokr_w2": (large_out, large_in, *kernel)}
+    if has_core:
+        return shapes | {
+            "lokr_t2": (rank, rank, *kernel),
+            "lokr_w2_a": (rank, large_out),
+            "lokr_w2_b": (rank, large_in),
+        }
+    return shapes | {"lokr_w2_a": (large_out, rank), "lokr_w2_b": (rank, large_in * math.prod(kernel))}
+
+
+def _split(size: int) -> tuple[int, int]:
+    """Return the two divisors nearest to each other, the smaller first."""
+    small = next(d for d in range(math.isqrt(size), 0, -1) if size % d == 0)
+    return small, size // small

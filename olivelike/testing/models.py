@@ -1,10 +1,16 @@
-"""Models whose weights are at hand: of a checkpoint folder, of the tiny checkpoint, or random."""
+"""Models whose weights are at hand: of a checkpoint folder, of the tiny checkpoint, or random.
+
+Graphs that torch's exporter made once on this machine are shared by all processes and sessions that test with them.
+"""
 
 from __future__ import annotations
 
 import atexit
+import datetime as dt
+import logging
 import shutil
 import tempfile
+import time
 import weakref
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,11 +20,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.digest import digest_bytes, digest_file
+from olivelike.engine.keys.formulas import pass_key
+from olivelike.engine.plan import Key
 from olivelike.errors import PassError
-from olivelike.model import Architecture, Model, Tensor, Weights
+from olivelike.model import Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.tensor_file import DTYPES, read_tensor
+from olivelike.store import Action, Store
 from olivelike.testing.checkpoint_weights import random_parameter
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +36,75 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     Array = np.ndarray[Any, Any]
+    from collections.abc import Iterable
+
+_MOST_BYTES = 256 << 20
+"""What the shared folder may take; graphs of older code are collected first."""
+
+
+def traced_graph(architecture: Architecture) -> Graph:
+    """Return the graph that `convert` makes of an architecture.
+
+    It is traced at most once on a machine for each state of the exporter's code and libraries: results lie in a
+    store in the user's cache folder, under the key of the `convert` node.
+
+    Raises:
+        PassError: when the network can't be traced.
+        StoreError: when the cache folder can't be written; `$XDG_CACHE_HOME` names another one.
+    """
+    key = _key(architecture)
+    store = Store.open(shared_folder())
+    with store.lock(key.digest):
+        graph = _stored(store, key)
+        if graph is None:
+            graph = _trace(store, key, architecture)
+    return graph
+
+
+def lend_graphs(folder: Path, architectures: Iterable[Architecture]) -> None:
+    """Put the graphs of architectures into another store, so that a run of its project finds `convert` done."""
+    store = Store.open(folder)
+    for architecture in architectures:
+        _keep(store, _key(architecture), traced_graph(architecture), 0.0)
+
+
+def shared_folder() -> Path:
+    """Return the folder of the shared store; nothing in it is needed for long, so it may be removed at any time."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("olivelike", appauthor=False) / "testing"
+
+
+def _key(architecture: Architecture) -> Key:
+    entry = Registry.built_in().get("convert")
+    key = pass_key(entry, entry.cls(), {"architecture": architecture.digest}, None)
+    assert isinstance(key, Key), key
+    return key
+
+
+def _stored(store: Store, key: Key) -> Graph | None:
+    action = store.get_action(key.digest)
+    data = store.read_bytes(action.outputs["graph"]) if action is not None else None
+    return Graph.from_bytes(data) if data is not None else None
+
+
+def _trace(store: Store, key: Key, architecture: Architecture) -> Graph:
+    from olivelike.graphs.export import export_component
+
+    start = time.perf_counter()
+    graph = export_component(architecture, logging.getLogger(__name__))
+    _keep(store, key, graph, time.perf_counter() - start)
+    store.gc(_MOST_BYTES)
+    return graph
+
+
+def _keep(store: Store, key: Key, graph: Graph, seconds: float) -> None:
+    data = graph.to_bytes()
+    digest = store.put_bytes(data)
+    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    store.put_action(
+        Action(key.digest, key.inputs(), {"graph": digest}, {digest: len(data)}, {}, seconds, 0, created)
+    )
 
 
 class LocalTensors:
@@ -150,7 +229,7 @@ def tiny_model(component: str, *, seed: int = 0, graph: bool = False) -> LocalMo
     """
     if not graph:
         return load_model(tiny_checkpoint(seed), component)
-    from olivelike.testing.traced import traced_graph
+    from olivelike.testing.models import traced_graph
 
     model = tiny_model(component, seed=seed)
     if seed:

@@ -16,7 +16,7 @@ from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.traced import lend_graphs
+from olivelike.testing.models import lend_graphs
 from tests.fixtures.little_pipeline import little_pipeline
 
 

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.measure.doctor import probing
-from olivelike.measure.doctor.installed import check_packages, check_wheels
-from olivelike.measure.doctor.probing import check_provider, listed_providers
+from olivelike.measure.doctor.diagnosis import (
+    TIMEOUT_SECONDS,
+    check_packages,
+    check_provider,
+    check_wheels,
+    listed_providers,
+)
 
 
 def test_this_environment_runs_a_node_on_the_cpu(cli, empty_folder):
@@ -91,7 +95,7 @@ def test_a_wrong_provider_is_not_taken_for_the_cpu(monkeypatch):
 
 
 def test_every_listed_provider_is_a_name():
-    assert "CPUExecutionProvider" in listed_providers(probing.TIMEOUT_SECONDS)
+    assert "CPUExecutionProvider" in listed_providers(TIMEOUT_SECONDS)
 
 
 def test_two_wheels_of_onnxruntime_get_a_warning_with_the_repair():
@@ -110,7 +114,7 @@ def test_an_absent_package_is_broken_and_an_untested_one_a_warning(monkeypatch):
             raise importlib.metadata.PackageNotFoundError(name)
         return "99.0" if name == "typer" else real(name)
 
-    monkeypatch.setattr("olivelike.measure.doctor.installed.version", version)
+    monkeypatch.setattr("olivelike.measure.doctor.diagnosis.version", version)
     found = list(check_packages())
     (broken,) = [finding.message for finding in found if finding.severity == "broken"]
     assert broken.startswith("peft is not installed; run: pip install 'peft")

@@ -18,7 +18,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.measure.report import write_report
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.traced import lend_graphs
+from olivelike.testing.models import lend_graphs
 
 WORKFLOW = """
 name: small

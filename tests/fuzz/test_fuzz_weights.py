@@ -17,9 +17,8 @@ from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.sessions.model_file import read_model_file, value_specs
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.adapters.training import training_notes
 from olivelike.sources.files.onnx_table import read_onnx_table
-from olivelike.sources.identify.weight_file import describe_weight_file
+from olivelike.sources.identify.weight_file import describe_weight_file, training_notes
 from olivelike.sources.single_file import SingleFile
 
 RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])

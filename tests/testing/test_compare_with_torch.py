@@ -7,7 +7,7 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import UsageError, VerificationError
-from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.original import relative_error
 from olivelike.testing import Case, Comparison, compare_with_torch, run_pass, tiny_model
 from olivelike.workflow.passes import Registry
 

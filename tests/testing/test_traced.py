@@ -9,12 +9,12 @@ import pytest
 
 from olivelike.model import Architecture
 from olivelike.store import Store
-from olivelike.testing.traced import shared_folder, traced_graph
+from olivelike.testing.models import shared_folder, traced_graph
 
 CHILD = """
 import sys
 from olivelike.model import Architecture
-from olivelike.testing.traced import traced_graph
+from olivelike.testing.models import traced_graph
 graph = traced_graph(Architecture.from_bytes(sys.stdin.buffer.read()))
 print(graph.digest, "torch" in sys.modules)
 """

@@ -63,7 +63,7 @@ def ablate(
     from olivelike.cli.display.run_display import RunDisplay
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.measure.bench.ablation import ablate as measure_variants
-    from olivelike.measure.bench.csv_file import require_writable
+    from olivelike.measure.bench.bench_report import require_writable
     from olivelike.measure.report import write_report
     from olivelike.runtime.sessions.session_settings import parse_dimensions
 

@@ -11,8 +11,7 @@ from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import ProviderOptions
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.baseline import Comparison
-    from olivelike.measure.bench.bench_report import BenchReport
+    from olivelike.measure.bench.bench_report import BenchReport, Comparison
 
 
 @with_groups
@@ -126,13 +125,18 @@ def bench(
     from olivelike.cli.display.bench_display import show_event, table_lines
     from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
-    from olivelike.measure.bench.baseline import check_baseline, compare
-    from olivelike.measure.bench.bench_report import read_report
+    from olivelike.measure.bench.bench_report import (
+        append_rows,
+        check_baseline,
+        check_csv,
+        compare,
+        read_report,
+        require_writable,
+    )
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
-    from olivelike.measure.bench.csv_file import append_rows, check_csv, require_writable
     from olivelike.measure.bench.engines import ENGINES
     from olivelike.measure.bench.whole_pictures import bench as run
-    from olivelike.measure.report.write import BENCH_FILE
+    from olivelike.measure.report.page import BENCH_FILE
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
@@ -190,7 +194,7 @@ def _dump(report: "BenchReport") -> str:
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
     """Raise what the exit status should tell."""
     from olivelike.errors import MissingError, SessionError, VerificationError
-    from olivelike.measure.bench.baseline import nothing_in_common
+    from olivelike.measure.bench.bench_report import nothing_in_common
 
     if slower := [str(comparison) for comparison in comparisons if comparison.slower]:
         raise VerificationError(f"slower than the baseline by more than allowed: {'; '.join(slower)}")

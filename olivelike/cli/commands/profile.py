@@ -64,7 +64,7 @@ def profile(
     from olivelike.cli.stdout import write_json, write_line
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
-    from olivelike.measure.report.write import PROFILE_FILE
+    from olivelike.measure.report.page import PROFILE_FILE
 
     width, height = shared.chosen_sides(pixels, width, height)
     if min(width or _SMALLEST, height or _SMALLEST) < _SMALLEST:

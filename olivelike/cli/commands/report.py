@@ -30,7 +30,7 @@ def report(
     It is one HTML file that needs no network: steps, operators, sizes, verification, environment.
     """
     from olivelike.cli.stdout import write_json, write_line
-    from olivelike.measure.bench.csv_file import require_writable
+    from olivelike.measure.bench.bench_report import require_writable
     from olivelike.measure.report.recorded_runs import find_run
 
     if output is not None:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from olivelike.measure.bench.baseline import Comparison
-    from olivelike.measure.bench.bench_report import BenchReport
+    from olivelike.measure.bench.bench_report import BenchReport, Comparison
     from olivelike.measure.bench.contest import Event
     from olivelike.measure.bench.row import Row, Value
 

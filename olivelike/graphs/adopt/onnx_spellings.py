@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from onnxscript import optimizer
 
-from olivelike.graphs.adopt.onnx_attention import attention
-from olivelike.graphs.adopt.onnx_norms import group_norm, layer_norm
+from olivelike.graphs.adopt.onnx_norms import attention, group_norm, layer_norm
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.editing.values import (
     constant_array,

@@ -68,7 +68,7 @@ class GraphEditor:
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
             trimmed.pop()
-        known = _first(trimmed).dtype if dtype is None else dtype
+        known = next(value for value in trimmed if value is not None).dtype if dtype is None else dtype
         output = self.value(name, shape, known)
         node = ir.node(op_type, trimmed, attributes or {}, domain=domain, outputs=[output], name=output.name)
         self._place(node, before, block)
@@ -160,10 +160,6 @@ class GraphEditor:
         known = all(flag or value.is_initializer() for flag, value in zip(derived, operands, strict=True))
         if known and any(derived) and (node.domain, node.op_type) not in BARRIERS:
             self.weights.update(node.outputs)
-
-
-def _first(values: Sequence[ir.Value | None]) -> ir.Value:
-    return next(value for value in values if value is not None)
 
 
 def _block_of(value: ir.Value) -> str | None:

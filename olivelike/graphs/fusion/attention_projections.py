@@ -21,6 +21,7 @@ from olivelike.graphs.editing.values import (
     same_dims,
     width_of,
 )
+from olivelike.graphs.fusion.writing import attributes_of, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,13 +116,8 @@ def _write_attention(
     bias = editor.add(
         "Concat", list(biases), (3 * width,), before=node, name=f"{result.name}.bias", attributes={"axis": 0}
     )
-    kept = {name: node.attributes[name].value for name in sorted(node.attributes)}
-    fused = editor.add(
-        "Attention", [parts[0].source, weight, bias], dims_of(result),
-        before=node, name=f"{result.name}.projected", attributes=kept, domain=CONTRIB,
-    )  # fmt: skip
-    editor.replace(result, fused)
-    scope.fused["Attention"] += 1
+    inputs = [parts[0].source, weight, bias]
+    write(scope, "Attention", inputs, result, "projected", attributes=attributes_of(node))
 
 
 def _pack(scope: Scope, indices: tuple[int, ...]) -> None:
@@ -183,10 +179,7 @@ def _write_packed(node: ir.Node, parts: Sequence[_Projection], scope: Scope) -> 
         before=node, name=f"{result.name}.packed",
     )  # fmt: skip
     inputs = [packed] if count == 3 else [required(node, 0), packed]
-    kept = {name: node.attributes[name].value for name in sorted(node.attributes)}
-    fused = editor.add(
-        "MultiHeadAttention", inputs, dims_of(result),
-        before=node, name=f"{result.name}.fused", attributes=kept, domain=CONTRIB,
+    write(
+        scope, node.op_type, inputs, result, "fused", attributes=attributes_of(node),
+        counted="MultiHeadAttention, packed " + ("QKV" if count == 3 else "KV"),
     )  # fmt: skip
-    editor.replace(result, fused)
-    scope.fused["MultiHeadAttention, packed " + ("QKV" if count == 3 else "KV")] += 1

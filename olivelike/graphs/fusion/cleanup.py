@@ -14,6 +14,7 @@ from olivelike.graphs.editing.values import (
     required,
     same_shape,
 )
+from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -47,12 +48,8 @@ def _simplify_reshape(node: ir.Node, scope: Scope) -> None:
     target = constant_target(dims_of(source), dims_of(result))
     if target is None or source.shape is None or result.shape is None:
         return
-    fresh = scope.editor.add(
-        "Reshape", [source, scope.editor.shape_constant(*target)], dims_of(result),
-        before=node, name=f"{result.name}.reshaped",
-    )  # fmt: skip
-    scope.editor.replace(result, fresh)
-    scope.fused["computed shapes replaced"] += 1
+    inputs = [source, scope.editor.shape_constant(*target)]
+    write(scope, "Reshape", inputs, result, "reshaped", domain="", counted="computed shapes replaced")
 
 
 def constant_target(source: Dims, result: Dims) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""`bias_split_gelu` and `bias_add`: the feed-forward of a transformer block, GEGLU and residual."""
+"""`quick_gelu`, `bias_gelu`, `fast_gelu`, `bias_split_gelu`, `bias_add`: activations, GEGLU, residuals."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from olivelike.graphs.editing.editor import CONTRIB
 from olivelike.graphs.editing.values import (
     attribute,
     constant_array,
-    dims_of,
+    constant_float,
     input_of,
     is_used_once,
     only_user,
+    other_input,
     producer,
     rank_of,
     required,
@@ -19,11 +20,62 @@ from olivelike.graphs.editing.values import (
     width_of,
 )
 from olivelike.graphs.fusion.bias import Biased, private_bias
+from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from olivelike.graphs.fusion.rule import Scope
+
+
+def quick_gelu(scope: Scope) -> None:
+    """X · Sigmoid(alpha · x) with a constant alpha → QuickGelu."""
+    for product in scope.editor.nodes("Mul"):
+        found = _quick_gelu(product)
+        if found is None:
+            continue
+        if scope.may_write("QuickGelu"):
+            value, alpha = found
+            write(scope, "QuickGelu", [value], product.outputs[0], attributes={"alpha": alpha})
+
+
+def bias_gelu(scope: Scope) -> None:
+    """Gelu of a value plus a 1-D bias → BiasGelu."""
+    for node in scope.editor.nodes("Gelu"):
+        found = private_bias(node.inputs[0], scope.editor)
+        if found is None:
+            continue
+        if attribute(node, "approximate", "none") != "none":
+            scope.refuse("Gelu is the tanh approximation; `fast_gelu` fuses it")
+        elif scope.may_write("BiasGelu"):
+            write(scope, "BiasGelu", [found.value, found.bias], node.outputs[0])
+
+
+def fast_gelu(scope: Scope) -> None:
+    """Gelu or BiasGelu → FastGelu, the tanh approximation: close to 1e-3, off unless asked for."""
+    for node in (*scope.editor.nodes("Gelu"), *scope.editor.nodes("BiasGelu", domain=CONTRIB)):
+        if not scope.may_write("FastGelu"):
+            continue
+        value, bias = required(node, 0), input_of(node, 1)
+        found = private_bias(value, scope.editor) if bias is None else None
+        if found is not None:
+            value, bias = found.value, found.bias
+        write(scope, "FastGelu", [value, bias], node.outputs[0])
+
+
+def _quick_gelu(product: ir.Node) -> tuple[ir.Value, float] | None:
+    for index in (0, 1):
+        sigmoid = producer(product.inputs[index], "Sigmoid")
+        if sigmoid is None or not is_used_once(sigmoid.outputs[0]):
+            continue
+        value = other_input(product, sigmoid.outputs[0])
+        scaled = producer(sigmoid.inputs[0], "Mul")
+        if scaled is None or value not in scaled.inputs or not is_used_once(scaled.outputs[0]):
+            continue
+        alpha = constant_float(other_input(scaled, value))
+        if alpha is not None and same_shape(value, product.outputs[0]):
+            return value, alpha
+    return None
 
 
 def bias_split_gelu(scope: Scope) -> None:
@@ -38,7 +90,7 @@ def bias_split_gelu(scope: Scope) -> None:
             scope.refuse("GEGLU's input is not a 3-D value plus a 1-D bias")
             continue
         if scope.may_write("BiasSplitGelu", width=width_of(value)):
-            _write("BiasSplitGelu", [found.value, found.bias], product, scope)
+            write(scope, "BiasSplitGelu", [found.value, found.bias], product.outputs[0])
 
 
 def bias_add(scope: Scope) -> None:
@@ -49,7 +101,7 @@ def bias_add(scope: Scope) -> None:
             continue
         linear, skip = found
         if scope.may_write("BiasAdd", width=width_of(skip)):
-            _write("BiasAdd", [linear.value, linear.bias, skip], node, scope)
+            write(scope, "BiasAdd", [linear.value, linear.bias, skip], node.outputs[0])
 
 
 def _gated_product(split: ir.Node) -> ir.Node | None:
@@ -86,12 +138,3 @@ def _residual(node: ir.Node, scope: Scope) -> tuple[Biased, ir.Value] | None:
         if same_shape(other, total) and same_shape(found.value, total):
             return found, other
     return None
-
-
-def _write(op_type: str, inputs: list[ir.Value], last: ir.Node, scope: Scope) -> None:
-    result = last.outputs[0]
-    fused = scope.editor.add(
-        op_type, inputs, dims_of(result), before=last, name=f"{result.name}.{op_type.lower()}", domain=CONTRIB
-    )
-    scope.editor.replace(result, fused)
-    scope.fused[op_type] += 1

@@ -20,7 +20,7 @@ from olivelike.graphs.editing.values import (
     required,
     same_dims,
 )
-from olivelike.graphs.fusion.nhwc import TO_NCHW, TO_NHWC, to_nhwc_dims
+from olivelike.graphs.fusion.writing import TO_NHWC, attributes_of, write, write_nhwc
 
 if TYPE_CHECKING:
     from olivelike.graphs.fusion.rule import Scope
@@ -50,14 +50,12 @@ def _normalise_image(norm: ir.Node, scope: Scope) -> None:
     fused = editor.add(
         "GroupNormalization", [image, *norm.inputs[1:]], dims_of(image),
         before=norm, name=f"{result.name}.image",
-        attributes={name: norm.attributes[name].value for name in sorted(norm.attributes)},
+        attributes=attributes_of(norm),
     )  # fmt: skip
-    flat = editor.add(
-        "Reshape", [fused, flatten.inputs[1]], dims_of(result), before=norm, name=f"{result.name}.flat",
-        attributes=_allowzero(flatten),
+    write(
+        scope, "Reshape", [fused, flatten.inputs[1]], result, "flat",
+        attributes=_allowzero(flatten), domain="", counted="GroupNormalization of an image",
     )  # fmt: skip
-    editor.replace(result, flat)
-    scope.fused["GroupNormalization of an image"] += 1
 
 
 def _to_tokens(transpose: ir.Node, scope: Scope) -> None:
@@ -70,12 +68,8 @@ def _to_tokens(transpose: ir.Node, scope: Scope) -> None:
     if not isinstance(channels, int):
         return
     turned = editor.transpose(image, TO_NHWC, before=transpose, name=f"{image.name}.nhwc")
-    tokens = editor.add(
-        "Reshape", [turned, editor.shape_constant(0, -1, channels)], dims_of(result),
-        before=transpose, name=f"{result.name}.tokens",
-    )  # fmt: skip
-    editor.replace(result, tokens)
-    scope.fused["tokens"] += 1
+    inputs = [turned, editor.shape_constant(0, -1, channels)]
+    write(scope, "Reshape", inputs, result, "tokens", domain="", counted="tokens")
 
 
 def _to_image(reshape: ir.Node, scope: Scope) -> None:
@@ -86,16 +80,12 @@ def _to_image(reshape: ir.Node, scope: Scope) -> None:
     tokens = required(transpose, 0)
     if not same_dims(dims_of(transpose.outputs[0])[:2], dims_of(result)[:2]):
         return
-    editor = scope.editor
     shape = _nhwc_shape(reshape, scope)
-    if shape is None:
-        return
-    apart = editor.add(
-        "Reshape", [tokens, shape], to_nhwc_dims(dims_of(result)), before=reshape, name=f"{result.name}.nhwc",
-        attributes=_allowzero(reshape),
-    )  # fmt: skip
-    editor.replace(result, editor.transpose(apart, TO_NCHW, before=reshape, name=f"{result.name}.nchw"))
-    scope.fused["image"] += 1
+    if shape is not None:
+        write_nhwc(
+            scope, "Reshape", [tokens, shape], result,
+            attributes=_allowzero(reshape), domain="", counted="image",
+        )  # fmt: skip
 
 
 def _flattening(value: ir.Value | None) -> ir.Node | None:

@@ -1,4 +1,7 @@
-"""`transposes`: Transposes behind NHWC operators sink through what has no layout of its own, and cancel."""
+"""`nhwc_conv`: convolution between two Transposes.
+
+`transposes`: Transposes behind NHWC operators sink through what has no layout of its own, and cancel.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from olivelike.graphs.editing.values import (
     required,
     same_dims,
 )
-from olivelike.graphs.fusion.nhwc import TO_NCHW, TO_NHWC, per_channel, to_nhwc_dims
+from olivelike.graphs.fusion.writing import TO_NCHW, TO_NHWC, attributes_of, to_nhwc_dims, write_nhwc
+from olivelike.model.graph import BLOCK_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +30,52 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from olivelike.graphs.fusion.rule import Scope
+
+
+def per_channel(value: ir.Value) -> ir.Value | None:
+    """Return the (N, C) value that is unsqueezed to (N, C, 1, 1)."""
+    unsqueeze = producer(value, "Unsqueeze")
+    if unsqueeze is None:
+        return None
+    axes = constant_array(unsqueeze.inputs[1])
+    source = required(unsqueeze, 0)
+    spatial = axes is not None and sorted(int(axis) % 4 for axis in axes.reshape(-1)) == [2, 3]
+    return source if spatial and rank_of(source) == 2 else None
+
+
+def nhwc_conv(scope: Scope) -> None:
+    """Conv of images with a weight of (M, C, kH, kW) → NhwcConv with one of (M, kH, kW, C)."""
+    for node in scope.editor.nodes("Conv"):
+        reason = _unusual(node, scope)
+        if reason is not None:
+            scope.refuse(reason)
+        elif scope.may_write("NhwcConv", "NHWC"):
+            _write(node, scope)
+
+
+def _unusual(node: ir.Node, scope: Scope) -> str | None:
+    weight, bias = required(node, 1), input_of(node, 2)
+    if rank_of(node.outputs[0]) != 4 or rank_of(required(node, 0)) != 4:
+        return "NhwcConv takes images"
+    if weight not in scope.editor.weights or (bias is not None and bias not in scope.editor.weights):
+        return "the convolution's weight is computed from inputs"
+    if attribute(node, "group", 1) != 1:
+        return "the convolution is grouped"
+    return None
+
+
+def _write(node: ir.Node, scope: Scope) -> None:
+    editor = scope.editor
+    value, weight = required(node, 0), required(node, 1)
+    block = node.metadata_props.get(BLOCK_KEY, "")
+    turned = editor.transpose(value, TO_NHWC, before=node, name=f"{value.name}.nhwc")
+    kernel = editor.add(
+        "Transpose", [weight], to_nhwc_dims(dims_of(weight)), before=node, name=f"{weight.name}.nhwc",
+        attributes={"perm": list(TO_NHWC)}, block=block,
+    )  # fmt: skip
+    inputs = [turned, kernel, input_of(node, 2)]
+    write_nhwc(scope, "NhwcConv", inputs, node.outputs[0], attributes=attributes_of(node))
+
 
 _Plan = tuple[list["ir.Value | None"], dict[str, Any]]
 """Inputs and attributes of the same operator in NHWC."""
@@ -41,7 +91,11 @@ def transposes(scope: Scope) -> None:
         elif node.op_type in _PLANS and len(node.outputs) == 1 and rank_of(node.outputs[0]) == 4:
             plan = _PLANS[node.op_type](node, scope)
             if plan is not None:
-                _sink(node, plan, scope)
+                inputs, attributes = plan
+                write_nhwc(
+                    scope, node.op_type, inputs, node.outputs[0],
+                    attributes=attributes, domain=node.domain, counted="Transposes moved",
+                )  # fmt: skip
 
 
 def _cancel(node: ir.Node, scope: Scope) -> None:
@@ -61,20 +115,9 @@ def _cancel(node: ir.Node, scope: Scope) -> None:
     scope.fused["Transposes cancelled"] += 1
 
 
-def _sink(node: ir.Node, plan: _Plan, scope: Scope) -> None:
-    inputs, attributes = plan
-    editor, result = scope.editor, node.outputs[0]
-    inner = editor.add(
-        node.op_type, inputs, to_nhwc_dims(dims_of(result)), before=node, name=f"{result.name}.nhwc",
-        attributes=attributes, domain=node.domain, dtype=result.dtype,
-    )  # fmt: skip
-    editor.replace(result, editor.transpose(inner, TO_NCHW, before=node, name=f"{result.name}.nchw"))
-    scope.fused["Transposes moved"] += 1
-
-
 def _unary(node: ir.Node, _: Scope) -> _Plan | None:
     source = _nhwc(required(node, 0))
-    return None if source is None else ([source], _attributes(node))
+    return None if source is None else ([source], attributes_of(node))
 
 
 def _binary(node: ir.Node, scope: Scope) -> _Plan | None:
@@ -92,7 +135,7 @@ def _binary(node: ir.Node, scope: Scope) -> _Plan | None:
             inputs.append(_channel_last(operand, node, scope))
         else:
             return None
-    return inputs, _attributes(node)
+    return inputs, attributes_of(node)
 
 
 def _channel_last(value: ir.Value, before: ir.Node, scope: Scope) -> ir.Value:
@@ -121,7 +164,7 @@ def _resize(node: ir.Node, scope: Scope) -> _Plan | None:
     if source is None or scales is None or special or attribute(node, "mode", "nearest") != "nearest":
         return None
     turned = scope.editor.constant([float(scales[axis]) for axis in TO_NHWC], np.float32)
-    return [source, None, turned], _attributes(node)
+    return [source, None, turned], attributes_of(node)
 
 
 def _pad(node: ir.Node, scope: Scope) -> _Plan | None:
@@ -130,17 +173,13 @@ def _pad(node: ir.Node, scope: Scope) -> _Plan | None:
     if source is None or pads is None or pads.size != 8 or input_of(node, 3) is not None:
         return None
     turned = [int(pads[side + axis]) for side in (0, 4) for axis in TO_NHWC]
-    return [source, scope.editor.constant(turned, np.int64), input_of(node, 2)], _attributes(node)
+    return [source, scope.editor.constant(turned, np.int64), input_of(node, 2)], attributes_of(node)
 
 
 def _nhwc(value: ir.Value) -> ir.Value | None:
     """Return the NHWC value that is transposed to this NCHW one."""
     node = producer(value, "Transpose")
     return required(node, 0) if node is not None and perm_of(node) == TO_NCHW else None
-
-
-def _attributes(node: ir.Node) -> dict[str, Any]:
-    return {name: node.attributes[name].value for name in sorted(node.attributes)}
 
 
 _PLANS: dict[str, Callable[[ir.Node, Scope], _Plan | None]] = {

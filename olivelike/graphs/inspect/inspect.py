@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx_ir.traversal import RecursiveGraphIterator
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect.inspection import DataFile, Inspection, Parameters, TensorInfo
 from olivelike.graphs.inspect.placement import left_to_cpu
-from olivelike.graphs.inspect.skeleton import read_skeleton
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS
+from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
 
 if TYPE_CHECKING:
@@ -32,6 +33,13 @@ logging.getLogger("onnx_ir").addHandler(logging.NullHandler())
 _MISFITS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, OverflowError, DecodeError)
 """What `onnx_ir` raises for messages that are read and make no model; its parts are made as they are asked for."""
 _DTYPE_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+_KEPT: Final = 64
+"""Values up to this many bytes are kept: shapes and scalars are worth showing."""
+_MODEL_GRAPH: Final = 7
+_GRAPH_NODE: Final = 1
+_GRAPH_INITIALIZER: Final = 5
+_LONG_NODE: Final = 1 << 16
+_TENSOR_VALUES: Final = (4, 5, 6, 7, 9, 10, 11)
 
 
 def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspection:
@@ -95,12 +103,12 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _tensor_info(value: ir.Value) -> TensorInfo:
-    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    shape = (
+        None
+        if value.shape is None
+        else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+    )
     return TensorInfo(value.name or "", _dtype_name(value.dtype), shape)
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    return dim if isinstance(dim, int) else dim.value
 
 
 def _dtype_name(dtype: ir.DataType | None) -> str:
@@ -112,12 +120,10 @@ def _count_operators(nodes: Iterable[ir.Node]) -> Mapping[str, Mapping[str, int]
     counts: dict[str, Counter[str]] = {}
     for node in nodes:
         counts.setdefault(node.domain or "ai.onnx", Counter())[node.op_type] += 1
-    return {domain: dict(sorted(counts[domain].items(), key=_most_first)) for domain in sorted(counts)}
-
-
-def _most_first(entry: tuple[str, int]) -> tuple[int, str]:
-    name, count = entry
-    return -count, name
+    return {
+        domain: dict(sorted(counts[domain].items(), key=lambda entry: (-entry[1], entry[0])))
+        for domain in sorted(counts)
+    }
 
 
 def _sum_parameters(values: Iterable[ir.Value]) -> Mapping[str, Parameters]:
@@ -148,3 +154,35 @@ def _data_files(graph: ir.Graph, path: Path) -> Iterator[DataFile]:
         expected = max((tensor.offset or 0) + (tensor.length or tensor.nbytes) for tensor in held)
         file = path.parent / location
         yield DataFile(location, len(held), expected, file.stat().st_size if file.is_file() else None)
+
+
+def read_skeleton(path: Path) -> bytes:
+    """Return the serialised model with the values of its larger initializers left out.
+
+    Raises:
+        SourceError: when the file can't be read or is no protobuf message.
+    """
+    try:
+        with open_file(path) as file:
+            reader = WireReader(file)
+            return reader.copy(0, reader.size, {_MODEL_GRAPH: lambda graph: _graph(reader, graph)})
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}") from error
+    except WireError as error:
+        raise SourceError(f"{path}: is not an ONNX model: {error}") from error
+
+
+def _graph(reader: WireReader, graph: Field) -> bytes:
+    def short(values: Field) -> bytes:
+        return reader.part(values.start, values.end) if values.end - values.start <= _KEPT else b""
+
+    def tensor(field: Field) -> bytes:
+        return reader.copy(field.start, field.end, dict.fromkeys(_TENSOR_VALUES, short))
+
+    def node(field: Field) -> bytes:
+        if field.end - field.start > _LONG_NODE:
+            for _ in reader.fields(field.start, field.end):
+                pass  # They are counted; millions of attributes take gigabytes to parse.
+        return reader.part(field.start, field.end)
+
+    return reader.copy(graph.start, graph.end, {_GRAPH_INITIALIZER: tensor, _GRAPH_NODE: node})

@@ -19,11 +19,11 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 | `networks` | `measure_folder`, `measure_folders`: single networks, on random inputs |
 | `ablation` | each variant of a workflow: latency, memory and error, network by network |
 | `engines`, `source_checkpoint` | which engines there are, and what each needs |
-| `contest`, `child` | processes that take turns, and the parent's end of one |
-| `bench_job`, `bench_worker` | what goes to a child; the child, which opens an engine and runs it when told to |
-| `pipeline_engine`, `torch_engine`, `network_engine` | what a child may open |
-| `stopwatch`, `memory`, `nvidia_memory`, `quiet`, `machine` | what is measured, on what, and what speaks against it |
-| `row`, `csv_file`, `bench_report`, `baseline` | what comes out, and how two of them compare |
+| `contest` | processes that take turns, and the parent's end of each |
+| `bench_job`, `bench_worker` | what goes to a child, and comes back; the child, which runs an engine when told to |
+| `runtime_engine`, `torch_engine` | what a child may open |
+| `memory`, `quiet` | what is measured, on what, and what speaks against it |
+| `row`, `bench_report` | what comes out, and how two of them compare |
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from olivelike.measure.bench.memory import peak_resident_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from olivelike.measure.bench.bench_job import Job
-    from olivelike.measure.bench.stopwatch import Timing
+    from olivelike.measure.bench.bench_job import Job, Timing
 
 _NO_MEMORY: Final = re.compile(
     r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE
@@ -75,14 +74,14 @@ def open_engine(job: Job) -> Engine:
         OlivelikeError: if it can't open what it should.
     """
     if isinstance(job, NetworkJob):
-        from olivelike.measure.bench.network_engine import NetworkEngine
+        from olivelike.measure.bench.runtime_engine import NetworkEngine
 
         return NetworkEngine(job)
     if job.checkpoint is not None:
         from olivelike.measure.bench.torch_engine import TorchEngine
 
         return TorchEngine(job)
-    from olivelike.measure.bench.pipeline_engine import PipelineEngine
+    from olivelike.measure.bench.runtime_engine import PipelineEngine
 
     return PipelineEngine(job)
 

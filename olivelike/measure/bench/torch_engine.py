@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
+from olivelike.measure.bench.bench_job import Stopwatch
 from olivelike.measure.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, EngineAbsent, torch_device
-from olivelike.measure.bench.pipeline_engine import weights_dtype
-from olivelike.measure.bench.stopwatch import Stopwatch
+from olivelike.measure.bench.runtime_engine import weights_dtype
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from olivelike.measure.bench.bench_job import PipelineJob, Turn
-    from olivelike.measure.bench.stopwatch import Stage, Timing
+    from olivelike.measure.bench.bench_job import PipelineJob, Stage, Timing, Turn
 
 _GUIDANCE: Final = 7.5
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import platform
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from olivelike.engine.environment import host, versions
 from olivelike.measure.bench.bench_job import PipelineJob, Turn
 from olivelike.measure.bench.bench_report import BenchReport, Skipped
 from olivelike.measure.bench.bench_settings import check
@@ -17,8 +22,7 @@ from olivelike.measure.bench.engines import (
     session_settings,
     torch_device,
 )
-from olivelike.measure.bench.machine import describe_machine
-from olivelike.measure.bench.nvidia_memory import gpu_of
+from olivelike.measure.bench.memory import gpu_of, open_driver
 from olivelike.measure.bench.row import Machine, make_row, with_speeds
 from olivelike.measure.bench.source_checkpoint import named_checkpoint, recorded_checkpoint
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_settings import BenchSettings, Checked
     from olivelike.measure.bench.contest import Event
     from olivelike.measure.bench.row import Row
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _SEED: Final = 123
 _PROMPTS: Final = (
@@ -42,6 +47,8 @@ _PROMPTS: Final = (
     "a portrait of a sailor with a grey beard, charcoal drawing",
     "a street market at night, lanterns, wet cobblestones",
 )
+_CPUINFO: Final = Path("/proc/cpuinfo")
+_ONNXRUNTIME: Final = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
 
 
 def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: None) -> BenchReport:
@@ -122,3 +129,54 @@ def _job(engine: str, checked: Checked) -> PipelineJob:
     return replace(
         job, checkpoint=original.place, revision=original.revision, torch_dtype=settings.torch_dtype
     )
+
+
+def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> Machine:
+    """Return system, processors, present clocks and versions.
+
+    Args:
+        folder: what is measured.
+        sessions: how it runs.
+        gpu: number of the NVIDIA GPU that it runs on, if it does.
+    """
+    import psutil
+
+    found, here = versions(), host()
+    frequency = psutil.cpu_freq()
+    driver = open_driver() if gpu is not None else None
+    state = driver.state(gpu) if driver is not None and gpu is not None else None
+    return Machine(
+        folder=folder.resolve().name,
+        time=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        system=f"{here.system} {here.release} {here.machine}",
+        cpu=_cpu_name(),
+        cores=here.cores,
+        threads=sessions.intra_threads or None,
+        cpu_MHz=round(frequency.current) if frequency else None,
+        gpu=None if state is None else state.name,
+        gpu_MHz=None if state is None else state.clock_mhz,
+        gpu_memory_MHz=None if state is None else state.memory_clock_mhz,
+        driver=None if state is None else state.driver,
+        python_version=found["python"],
+        olivelike_version=found.get("olivelike"),
+        torch_version=found.get("torch"),
+        diffusers_version=found.get("diffusers"),
+        transformers_version=found.get("transformers"),
+        onnxruntime_version=next((found[name] for name in _ONNXRUNTIME if name in found), None),
+        openvino_version=_version("openvino"),
+    )
+
+
+def _cpu_name() -> str:
+    if _CPUINFO.exists():
+        for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

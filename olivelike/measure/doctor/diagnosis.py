@@ -1,19 +1,149 @@
-"""`diagnose`: look at packages, providers, memory and disks."""
+"""`diagnose`: look at packages, providers, memory and disks.
+
+Each provider is tried in a child process, since listed does not mean usable.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.environment import host, versions
-from olivelike.measure.doctor.installed import Finding, check_packages, check_wheels, onnxruntime_wheels
-from olivelike.measure.doctor.probing import TIMEOUT_SECONDS, ProviderCheck, check_provider, listed_providers
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from packaging.requirements import Requirement
+
     from olivelike.model.records.run_record import HostRecord
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, and what to do."""
+
+    severity: Literal["broken", "warning"]
+    message: str
+
+
+def check_packages() -> Iterator[Finding]:
+    """Yield required packages that are absent, or of an untested version."""
+    for requirement in _requirements():
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            # Another wheel of ONNX Runtime may do: that is for the providers to show.
+            if not (requirement.name.startswith("onnxruntime") and onnxruntime_wheels()):
+                wanted = _plain(requirement)
+                yield Finding("broken", f"{requirement.name} is not installed; run: pip install '{wanted}'")
+            continue
+        if not requirement.specifier.contains(found, prereleases=True):
+            wanted = f"tested are {requirement.specifier}; run: pip install '{_plain(requirement)}'"
+            yield Finding("warning", f"{requirement.name} {found} is untested, {wanted}")
+
+
+def check_wheels(wheels: list[str]) -> Iterator[Finding]:
+    """Yield a warning if several wheels of ONNX Runtime are installed, which overwrite each other's files."""
+    if len(wheels) < 2:
+        return
+    wanted = [_plain(r) for r in _requirements() if r.name.startswith("onnxruntime")] or wheels[:1]
+    yield Finding(
+        "warning",
+        f"{' and '.join(wheels)} are installed together and overwrite each other's files; "
+        f"run: pip uninstall -y {' '.join(wheels)}; pip install --force-reinstall --no-deps '{wanted[0]}'",
+    )
+
+
+def onnxruntime_wheels() -> list[str]:
+    """Return the names of the installed distributions that bring a module `onnxruntime`."""
+    return sorted(set(packages_distributions().get("onnxruntime", ())))
+
+
+def _requirements() -> Iterator[Requirement]:
+    """Yield what olivelike requires on this platform, extras left out."""
+    from packaging.requirements import Requirement
+
+    for text in requires("olivelike") or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement
+
+
+def _plain(requirement: Requirement) -> str:
+    return f"{requirement.name}{requirement.specifier}"
+
+
+Status = Literal["usable", "unusable", "not tried"]
+
+TIMEOUT_SECONDS = 60.0
+"""The first session of a GPU provider may compile kernels."""
+
+_REMOTE = {"AzureExecutionProvider": "sends requests to a server, runs nothing itself"}
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_REASONS = (r"with error: (.+)", r"EP Error (.+?)(?: when using|$)", r"Failed to create \w+\. (.+)")
+"""What ONNX Runtime's log says when a provider can't start, best first."""
+
+
+@dataclass(frozen=True)
+class ProviderCheck:
+    """What became of a session with one node on an execution provider."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+def listed_providers(timeout: float = TIMEOUT_SECONDS) -> list[str] | str:
+    """Return the providers that the installed ONNX Runtime lists, or in words why it can't be asked."""
+    answer = _ask([], timeout)
+    return answer if isinstance(answer, (list, str)) else "it gave no list of providers"
+
+
+def check_provider(name: str, timeout: float = TIMEOUT_SECONDS) -> ProviderCheck:
+    """Run one node on a provider."""
+    if name in _REMOTE:
+        return ProviderCheck(name, "not tried", _REMOTE[name])
+    answer = _ask([name], timeout)
+    if isinstance(answer, str):
+        return ProviderCheck(name, "unusable", answer)
+    return ProviderCheck(name, "usable", answer["detail"])
+
+
+def _ask(arguments: list[str], timeout: float) -> Any:
+    """Return a probe's answer, or in words what went wrong."""
+    command = [sys.executable, "-P", "-m", "olivelike.measure.doctor.probe", *arguments]
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace"
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {timeout:.0f} s"
+    if done.returncode == 0:
+        return json.loads(done.stdout)
+    if done.returncode < 0:
+        return f"crashed with signal {-done.returncode}"
+    return _reason(done.stderr)
+
+
+def _reason(log: str) -> str:
+    """Return why a provider failed, from what its process logged."""
+    log = _COLOURS.sub("", log)
+    for pattern in _REASONS:
+        found = re.search(pattern, log, re.MULTILINE)
+        if found:
+            return found[1].strip()
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return lines[-1] if lines else "ended without a word"
+
 
 _CPU = "CPUExecutionProvider"
 _OPENVINO = "OpenVINO"
@@ -75,6 +205,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
         timeout: Seconds that one provider may take.
     """
     import psutil
+    from huggingface_hub import constants
 
     findings = [*check_packages(), *check_wheels(onnxruntime_wheels())]
     listed = listed_providers(timeout)
@@ -84,7 +215,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
     providers = {name: check_provider(name, timeout) for name in listed}
     if _CPU in providers and providers[_CPU].status != "usable":
         findings.append(Finding("broken", f"onnxruntime can't run on the CPU: {providers[_CPU].detail}"))
-    if _has_openvino():
+    if find_spec("openvino") is not None:
         providers[_OPENVINO] = check_provider(_OPENVINO, timeout)
     return Diagnosis(
         versions=versions(),
@@ -95,7 +226,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
         folders=(
             _folder("store", store),
             _folder("current folder", Path.cwd()),
-            _folder("Hugging Face cache", _hub_cache()),
+            _folder("Hugging Face cache", Path(constants.HF_HUB_CACHE)),
         ),
         findings=tuple(findings),
     )
@@ -113,15 +244,3 @@ def _folder(purpose: str, path: Path) -> Folder:
     path = path.absolute()
     existing = next(place for place in (path, *path.parents) if place.exists())
     return Folder(purpose, str(path), path.exists(), shutil.disk_usage(existing).free)
-
-
-def _hub_cache() -> Path:
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
-
-
-def _has_openvino() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("openvino") is not None

@@ -23,19 +23,17 @@ def main() -> NoReturn:
     """Answer and end."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # Libraries print what they like.
-    json.dump({"detail": _try(sys.argv[1])} if len(sys.argv) > 1 else _listed(), answers)
+    json.dump(_answer(*sys.argv[1:]), answers)
     answers.flush()
     os._exit(0)  # Some providers crash or hang as they unload, which harms nobody.
 
 
-def _listed() -> list[str]:
+def _answer(provider: str = "") -> list[str] | dict[str, str]:
+    if provider:
+        return {"detail": _run_openvino() if provider == "OpenVINO" else _run_session(provider)}
     import onnxruntime
 
     return list(onnxruntime.get_available_providers())
-
-
-def _try(provider: str) -> str:
-    return _run_openvino() if provider == "OpenVINO" else _run_session(provider)
 
 
 def _run_session(provider: str) -> str:

@@ -2,12 +2,10 @@
 
 | module | what it does |
 | --- | --- |
-| `write` | `write_report`: the file, from a record and what commands leave beside it |
 | `findings` | what steps and commands found out, as values |
-| `shown_paths` | takes absolute paths out of everything |
-| `page`, `style.css` | the page around the sections, and how it looks |
+| `page`, `style.css` | `write_report`: the file, from a record and what commands leave beside it; how it looks |
 | `outcome` | the figures at the top |
-| `steps`, `step_graph` | the axis of time, and the graph |
+| `steps` | the axis of time, and the graph |
 | `comparison` | results and pictures against the original |
 | `performance` | operators before and after fusion, latency of engines, placement of nodes |
 | `plain_sections` | what the record says by itself |
@@ -15,6 +13,6 @@
 | `graph_drawing` | drawings of a plan, for `olivelike graph` |
 """
 
-from olivelike.measure.report.write import REPORT_FILE, write_report
+from olivelike.measure.report.page import REPORT_FILE, write_report
 
 __all__ = ["REPORT_FILE", "write_report"]

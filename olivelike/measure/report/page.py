@@ -1,32 +1,52 @@
-"""The page of a run's report."""
+"""The page of a run's report; paths in it are as readers elsewhere may see them.
+
+That is relative to the project, or the name alone.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Final
 
+from olivelike._files import write_whole
 from olivelike._text import count, duration, size
+from olivelike._untrusted import parse_json, read_bytes
 from olivelike.measure.report import plain_sections as plain
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
 from olivelike.measure.report.findings import read_findings
 from olivelike.measure.report.outcome import outcome
 from olivelike.measure.report.performance import operators, placement, speed
-from olivelike.measure.report.shown_paths import without_absolute_paths
 from olivelike.measure.report.steps import steps
+from olivelike.model.records.reading import from_json, to_json
+from olivelike.model.records.run_record import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from olivelike.model.records.run_record import RunRecord
+    from collections.abc import Callable, Iterator, Sequence
 
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """A browser loads nothing and runs nothing, whatever the record holds."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 _ENDS: Final = {"ok": "ended well", "failed": "failed", "interrupted": "was interrupted"}
+REPORT_FILE: Final = "report.html"
+PROFILE_FILE: Final = "profile.json"
+"""What `olivelike profile` measured: `FolderProfile.to_json`."""
+BENCH_FILE: Final = "bench.json"
+"""What `olivelike bench` measured: `BenchReport.to_json`."""
+VERIFICATION_FILE: Final = "verification.json"
+"""What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
+_PLACES: Final = frozenset({"file", "project", "output", "outputs", "path", "log", "folder"})
+"""Keys whose values are paths, or lists of them."""
+_FILES_BY_PLACE: Final = frozenset({"output_files", "output_bytes"})
+"""Keys of maps whose own keys are paths."""
+_QUOTED: Final = re.compile(r"""(['"`])((?:/|[A-Za-z]:[\\/]|\\\\)[^'"`\n]*)\1""")
+_ABSOLUTE: Final = re.compile(
+    r"""(?<![\w.:/\\~…-])(?:/|[A-Za-z]:[\\/]|\\\\)(?:[^\s/\\:*?"'`<>|,;()\[\]{}]+[\\/])+[^\s/\\:*?"'`<>|,;()\[\]{}]*"""
+)
+"""Of a path with a space, this finds what is before it; those that the record names are found whole."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +97,7 @@ def page(record: RunRecord, beside: Beside) -> str:
         _header(run, outcome(run, findings)),
         _contents(sections),
         element("main", *sections),
-        _footer(run.versions),
+        element("footer", f"Made by olivelike {run.versions.get('olivelike', '')}".rstrip() + "."),
     )
     written = "<!DOCTYPE html>\n" + element("html", head, "\n", body, lang="en") + "\n"
     return _UNPRINTABLE.sub("�", written)
@@ -122,5 +142,109 @@ def _contents(sections: list[Html]) -> Html:
     return element("nav", *links, aria_label="Sections")
 
 
-def _footer(versions: Mapping[str, str]) -> Html:
-    return element("footer", f"Made by olivelike {versions.get('olivelike', '')}".rstrip() + ".")
+def write_report(record: RunRecord, folder: Path, output: Path | None = None) -> Path:
+    """Write the report of a run, in one step.
+
+    Args:
+        record: The run's record.
+        folder: The run's folder in the store, with what commands left for the report.
+        output: The file; by default `report.html` in that folder.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OSError: if it can't be written; then an earlier one is as it was.
+    """
+    path = folder / REPORT_FILE if output is None else output
+    beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
+    write_whole(path, page(record, beside).encode(), durable=False)
+    return path
+
+
+def _read(path: Path) -> object:
+    """Return the JSON of a file; what can't be read counts as absent."""
+    try:
+        return parse_json(read_bytes(path))
+    except (OSError, ValueError):
+        return None
+
+
+def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple[RunRecord, list[object]]:
+    """Return a record, and JSON about the same run, without absolute paths in any text of theirs.
+
+    Args:
+        record: Of a run; its project folder is what paths in it are shown relative to.
+        others: What lies beside it.
+    """
+    root, values = _project(record), [to_json(record), *others]
+    known = {place: _short(place, root) for value in values for place in _places(value)}
+    home = str(Path.home())
+    if len(Path(home).parts) > 1:
+        known.setdefault(home, "~")
+    if root is not None:
+        known[root] = "."
+    ordered = sorted(known, key=len, reverse=True)
+    named = re.compile(rf"(?<![\w./\\])(?:{'|'.join(map(re.escape, ordered))})(?![\w-])") if ordered else None
+
+    def shorten(text: str) -> str:
+        if named is not None:
+            if root is not None:
+                text = text.replace(f"{root}/", "").replace(f"{root}\\", "")
+            text = named.sub(lambda found: known[found[0]], text)
+        text = _QUOTED.sub(lambda found: f"{found[1]}{_short(found[2], root)}{found[1]}", text)
+        return _ABSOLUTE.sub(lambda found: _short(found[0], root), text)
+
+    shortened, *rest = (_mapped(value, shorten) for value in values)
+    return from_json(RunRecord, shortened), rest
+
+
+def _project(record: RunRecord) -> str | None:
+    """Return the project folder; records of earlier versions name the workflow file alone."""
+    if record.project is not None and _is_absolute(record.project):
+        return record.project
+    if record.file is None or not _is_absolute(record.file):
+        return None
+    folder = _pure(record.file).parent
+    return str(folder.parent if folder.name == "workflows" else folder)
+
+
+def _places(value: object, key: str = "") -> Iterator[str]:
+    """Yield the absolute paths that stand where paths do."""
+    if isinstance(value, str):
+        if key in _PLACES and _is_absolute(value):
+            yield value.rstrip("/\\")
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _places(entry, key)
+    elif isinstance(value, dict):
+        for name, entry in value.items():
+            if key in _FILES_BY_PLACE and _is_absolute(name):
+                yield name.rstrip("/\\")
+            yield from _places(entry, name)
+
+
+def _is_absolute(text: str) -> bool:
+    is_path = PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute()
+    return is_path and len(text.strip("/\\")) > 0 and "\n" not in text
+
+
+def _short(path: str, root: str | None) -> str:
+    place = _pure(path)
+    if root is not None and place.is_relative_to(_pure(root)):
+        return place.relative_to(root).as_posix()
+    return f"…/{place.name}" if place.name else "…"
+
+
+def _pure(path: str) -> PurePath:
+    return PureWindowsPath(path) if re.match(r"[A-Za-z]:|\\\\", path) else PurePosixPath(path)
+
+
+def _mapped(value: object, change: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [_mapped(entry, change) for entry in value]
+    if isinstance(value, dict):
+        return {change(name): _mapped(entry, change) for name, entry in value.items()}
+    return value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import did_you_mean, listed
 from olivelike.engine.run_record import recorded_runs
 from olivelike.errors import UsageError
-from olivelike.measure.report.write import write_report
+from olivelike.measure.report.page import write_report
 
 if TYPE_CHECKING:
     from olivelike.model.records.run_record import RunRecord

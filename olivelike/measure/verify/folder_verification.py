@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
-from olivelike.measure.report.write import VERIFICATION_FILE
-from olivelike.measure.verify.verified_folder import networks_of
+from olivelike.measure.report.page import VERIFICATION_FILE
+from olivelike.measure.verify.originals import networks_of
 from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
@@ -154,7 +154,7 @@ def verify_folder(
     for name, value in (("--threshold", threshold), ("--min-psnr", min_psnr), ("--min-ssim", min_ssim)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} {value}: use a number above 0")
-    from olivelike.measure.verify.folder_source import merged_loras, spec_of
+    from olivelike.measure.verify.originals import merged_loras, spec_of
 
     record = OutputRecord.require(folder)
     present = networks_of(record)
@@ -176,9 +176,8 @@ def verify_folder(
         _require_writable(save)
     # Torch comes with these: what can't be done is told before.
     from olivelike.measure.verify.original import LIMITS
-    from olivelike.measure.verify.originals import Originals
+    from olivelike.measure.verify.originals import Originals, verify_component
     from olivelike.measure.verify.picture_comparison import compare_pictures
-    from olivelike.measure.verify.verified_folder import verify_component
 
     chosen = [name for name in present if not components or name in components]
     wanted = [name for name in present if name in chosen or (count and name in TEXT_TO_PICTURE)]

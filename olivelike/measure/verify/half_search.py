@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import VerificationError
-from olivelike.measure.verify.bisection import minimal_subset
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.original import Original, parameter_reader
 from olivelike.model import Graph
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Convert = Callable[[tuple[str, ...]], ir.Model]
     """Returns the graph in half precision, with some blocks in float32."""
+    from collections.abc import Callable
 
 _SINGLE = 4
 """Bytes of a float32; smaller types are widened, since NumPy finds no maximum of those that it does not know."""
@@ -178,3 +178,55 @@ def _largest(array: Array) -> float:
         return 0.0
     size = np.abs(array.astype(np.float32, copy=False) if array.dtype.itemsize < _SINGLE else array)
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
+
+
+def minimal_subset(
+    candidates: Sequence[str], enough: Callable[[tuple[str, ...]], bool]
+) -> tuple[str, ...] | None:
+    """Return a smallest set that is enough: take one member away, and it is not.
+
+    Each round finds the shortest beginning of the list that is enough together with what is already chosen; its last
+    member can't be left out. With k members needed of n, that is about k · log2(n) trials.
+
+    Args:
+        candidates: The list, likely members first.
+        enough: The condition; a set that holds another one that is enough should be enough too.
+
+    Returns:
+        The set; `None` if not even all candidates are enough.
+    """
+    chosen: tuple[str, ...] = ()
+    rest = list(candidates)
+    if enough(chosen):
+        return chosen
+    known = False
+    while rest:
+        length = _shortest(rest, chosen, enough, known=known)
+        if length is None:
+            return None
+        chosen, rest, known = (*chosen, rest[length - 1]), rest[: length - 1], True
+        if enough(chosen):
+            return chosen
+    return None
+
+
+def _shortest(
+    rest: Sequence[str], chosen: tuple[str, ...], enough: Callable[[tuple[str, ...]], bool], *, known: bool
+) -> int | None:
+    """Return the length of the shortest beginning of `rest` that is enough with `chosen`.
+
+    With `known`, all of `rest` is known to be enough. Likely members come first, so lengths are doubled before halved.
+    """
+    low, high = 0, 1
+    while not ((known and high >= len(rest)) or enough((*chosen, *rest[:high]))):
+        if high >= len(rest):
+            return None
+        low, high = high, min(2 * high, len(rest))
+    high = min(high, len(rest))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if enough((*chosen, *rest[:middle])):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,15 +1,27 @@
-"""The original of an output folder: its checkpoint, with the LoRAs that were merged into it."""
+"""The original of an output folder: its checkpoint, LoRAs merged, and how to compare with it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import PassError
+from olivelike.digest import digest_file
+from olivelike.engine.plan.adapters import fetch
+from olivelike.engine.preparation import source_spec
+from olivelike.errors import PassError, UsageError
+from olivelike.measure.bench.engines import EngineAbsent
+from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
+from olivelike.model.components import TOKENIZERS
 from olivelike.model.tensor_file import read_tensor
-from olivelike.sources import open_source
+from olivelike.sources import SourceSpec, open_source
+from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.merge import merge
+from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.names.adapt import read_network
+from olivelike.workflow.weight_inputs import parse_lora, text_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,11 +29,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from olivelike.model import Architecture
-    from olivelike.sources import PipelineSource, SourceSpec
-    from olivelike.sources.adapters.lora_file import WeightedLora
+    from olivelike.sources import PipelineSource
 
     Array = np.ndarray[Any, Any]
     Read = Callable[[str], Array]
+    from olivelike.measure.verify.original import Verification
+    from olivelike.model.records.output import OutputRecord
 
 
 class Originals:
@@ -81,3 +94,103 @@ class Originals:
             dict(merge(component, architecture.config, shapes, mine, stored)) if mine else {}
         )
         return architecture, lambda name: changed[name] if name in changed else stored(name)
+
+
+def networks_of(record: OutputRecord) -> list[str]:
+    """Return the networks of a folder; tokenizers are none."""
+    return [component for component in record.components if component not in TOKENIZERS]
+
+
+def verify_component(
+    folder: Path,
+    record: OutputRecord,
+    component: str,
+    originals: Originals,
+    *,
+    samples: int = 2,
+    seed: int = 0,
+) -> Verification:
+    """Compare a network, as it is on disk, with its original; weights are read one at a time.
+
+    Args:
+        folder: The output folder.
+        record: Its record.
+        component: Which network.
+        originals: What the folder was made of.
+        samples: Number of random inputs, of different sizes.
+        seed: Of the first input.
+
+    Raises:
+        SourceError: if a file of either is missing or damaged.
+        PassError: if the graph has an operator that can't be run on its own.
+    """
+    import onnx
+    import onnx_ir as ir
+
+    from olivelike.engine.output.initializers import Initializers
+    from olivelike.measure.verify.evaluation import Evaluation
+    from olivelike.measure.verify.original import Original, precision_of
+
+    path = folder / record.model_file(component)
+    initializers = Initializers(path)
+    architecture, read = originals.network(component)
+    model = ir.from_proto(onnx.load(path, load_external_data=False))
+    original = Original(architecture, read, samples=samples, seed=seed)
+    return original.compare(Evaluation(model, initializer=initializers.read), precision_of(model))
+
+
+def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:
+    """Return the source to compare with: the one that is named, or that the folder names if it is found.
+
+    Raises:
+        UsageError: if it is not found, or the folder has another VAE that is not named.
+    """
+    said = record.source
+    other = text_source(vae, Path.cwd()) if vae is not None else None
+    if other is None and said.vae is not None:
+        raise UsageError(f"{folder} has another VAE, {said.vae.name}; name it with --vae")
+    if against is not None:
+        return source_spec(text_source(against, Path.cwd()), other)
+    if said.kind == "hub" and said.file is None:
+        spec = SourceSpec(hub=said.name, revision=said.commit)
+        return spec if other is None else replace(spec, vae=source_spec(other, None))
+    try:
+        found = recorded_checkpoint(folder)
+    except EngineAbsent:
+        raise UsageError(
+            f"{folder} was made from {said.name}, whose place it does not know; name it with --against"
+        ) from None
+    return source_spec(text_source(found.place, Path.cwd()), other)
+
+
+def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool) -> list[WeightedLora]:
+    """Return the LoRAs that were merged into the folder.
+
+    Raises:
+        UsageError: if they are not those that the record lists, or tokens were added, which can't be done again here.
+    """
+    if record.embeddings:
+        tokens = ", ".join(entry.token for entry in record.embeddings)
+        raise UsageError(
+            f"the folder has textual inversions ({tokens}) in its text encoder, which the checkpoint lacks; put the "
+            "step `verify` into the chains of its workflow"
+        )
+    opened, digests = [], []
+    for text in texts:
+        lora = parse_lora(text, Path.cwd())
+        path, _ = fetch(lora.file)
+        file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle_table if allow_pickle else None)
+        opened.append(WeightedLora(file, lora.weight))
+        digests.append([digest_file(file.path), lora.weight])
+    merged = [[entry.sha256, entry.weight] for entry in record.loras]
+    if any(entry.weights for entry in record.loras):
+        raise UsageError(
+            "the folder's LoRAs have weights of their own for single components; put the step `verify` into the "
+            "chains of its workflow"
+        )
+    if sorted(map(str, digests)) != sorted(map(str, merged)):
+        wanted = " ".join(f"--lora {entry.origin.place}:{entry.weight:g}" for entry in record.loras)
+        raise UsageError(
+            f"the folder has other LoRAs merged than the command says; give exactly {wanted or 'none'}"
+        )
+    return opened

@@ -1,6 +1,6 @@
 """Targets: named execution providers with what their runtime reads and which precision they want.
 
-Optimising needs no target hardware; everything that a pass asks about a target is data here, one file each.
+Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each.
 """
 
 from __future__ import annotations
@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.targets.cpu import CPU
-from olivelike.model.targets.cuda import CUDA
-from olivelike.model.targets.directml import DIRECTML
-from olivelike.model.targets.migraphx import MIGRAPHX
-from olivelike.model.targets.openvino import OPENVINO
+from olivelike.model.targets.tables import CPU, CUDA, DIRECTML, MIGRAPHX, OPENVINO, TENSORRT, WEBGPU
 from olivelike.model.targets.target import CONTRIB_DOMAIN, Kernel, Precision, Target
-from olivelike.model.targets.tensorrt import TENSORRT
-from olivelike.model.targets.webgpu import WEBGPU
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

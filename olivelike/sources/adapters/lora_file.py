@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.sources.adapters.lora_shapes import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,8 +25,8 @@ _TEXT_INPUTS = ("_q_proj", ".q_proj", "_k_proj", ".k_proj", "_v_proj", ".v_proj"
                 "self_attn.to_k", "self_attn.to_v", "_fc1", ".fc1")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LoraModule:
+@dataclass(frozen=True, kw_only=True)
+class LoraModule(Difference):
     """The factors that change one layer of one network."""
 
     name: str
@@ -38,20 +39,10 @@ class LoraModule:
     """The name without what says which network it is in; a kohya name keeps its underscores."""
     roles: Mapping[str, str]
     """Role → stored name. Roles: `down`, `up`, `mid`, `alpha`, `dora_scale`, `magnitude`, `hada_…`, `lokr_…`."""
-    kind: str
-    """Law of the difference: `lora`, `loha` or `lokr`."""
-    rank: int | None
-    """`None` for a LoKr whose two factors are stored whole."""
     alpha: float | None
     """`None` where neither the file nor its config has one."""
     rslora: bool
     """Whether alpha is divided by the root of the rank; https://arxiv.org/abs/2312.03732."""
-    rows: int
-    """First dimension of the weight that it fits."""
-    columns: int
-    """Product of the other dimensions."""
-    kernel: tuple[int, ...] | None
-    """Kernel of the convolution that it fits, (1, 1) also fits a linear layer; `None` if not stated."""
 
     @property
     def scale(self) -> float:

@@ -1,4 +1,6 @@
-"""What a stored name of a LoRA file means: module, role, spelling, component, adapter.
+"""What a stored name of a LoRA file means, and what a file is whose names are no LoRA's that can be merged.
+
+A name says module, role, spelling, component, adapter:
 
 | spelling | example |
 | --- | --- |
@@ -13,8 +15,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from olivelike.errors import SourceError
 from olivelike.model.components import LORA_COMPONENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from olivelike.sources.files.safetensors_header import RawTensor
 
 _KOHYA = {
     "lora_unet_": "unet",
@@ -87,3 +97,118 @@ def _place(module: str) -> tuple[str | None, str, str]:
     if root in _TEXT_ROOTS:
         return "text_encoder", path, spelling
     return None, path, spelling
+
+
+_NETWORKS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"lora_unet_(double|single)_blocks|(diffusion_model\.)?(double|single)_blocks", "FLUX"),
+        (r"(.*\.)?single_transformer_blocks", "FLUX"),
+        (r"lora_unet_joint_blocks|(diffusion_model\.)?joint_blocks|lora_te3_", "Stable Diffusion 3"),
+        (r"lora_prior_|lora_unet_(down|up)_blocks_\d+_\d+_", "Stable Cascade"),
+        (r"(base_model\.model\.)?transformer\.|lora_transformer_|(base_model\.model\.)?transformer_blocks\.",
+         "a diffusion transformer (FLUX, Stable Diffusion 3 or one like them)"),
+        (r"diffusion_model\.(blocks|layers|transformer_blocks)|lora_unet_(blocks|layers)_",
+         "a diffusion transformer (Wan, Lumina or one like them)"),
+        (r"lora_controlnet|controlnet\.|(lora_unet_|unet\.)?(input_hint_block|zero_convs)", "a ControlNet"),
+        (r"motion_modules?\.|(.*[._])motion_modules[._]", "AnimateDiff's motion modules"),
+    )
+)  # fmt: skip
+
+_FORMATS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r".*\.(diff|diff_b)", "whole differences (LyCORIS Full)"),
+        (r".*\.(w_norm|b_norm)", "trained normalisation layers (LyCORIS norm)"),
+        (r".*[._]?(oft_\w+|boft_\w+)(\..*)?", "OFT"),
+        (r".*\.(a1|a2|b1|b2|bm1|bm2)\.weight", "GLoRA"),
+        (r".*\.(on_input|ia3_l)(\..*)?", "IA³"),
+        (r".*\.vera_lambda_[bd](\..*)?", "VeRA"),
+        (r".*\.lora_[EP]|.*\.ranknum", "AdaLoRA"),
+        (r".*\.lora_embedding_[AB](\..*)?", "a LoRA of an embedding table"),
+        (r".*\.(hada|lokr)_\w+", "a LyCORIS tensor that is not known"),
+        (r".*\.(set_weight|reshape_weight)", "replaced weights"),
+        (r"bundle_emb\..*", "a textual-inversion embedding bundled with the LoRA"),
+        (r".*\.bias", "a trained bias"),
+    )
+)  # fmt: skip
+
+_CHECKPOINT = ("model.diffusion_model.", "cond_stage_model.", "conditioner.embedders.")
+_VAE = ("first_stage_model.", "encoder.down.", "decoder.up.", "encoder.down_blocks.", "decoder.up_blocks.",
+        "quant_conv.", "post_quant_conv.")  # fmt: skip
+_UNET = ("down_blocks.", "up_blocks.", "mid_block.", "input_blocks.", "output_blocks.")
+_TEXT = ("text_model.", "encoder.layers.", "transformer.resblocks.")
+_EMBEDDING = ("emb_params", "string_to_param", "string_to_token", "clip_l", "clip_g")
+
+_LISTED = 5
+
+
+def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
+    """Refuse a LoRA for a network that is no Stable Diffusion 1, 2 or XL.
+
+    Raises:
+        SourceError: that names network and key.
+    """
+    for name in names:
+        for pattern, network in _NETWORKS:
+            if pattern.match(name):
+                raise SourceError(
+                    f"{path}: this LoRA is for {network} (it has {name}); "
+                    "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source",
+                )
+
+
+def refuse_unknown(path: Path, names: Iterable[str]) -> None:
+    """Refuse keys of a LoRA file that have no known meaning.
+
+    Raises:
+        SourceError: if there is one, naming keys and format.
+    """
+    unknown = sorted(names)
+    if not unknown:
+        return
+    listed = ", ".join(unknown[:_LISTED]) + (
+        f", and {rest} more" if (rest := len(unknown) - _LISTED) > 0 else ""
+    )
+    name = _format_of(unknown[0])
+    what = f"it holds {name}, which can't be merged" if name else "its format is not known"
+    raise SourceError(
+        f"{path}: {what}: {listed}; leaving keys out would change the result in silence, so use a file in a "
+        "LoRA, LoCon, LoHa, LoKr or DoRA format",
+    )
+
+
+def refuse_other_files(path: Path, tensors: Mapping[str, RawTensor]) -> None:
+    """Refuse a file without a single LoRA key, and say what it is.
+
+    Raises:
+        SourceError: always.
+    """
+    names = list(tensors)
+    if not names:
+        raise SourceError(f"{path}: it holds no tensors, so it is no LoRA; get the file again")
+    refuse_other_networks(path, names)
+    for prefixes, what, where in (
+        (
+            _CHECKPOINT,
+            "a whole checkpoint",
+            "give it to `olivelike convert`, or name it under `source:` of a workflow",
+        ),
+        (_EMBEDDING, "a textual-inversion embedding", "name it under `embeddings:`"),
+        (_VAE, "a VAE", "name it under `vae:`"),
+        (_UNET, "the weights of a UNet", "name the pipeline that it belongs to under `source:`"),
+        (_TEXT, "the weights of a text encoder", "name the pipeline that it belongs to under `source:`"),
+    ):
+        hit = next((name for name in names if name.startswith(prefixes)), None)
+        if hit is not None and _format_of(hit) in ("", "a trained bias"):
+            raise SourceError(f"{path}: this is {what}, no LoRA (it has {hit}); {where}")
+    if len(names) == 1 and len(tensors[names[0]].shape) in (1, 2) and "." not in names[0]:
+        raise SourceError(
+            f"{path}: this is a textual-inversion embedding, no LoRA (its one tensor is {names[0]}); "
+            "name it under `embeddings:`",
+        )
+    refuse_unknown(path, names)
+
+
+def _format_of(name: str) -> str:
+    return next((what for pattern, what in _FORMATS if pattern.fullmatch(name)), "")

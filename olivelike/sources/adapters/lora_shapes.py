@@ -23,10 +23,15 @@ class Difference:
     """The form of a module's difference, from the shapes of its factors."""
 
     kind: str
+    """Its law: `lora`, `loha` or `lokr`."""
     rank: int | None
+    """`None` for a LoKr whose two factors are stored whole."""
     rows: int
+    """First dimension of the weight that it fits."""
     columns: int
+    """Product of the other dimensions."""
     kernel: Shape | None
+    """Kernel of the convolution that it fits, (1, 1) also fits a linear layer; `None` if not stated."""
 
 
 def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Difference:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.weights import ITEM_SIZES
-from olivelike.sources.adapters.foreign import refuse_other_files, refuse_other_networks, refuse_unknown
 from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
@@ -19,7 +18,14 @@ from olivelike.sources.adapters.lora_file import (
     family_of,
     is_second_encoder,
 )
-from olivelike.sources.adapters.lora_keys import NATIVE_PREFIX, Key, parse_key
+from olivelike.sources.adapters.lora_keys import (
+    NATIVE_PREFIX,
+    Key,
+    parse_key,
+    refuse_other_files,
+    refuse_other_networks,
+    refuse_unknown,
+)
 from olivelike.sources.adapters.lora_settings import (
     CONFIG_NAME,
     Settings,
@@ -213,18 +219,14 @@ def _module(
             "config and weights belong to different files",
         )
     return LoraModule(
+        **{**vars(form), "rank": form.rank if form.rank is not None else rank},
         name=first.module,
         component=str(first.component),
         spelling=first.spelling or "diffusers_mid",
         path=first.path,
         roles=roles,
-        kind=form.kind,
-        rank=form.rank if form.rank is not None else rank,
         alpha=alpha,
         rslora=rslora,
-        rows=form.rows,
-        columns=form.columns,
-        kernel=form.kernel,
     )
 
 

@@ -8,8 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from olivelike.model.families import FAMILIES, family_of_text_width
-from olivelike.sources.identify.identity import Identity, Kind, Naming, Part, Precision
-from olivelike.sources.identify.marks import find_other_network, other_by_channels, read_prediction
+from olivelike.sources.identify.identity import (
+    Identity,
+    Kind,
+    Naming,
+    Part,
+    Precision,
+    find_other_network,
+    other_by_channels,
+    read_prediction,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,4 +1,7 @@
-"""What a weight file is, for people: kind, family, precision, what a LoRA changes, and its hashes."""
+"""What a weight file is, for people: kind, family, precision, what a LoRA changes, and its hashes.
+
+Also what trainers leave in a LoRA's header: trigger words, names, the base that it was trained on.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,15 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike._untrusted import open_file
+from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.sources.adapters.embeddings import read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.adapters.training import training_notes
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from olivelike.sources.adapters.embeddings import EmbeddingTable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes
+_MOST = 20
 
 
 @dataclass(frozen=True)
@@ -230,3 +233,60 @@ def _prefix(name: str) -> str:
     if name.startswith("lora_"):
         return "_".join(name.split("_")[:2])
     return ".".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+@dataclass(frozen=True)
+class TrainingNotes:
+    """Notes for people; nothing in the merge depends on them."""
+
+    name: str | None
+    """Title or output name."""
+    network: str | None
+    """The trainer's module, with the algorithm if it names one, such as `lycoris.kohya (loha)`."""
+    base_model: str | None
+    """The checkpoint that it was trained on."""
+    trigger_words: tuple[str, ...]
+    """Stated trigger phrases first, then the most frequent tags of the training pictures."""
+
+
+def training_notes(metadata: Mapping[str, str]) -> TrainingNotes:
+    """Return what a header's metadata says, by kohya's `ss_*` keys and Stability's `modelspec.*`.
+
+    Sources: https://github.com/kohya-ss/sd-scripts (`train_network.py`) and
+    https://github.com/Stability-AI/ModelSpec. Keys that are damaged are left out.
+    """
+    network = metadata.get("ss_network_module")
+    arguments = _object(metadata.get("ss_network_args"))
+    if network and isinstance(arguments.get("algo"), str):
+        network = f"{network} ({arguments['algo']})"
+    phrases = (metadata.get("modelspec.trigger_phrase"), metadata.get("ss_trigger_words"))
+    stated = [word.strip() for phrase in phrases if phrase for word in phrase.split(",")]
+    words = dict.fromkeys([*filter(None, stated), *_frequent_tags(metadata.get("ss_tag_frequency"))])
+    return TrainingNotes(
+        _first(metadata, "modelspec.title", "ss_output_name"),
+        network,
+        _first(metadata, "ss_sd_model_name", "ss_base_model_version", "modelspec.architecture"),
+        tuple(words),
+    )
+
+
+def _first(metadata: Mapping[str, str], *keys: str) -> str | None:
+    return next((metadata[key] for key in keys if metadata.get(key, "None") not in ("", "None")), None)
+
+
+def _frequent_tags(text: str | None) -> list[str]:
+    """Return the most frequent tags over all folders of training pictures, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for folder in _object(text).values():
+        if isinstance(folder, dict):
+            counts.update({tag.strip(): n for tag, n in folder.items() if isinstance(n, int)})
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [tag for tag, _ in ranked if tag][:_MOST]
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        value = parse_json(text) if text else None
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

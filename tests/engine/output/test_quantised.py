@@ -15,7 +15,7 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError
-from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.original import relative_error
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 from olivelike.model.records.output import ComponentRecord, OutputFile

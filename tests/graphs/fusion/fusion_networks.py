@@ -13,7 +13,7 @@ from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.random_inputs import Case, random_inputs
 from olivelike.model import Architecture, Graph
 from olivelike.model.graph import parameter_inputs
-from olivelike.testing.traced import traced_graph
+from olivelike.testing.models import traced_graph
 
 UNET = {
     "in_channels": 4,

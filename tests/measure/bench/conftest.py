@@ -48,7 +48,9 @@ def command_run(small_pipeline, tmp_path_factory):
     """`olivelike bench` with two engines and one that is absent, against a baseline that was much faster."""
     folder = tmp_path_factory.mktemp("bench")
     store = Store.open(folder / "cache", create=True)
-    store.put_run({"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []})
+    known = {"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []}
+    known |= {"workflow": "small", "target": {"name": "cpu"}, "source": {"kind": "folder", "name": "small"}}
+    store.put_run(known)
     baseline, saved, csv = folder / "baseline.json", folder / "report.json", folder / "rows.csv"
     row = {
         "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "height": 64, "width": 64,

@@ -180,7 +180,7 @@ def test_an_engine_that_fails_is_shown_and_told_before_what_a_baseline_lacks(
 
 def test_the_table_comes_before_a_file_that_can_not_be_written(small_pipeline, capsys, tmp_path, monkeypatch):
     saved = tmp_path / "gone" / "report.json"
-    monkeypatch.setattr("olivelike.measure.bench.csv_file.require_writable", lambda _: None)
+    monkeypatch.setattr("olivelike.measure.bench.bench_report.require_writable", lambda _: None)
     asked = ["--engine", "xformers", "--json-file", str(saved)]
     assert run_command_line(["bench", str(small_pipeline), *asked]) == 2
     told = capsys.readouterr()

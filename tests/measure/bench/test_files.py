@@ -10,9 +10,7 @@ import sys
 import pytest
 
 from olivelike.errors import UsageError
-from olivelike.measure.bench.baseline import compare
-from olivelike.measure.bench.bench_report import BenchReport, read_report
-from olivelike.measure.bench.csv_file import append_rows, check_csv
+from olivelike.measure.bench.bench_report import BenchReport, append_rows, check_csv, compare, read_report
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.row import COLUMNS, Row, percentile
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
@@ -96,7 +94,7 @@ def test_a_file_in_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeyp
 APPENDS = """
 import sys
 from pathlib import Path
-from olivelike.measure.bench.csv_file import append_rows
+from olivelike.measure.bench.bench_report import append_rows
 from olivelike.measure.bench.row import COLUMNS, Row
 for number in range(20):
     append_rows(Path(sys.argv[1]), [Row(**dict.fromkeys(COLUMNS, f"{sys.argv[2]}-{number}")) for _ in range(3)])

@@ -272,7 +272,7 @@ def test_an_onnx_tokenizer_of_another_kind_is_told(csharp, changes):
 
 
 def test_a_broken_model_is_a_reason_and_no_crash(folder):
-    (folder / "unet" / "model.onnx").write_bytes(b"no protobuf" * 9)
+    (folder / "unet" / "model.onnx").write_bytes(b"\0no protobuf" * 9)
     assert "is not an ONNX model" in verdicts(folder, "diffusers")["unet/model.onnx and its data are there"]
     write_graph(folder / "unet" / "model.onnx", [], [], [], [], {"": 17})
     assert verdicts(folder, "optimum")["unet: the only output is out_sample"] == "they are "

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.measure.profile.profile_events import summarise
+from olivelike.measure.profile import summarise
 
 
 def run(begin: int, *kernels: tuple[str, str, int]) -> list[dict]:

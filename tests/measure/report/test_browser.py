@@ -11,7 +11,7 @@ import pytest
 from example_run import PROFILE
 
 from olivelike.measure.report import write_report
-from olivelike.measure.report.write import PROFILE_FILE
+from olivelike.measure.report.page import PROFILE_FILE
 
 CHROMIUM = shutil.which(os.environ.get("CHROMIUM", "chromium"))
 

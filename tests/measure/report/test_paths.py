@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from example_run import BENCH, PREVIOUS, PROFILE
 
-from olivelike.measure.report.shown_paths import without_absolute_paths
+from olivelike.measure.report.page import without_absolute_paths
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.run_record import RunRecord
 from olivelike.model.targets.target import TargetChoice

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from olivelike.measure.report import REPORT_FILE, write_report
-from olivelike.measure.report.write import PROFILE_FILE
+from olivelike.measure.report.page import PROFILE_FILE
 from olivelike.model.records.run_record import RunRecord
 
 

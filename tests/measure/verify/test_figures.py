@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from olivelike.digest import canonical_json
-from olivelike.measure.verify.figures import compare, relative_error, summary
+from olivelike.measure.verify.original import compare, relative_error, summary
 
 EXPECTED = np.array([[3.0, 0.0], [0.0, 4.0]])
 

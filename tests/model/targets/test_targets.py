@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from olivelike.errors import UsageError
-from olivelike.graphs.inspect.registries import REGISTRIES
+from olivelike.graphs.inspect.placement import REGISTRIES
 from olivelike.model.targets import ALIASES, TARGETS, Target, find_target, float32_inputs
 
 

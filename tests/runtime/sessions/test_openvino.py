@@ -12,7 +12,7 @@ from olivelike.passes.fuse import Fuse
 
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.random_inputs import CASES, random_inputs
-from olivelike.measure.verify.figures import relative_error
+from olivelike.measure.verify.original import relative_error
 from olivelike.measure.verify.reference import run_torch
 from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider

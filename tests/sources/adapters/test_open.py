@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from olivelike.errors import SourceError
 from olivelike.sources.adapters.lora_file import check_family
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.adapters.training import training_notes
+from olivelike.sources.identify.weight_file import training_notes
 from olivelike.testing.lora_files import make_lora
 
 

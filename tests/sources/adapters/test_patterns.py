@@ -9,8 +9,8 @@ import time
 import pytest
 
 from olivelike.errors import SourceError
-from olivelike.sources.adapters import patterns
-from olivelike.sources.adapters.patterns import match_patterns
+from olivelike.sources.adapters import lora_settings
+from olivelike.sources.adapters.lora_settings import match_patterns
 
 PIECES = ("a", "b", "x", ".", "\\.", "*", "+", "?", "(", ")", "|", "[ab]", "[^.]", "\\d", "\\w+", ".*", "to_q", "{1,2}",
           "{2}", "^", "$", "(?:a|b)", "*?", "{,2}", "{0}", "down_blocks", "\\d+", "(?=to_)", "++")  # fmt: skip
@@ -47,13 +47,13 @@ def test_the_first_pattern_counts_and_names_match_at_dots():
 
 
 def test_names_alone_start_no_process(monkeypatch):
-    monkeypatch.setattr(patterns.subprocess, "run", None)
+    monkeypatch.setattr(lora_settings.subprocess, "run", None)
     assert match_patterns("a.json", {"b.c": 1}, ["a.b.c", "d"]) == {"a.b.c": 1}
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(.*)*x", "(a|a)*b"])
 def test_patterns_that_keep_a_matcher_busy_are_given_up(pattern, monkeypatch):
-    monkeypatch.setattr(patterns, "_SECONDS", 1.0)
+    monkeypatch.setattr(lora_settings, "_SECONDS", 1.0)
     start = time.monotonic()
     with pytest.raises(SourceError, match="take too long to match; name the modules in full"):
         match_patterns("a.json", {pattern: 1, "x": 2}, ["a" * 200 + "!"])

@@ -1,32 +1,89 @@
-"""`profile_folder`: runs each network of a folder with ONNX Runtime's profiler on."""
+"""`profile_folder`: runs each network of a folder with ONNX Runtime's profiler on.
+
+Format: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import read_config, sizes_of
-from olivelike.measure.profile.profile_events import summarise
-from olivelike.measure.profile.profile_result import FolderProfile, NetworkProfile
 from olivelike.measure.random_inputs import random_values
 from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from olivelike.measure.network_sizes import PictureSizes
     from olivelike.measure.random_inputs import Array
     from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """All nodes of one operator type on one execution provider."""
+
+    operator: str
+    provider: str
+    """Without its ending: `CPU`, `CUDA`, `Dml`."""
+    nodes: int
+    milliseconds: float
+    """Of all nodes together, in the run of median duration."""
+    share: float
+    """Of the time of all nodes, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class NetworkProfile:
+    """One network."""
+
+    name: str
+    inputs: Mapping[str, str]
+    """Shapes by name, such as `2x4x64x64`."""
+    milliseconds: float
+    """One whole run: that of median duration."""
+    operators: tuple[OperatorTime, ...]
+    """Slowest first."""
+
+    @property
+    def providers(self) -> dict[str, int]:
+        """Nodes by execution provider, most first."""
+        found: dict[str, int] = {}
+        for operator in self.operators:
+            found[operator.provider] = found.get(operator.provider, 0) + operator.nodes
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+@dataclass(frozen=True)
+class FolderProfile:
+    """The networks of a folder."""
+
+    path: str
+    runtime: str
+    """Name and version."""
+    runs: int
+    """How many runs of each network were measured, after one that was not."""
+    networks: tuple[NetworkProfile, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        networks = [{**asdict(network), "providers": network.providers} for network in self.networks]
+        return {"path": self.path, "runtime": self.runtime, "runs": self.runs, "networks": networks}
+
+
 _VOCABULARY: Final = 1000
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
+_KERNEL: Final = "_kernel_time"
+_RUN: Final = "model_run"
 
 
 def profile_folder(
@@ -129,3 +186,32 @@ def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSi
         return random_values(shapes, tokens if isinstance(tokens, int) else _VOCABULARY)
     except (MemoryError, ValueError) as error:  # ValueError: more than an array can have.
         raise SessionError(f"{model}: no memory for its inputs: {error}; {_OTHER_SIZES}") from error
+
+
+def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[float, tuple[OperatorTime, ...]]:
+    """Return the milliseconds of the run of median duration, and what each operator type takes of them.
+
+    Args:
+        events: The profile: one `model_run` per run and one `…_kernel_time` per node, with microseconds in `ts`, when
+            it began, and `dur`.
+        warm_up: How many runs at the beginning don't count.
+    """
+    runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])
+    measured = sorted(runs[warm_up:], key=lambda run: run["dur"])
+    median = measured[(len(measured) - 1) // 2]
+    begin, end = median["ts"], median["ts"] + median["dur"]
+    times: dict[tuple[str, str], float] = defaultdict(float)
+    nodes: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith(_KERNEL) and begin <= event["ts"] <= end:
+            arguments = event["args"]
+            place = arguments["op_name"], arguments["provider"].removesuffix("ExecutionProvider")
+            times[place] += event["dur"]
+            nodes[place] += 1
+    total = sum(times.values())
+    operators = [
+        OperatorTime(*place, nodes[place], time / 1000, time / total if total else 0.0)
+        for place, time in times.items()
+    ]
+    operators.sort(key=lambda found: (-found.milliseconds, found.operator, found.provider))
+    return median["dur"] / 1000, tuple(operators)

@@ -1,4 +1,4 @@
-"""An optimised folder in the runtime: ONNX Runtime with any provider, TensorRT among them, or OpenVINO."""
+"""The runtime, with any provider or OpenVINO: pictures by an optimised folder, or a single network on random inputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
+from olivelike.measure.bench.bench_job import Stopwatch
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
-from olivelike.measure.bench.stopwatch import Stopwatch
-from olivelike.model.components import MODEL_FILE
+from olivelike.measure.network_sizes import sizes_of
+from olivelike.measure.random_inputs import random_values
+from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
@@ -17,18 +19,18 @@ from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.nvidia import require_nvidia
-from olivelike.runtime.sessions.providers import OPENVINO, require_provider
+from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
 from olivelike.runtime.sessions.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     import torch
 
-    from olivelike.measure.bench.bench_job import PipelineJob, Turn
-    from olivelike.measure.bench.stopwatch import Stage, Timing
-    from olivelike.runtime.sessions.session import BoundCall
+    from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Timing, Turn
+    from olivelike.runtime.sessions.session import BoundCall, ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {
@@ -37,15 +39,22 @@ _STAGES: Final[dict[str, Stage]] = {
     "vae_decoder": "vae_decoder",
     "safety_checker": "safety_checker",
 }
+_TOKENS = 256
+"""Token ids stay below: every vocabulary begins with the bytes."""
+_GUIDED = (*TEXT_ENCODERS, "unet")
+"""Networks that are run once for both prompts of a picture."""
 
 
 class PipelineEngine:
     """A pipeline of the runtime."""
 
     def __init__(self, job: PipelineJob) -> None:
+        import torch
+
         self._job = job
         _require(job)
-        self._stopwatch = Stopwatch(_synchronize if _is_on_gpu(job.sessions) else lambda: None)
+        on_gpu = job.sessions.provider.name in {CUDA, TENSORRT} and torch.cuda.is_available()
+        self._stopwatch = Stopwatch(torch.cuda.synchronize if on_gpu else lambda: None)
         self._pipeline = _TimedPipeline(job, self._stopwatch)
         provider = self._pipeline.unet.session.provider
         openvino = job.sessions.provider.name == OPENVINO
@@ -172,15 +181,68 @@ def _openvino_dtype(settings: SessionSettings, provider: str) -> str:
     return str(chosen.get_type_name())
 
 
-def _is_on_gpu(settings: SessionSettings) -> bool:
-    import torch
+class NetworkEngine:
+    """A network in a session, its buffers bound once."""
 
-    return settings.provider.name in {"CUDAExecutionProvider", "TensorrtExecutionProvider"} and bool(
-        torch.cuda.is_available()
-    )
+    def __init__(self, job: NetworkJob) -> None:
+        import torch
+
+        session = open_session(job.model, job.sessions)
+        self._stopwatch = Stopwatch(
+            torch.cuda.synchronize if session.tensor_device.startswith("cuda") else lambda: None
+        )
+        shapes = network_shapes(session.inputs.values(), session.outputs.values(), job.sizes, job.model)
+        wide = {
+            name: ("float32" if "float" in spec.dtype else spec.dtype, shapes[name])
+            for name, spec in session.inputs.items()
+        }
+        self._inputs = {
+            name: torch.from_numpy(array).to(
+                session.tensor_device, getattr(torch, session.inputs[name].dtype)
+            )
+            for name, array in random_values(wide, _TOKENS).items()
+        }
+        outputs = {
+            name: torch.empty(shapes[name], dtype=getattr(torch, spec.dtype), device=session.tensor_device)
+            for name, spec in session.outputs.items()
+        }
+        self._call = session.bind(self._inputs, outputs)
+        self.facts = {
+            "version": runtime_version(job.sessions),
+            "provider": session.provider,
+            "dtype": next((spec.dtype for spec in session.inputs.values() if "float" in spec.dtype), ""),
+        }
+
+    def run(self, turn: Turn) -> Timing:  # noqa: ARG002  (each run is the same)
+        """Run the network once."""
+        self._stopwatch.start()
+        self._call.run()
+        return self._stopwatch.stop()
+
+    def device_bytes(self) -> int | None:
+        """Return `None`: only the driver knows what a provider has allocated."""
+        return None
 
 
-def _synchronize() -> None:
-    import torch
+def network_shapes(
+    inputs: Iterable[ValueSpec], outputs: Iterable[ValueSpec], given: Mapping[str, int], model: Path
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs and outputs, by name.
 
-    torch.cuda.synchronize()
+    Args:
+        inputs: Their dimensions are numbers or names.
+        outputs: Their dimensions may also be formulas over names (`8*decoder_height`).
+        given: Sizes by name. By default a guided batch of one picture, of the size that `config.json` says.
+        model: The ONNX file, in its component's folder.
+
+    Raises:
+        UsageError: for a dimension whose size is not known.
+        SourceError: for a `config.json` that can't be read.
+    """
+    sizes, known = sizes_of(model.parent, guided=_GUIDED), dict(given)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for spec in (*inputs, *outputs):
+        shapes[spec.name] = sizes.shape(model.parent.name, spec.name, spec.dims, known)
+        for dim, size in zip(spec.dims, shapes[spec.name], strict=True):
+            known.setdefault(str(dim), size)
+    return shapes

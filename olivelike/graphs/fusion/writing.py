@@ -1,0 +1,81 @@
+"""What rules write in place of what they match, and image layouts, NCHW and NHWC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from olivelike.graphs.editing.editor import CONTRIB
+from olivelike.graphs.editing.values import Dims, dims_of, node_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx_ir as ir
+
+    from olivelike.graphs.fusion.rule import Scope
+
+TO_NHWC = (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
+
+
+def to_nhwc_dims(dims: Dims) -> Dims:
+    """Return the shape in NHWC of an image of this NCHW shape."""
+    return tuple(dims[axis] for axis in TO_NHWC)
+
+
+def attributes_of(node: ir.Node) -> dict[str, Any]:
+    """Return the values of a node's attributes, for another node."""
+    return {name: node.attributes[name].value for name in sorted(node.attributes)}
+
+
+def write(
+    scope: Scope,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    result: ir.Value,
+    suffix: str = "",
+    *,
+    attributes: dict[str, Any] | None = None,
+    domain: str = CONTRIB,
+    before: ir.Node | None = None,
+    counted: str = "",
+) -> None:
+    """Let an operator with the shape of `result` take the place of it, and count it.
+
+    Args:
+        scope: Where.
+        op_type: Operator.
+        inputs: Its inputs.
+        result: What it computes from now on.
+        suffix: What its output is called, behind the name of `result`; by default after the operator.
+        attributes: As `onnx_ir.node` takes them.
+        domain: Operator domain.
+        before: Where to insert; by default where `result` was computed.
+        counted: What is counted; by default the operator.
+    """
+    fused = scope.editor.add(
+        op_type, inputs, dims_of(result), before=before or node_of(result),
+        name=f"{result.name}.{suffix or op_type.lower()}", attributes=attributes, domain=domain,
+    )  # fmt: skip
+    scope.editor.replace(result, fused)
+    scope.fused[counted or op_type] += 1
+
+
+def write_nhwc(
+    scope: Scope,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    result: ir.Value,
+    *,
+    attributes: dict[str, Any],
+    domain: str = CONTRIB,
+    counted: str = "",
+) -> None:
+    """Let an operator in NHWC, with a Transpose behind it, take the place of an image in NCHW; arguments as `write`."""
+    editor, before = scope.editor, node_of(result)
+    fused = editor.add(
+        op_type, inputs, to_nhwc_dims(dims_of(result)), before=before, name=f"{result.name}.nhwc",
+        attributes=attributes, domain=domain, dtype=result.dtype,
+    )  # fmt: skip
+    editor.replace(result, editor.transpose(fused, TO_NCHW, before=before, name=f"{result.name}.nchw"))
+    scope.fused[counted or op_type] += 1
