@@ -109,7 +109,6 @@ class WorkflowOptions(FileOptions):
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            "--cache-dir",
             metavar="DIR",
             help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
         ),
@@ -123,13 +122,11 @@ class NodeOptions:
 
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="COMPONENT", help="Take this component alone; may be repeated."),
+        typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated."),
     ] = None
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until", metavar="PASS", help="Stop each chain after this pass; no output is written."
-        ),
+        typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written."),
     ] = None
 
 
@@ -139,14 +136,11 @@ class LimitOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
-        ),
+        typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."),
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            "--memory-limit",
             metavar="SIZE",
             help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
         ),

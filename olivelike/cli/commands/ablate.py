@@ -25,13 +25,9 @@ def ablate(
             "--component", metavar="NAME", help="Network to show; unet by default. May be repeated."
         ),
     ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Measure latency and memory on this machine.")
-    ] = True,
-    runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, help="Measured runs of each variant.")
-    ] = 10,
-    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Runs before them.")] = 2,
+    measure: Annotated[bool, typer.Option(help="Measure latency and memory on this machine.")] = True,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Measured runs of each variant.")] = 10,
+    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Runs before them.")] = 2,
     dimensions: Annotated[
         list[str] | None,
         typer.Option(

@@ -35,33 +35,24 @@ def bench(
         ),
     ] = None,
     height: Annotated[
-        int | None,
-        typer.Option("--height", metavar="PIXELS", help="By default what the UNet was trained on."),
+        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", metavar="PIXELS", help="By default what the UNet was trained on.")
+        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
-    size: Annotated[
-        str | None, typer.Option("--size", metavar="WxH", help="Both at once, such as 512x768.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each picture.")] = 50,
-    batch_count: Annotated[
-        int, typer.Option("--batch-count", metavar="N", help="Measured batches of each prompt.")
-    ] = 5,
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="Both at once, such as 512x768.")] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of each picture.")] = 50,
+    batch_count: Annotated[int, typer.Option(metavar="N", help="Measured batches of each prompt.")] = 5,
     num_prompts: Annotated[
-        int,
-        typer.Option("--num-prompts", metavar="N", help="Prompts; ten are different, then they repeat."),
+        int, typer.Option(metavar="N", help="Prompts; ten are different, then they repeat.")
     ] = 1,
-    warmup_runs: Annotated[
-        int, typer.Option("--warmup-runs", metavar="N", help="Batches before the measured ones.")
-    ] = 2,
+    warmup_runs: Annotated[int, typer.Option(metavar="N", help="Batches before the measured ones.")] = 2,
     disable_safety_checker: Annotated[
         bool, typer.Option("--disable-safety-checker", help="Do not check the pictures.")
     ] = False,
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint",
             metavar="SOURCE",
             help="What torch runs: a diffusers folder, a .safetensors file or a hub id; by default what the folder was "
             "made of.",
@@ -70,50 +61,33 @@ def bench(
     torch_dtype: Annotated[
         str | None,
         typer.Option(
-            "--torch-dtype",
             metavar="DTYPE",
             help="float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU.",
         ),
     ] = None,
     interleave: Annotated[
         bool,
-        typer.Option(
-            "--interleave/--no-interleave",
-            help="Let engines take turns, all in memory at the same time; or one after the other.",
-        ),
+        typer.Option(help="Let engines take turns, all in memory at the same time; or one after the other."),
     ] = True,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="What an engine may take to open, or for one batch."
-        ),
+        float, typer.Option(metavar="SECONDS", help="What an engine may take to open, or for one batch.")
     ] = 1800.0,
     csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Also add the rows to this file, with all columns."),
+        Path | None, typer.Option(metavar="FILE", help="Also add the rows to this file, with all columns.")
     ] = None,
     json_file: Annotated[
-        Path | None,
-        typer.Option("--json-file", metavar="FILE", help="Also write this file, which --against takes."),
+        Path | None, typer.Option(metavar="FILE", help="Also write this file, which --against takes.")
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            help="Compare medians with an earlier --json-file; status 5 if slower.",
-        ),
+        typer.Option(metavar="FILE", help="Compare medians with an earlier --json-file; status 5 if slower."),
     ] = None,
     threshold: Annotated[
-        float,
-        typer.Option("--threshold", metavar="PERCENT", help="What a median may be higher by."),
+        float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")
     ] = 5.0,
     json: shared.Json = False,
     cuda_graph: Annotated[
-        bool,
-        typer.Option(
-            "--cuda-graph/--no-cuda-graph", help="Record each network's work on the GPU once, and replay it."
-        ),
+        bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")
     ] = False,
     *,
     session: ProviderOptions,

@@ -118,17 +118,12 @@ def verify(
 def gc(
     max_size: Annotated[
         str | None,
-        typer.Option(
-            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."
-        ),
+        typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."),
     ] = None,
     grace: Annotated[
         float,
         typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            help="Leave objects alone that nothing needs and are younger.",
+            metavar="SECONDS", min=0, help="Leave objects alone that nothing needs and are younger."
         ),
     ] = 3600.0,
     cache_dir: shared.StoreDir = None,

@@ -16,7 +16,6 @@ def check_client(
     client: Annotated[
         str,
         typer.Option(
-            "--client",
             metavar="NAME",
             help="Who is to load it: diffusers, optimum, csharp, onnxstack or a1111-dml.",
             show_default=False,

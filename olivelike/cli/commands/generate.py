@@ -159,9 +159,7 @@ def generate(
             "--from", metavar="PICTURE", help="Make this picture again; options override what it says."
         ),
     ] = None,
-    safety: Annotated[
-        bool, typer.Option("--safety/--no-safety", help="Check pictures; flagged ones are black.")
-    ] = True,
+    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
     output: Annotated[
         str,
         typer.Option(

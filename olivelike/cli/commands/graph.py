@@ -24,10 +24,10 @@ def graph(
     nodes: shared.NodeOptions,
     chosen: shared.WorkflowOptions,
     format: Annotated[  # noqa: A002  (typer shows the name)
-        Format, typer.Option("--format", help="Mermaid for Markdown, DOT for Graphviz, SVG for a browser.")
+        Format, typer.Option(help="Mermaid for Markdown, DOT for Graphviz, SVG for a browser.")
     ] = Format.MERMAID,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
+        Path | None, typer.Option(metavar="FILE", help="Write here, not to standard output.")
     ] = None,
 ) -> None:
     """Draw the nodes, coloured by whether they would run."""

@@ -20,8 +20,7 @@ def inspect(
         typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
     ] = None,
     weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="FILE", help="Open it with this data file in place of its own."),
+        Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
     ] = None,
     custom_operators: session.CustomOperators = None,
     json: shared.Json = False,

@@ -63,11 +63,9 @@ def new(
         str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)
     ],
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where the two files go; made if needed.")
+        Path, typer.Option(metavar="DIR", help="Where the two files go; made if needed.")
     ] = Path("plugins"),
-    writes: Annotated[
-        Literal["graph", "weights"], typer.Option("--writes", help="What the pass changes.")
-    ] = "graph",
+    writes: Annotated[Literal["graph", "weights"], typer.Option(help="What the pass changes.")] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""
     from olivelike.workflow.passes import new_pass

@@ -26,32 +26,21 @@ def profile(
     ],
     reported: shared.ReportOptions,
     batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size",
-            metavar="N",
-            min=1,
-            max=256,
-            help="Pictures at once; the UNet takes twice as many.",
-        ),
+        int, typer.Option(metavar="N", min=1, max=256, help="Pictures at once; the UNet takes twice as many.")
     ] = 1,
     pixels: Annotated[
         str | None,
         typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512."),
     ] = None,
     height: Annotated[
-        int | None,
-        typer.Option("--height", metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one."),
+        int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one.")
     ] = None,
-    width: Annotated[
-        int | None, typer.Option("--width", metavar="PIXELS", min=_SMALLEST, help="Likewise.")
-    ] = None,
+    width: Annotated[int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="Likewise.")] = None,
     runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, max=10_000, help="Measured runs of each network.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Measured runs of each network.")
     ] = 3,
     top: Annotated[
-        int,
-        typer.Option("--top", metavar="N", min=1, help="How many operator types of each network to show."),
+        int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")
     ] = 10,
     json: shared.Json = False,
     *,

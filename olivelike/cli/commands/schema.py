@@ -12,7 +12,7 @@ from olivelike.cli import options as shared
 def schema(
     plugins: shared.Plugins = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
+        Path | None, typer.Option(metavar="FILE", help="Write here, not to standard output.")
     ] = None,
 ) -> None:
     """Print the JSON schema of workflow files, for editors.

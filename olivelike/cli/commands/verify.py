@@ -20,13 +20,12 @@ def verify(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against",
             metavar="CHECKPOINT",
             help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
     ] = None,
     vae: Annotated[
-        str | None, typer.Option("--vae", metavar="VAE", help="The other VAE that was put into it.")
+        str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")
     ] = None,
     loras: Annotated[
         list[str] | None,
@@ -39,37 +38,28 @@ def verify(
         typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", metavar="N", min=1, max=64, help="Random inputs for each network.")
+        int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")
     ] = 2,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="Of the first input and picture.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0,
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold",
-            metavar="X",
-            help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16.",
+            metavar="X", help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16."
         ),
     ] = None,
     pictures: Annotated[
         int | None,
-        typer.Option(
-            "--pictures", metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."
-        ),
+        typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."),
     ] = None,
     prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", metavar="TEXT", help="What they show; by default an astronaut on a horse."),
+        str | None, typer.Option(metavar="TEXT", help="What they show; by default an astronaut on a horse.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of each.")] = 20,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of each.")] = 20,
     min_psnr: Annotated[
-        float | None,
-        typer.Option("--min-psnr", metavar="DB", help="Least PSNR of a picture; none by default."),
+        float | None, typer.Option(metavar="DB", help="Least PSNR of a picture; none by default.")
     ] = None,
     min_ssim: Annotated[
-        float | None,
-        typer.Option("--min-ssim", metavar="X", help="Least SSIM of a picture; none by default."),
+        float | None, typer.Option(metavar="X", help="Least SSIM of a picture; none by default.")
     ] = None,
     providers: Annotated[
         list[str] | None,
@@ -80,7 +70,7 @@ def verify(
         ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="Write the pictures here, side by side.")
+        Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")
     ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
