@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from olivelike.cli.display.help_pages import GROUPS, Command, Group, write_groups
-from olivelike.cli.failures import exit_status
-from olivelike.cli.signals import signals_as_interrupts
+from olivelike.cli.failures import exit_status, signals_as_interrupts
 from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.ablation import Row
 
 
-@with_groups
+@shared.with_groups
 def ablate(
     workflow: shared.Workflow,
     chosen: shared.WorkflowOptions,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import ProviderOptions
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_report import BenchReport
 
 
-@with_groups
+@shared.with_groups
 def bench(
     folder: shared.OutputFolder,
     reported: shared.ReportOptions,

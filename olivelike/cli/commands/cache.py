@@ -8,7 +8,6 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
 from olivelike.cli.display.text import count, moment, size, table
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.stdout import write_json, write_line
 from olivelike.errors import StoreError, UsageError
 
@@ -176,7 +175,7 @@ def clear(
 
 
 @app.command(cls=Command)
-@with_groups
+@shared.with_groups
 def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
     """Keep a workflow's results from `gc`.
 

@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
 from olivelike.model.targets import Precision, find_target
 
 
-@with_groups
+@shared.with_groups
 def convert(
     source: Annotated[
         str,

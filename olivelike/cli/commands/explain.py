@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ _SHOWN_DIGITS = 12
 _SHOWN_MODULES = 3
 
 
-@with_groups
+@shared.with_groups
 def explain(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,

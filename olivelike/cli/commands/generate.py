@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import AllSessionOptions
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class PictureOptions:
         return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
-@with_groups
+@shared.with_groups
 def generate(
     folder: Annotated[
         Path,
@@ -229,7 +228,7 @@ def _draw(
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
     from olivelike.cli import collect_as_usual
     from olivelike.cli.display.text import count
-    from olivelike.cli.engine_signals import signals_end_engines, uninterrupted
+    from olivelike.cli.signals import signals_end_engines, uninterrupted
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 
 class Format(StrEnum):
@@ -18,7 +17,7 @@ class Format(StrEnum):
     SVG = "svg"
 
 
-@with_groups
+@shared.with_groups
 def graph(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,

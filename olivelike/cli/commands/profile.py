@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import LoadOptions
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _SMALLEST = 64
 """Pixels of a side."""
 
 
-@with_groups
+@shared.with_groups
 def profile(
     model: Annotated[
         Path,

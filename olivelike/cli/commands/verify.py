@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.stdout import write_json, write_line
 
 if TYPE_CHECKING:
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 
 
-@with_groups
+@shared.with_groups
 def verify(
     folder: shared.OutputFolder,
     reported: shared.ReportOptions,
