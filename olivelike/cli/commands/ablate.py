@@ -56,7 +56,7 @@ def ablate(
     the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
     from olivelike.cli.display.run_display import RunDisplay
-    from olivelike.cli.stdout import write_json, write_line, write_text_file
+    from olivelike.cli.stdout import write_found, write_text_file
     from olivelike.measure.bench.ablation import ablate as measure_variants
     from olivelike.measure.bench.csv_file import require_writable
     from olivelike.measure.report import write_report
@@ -79,11 +79,7 @@ def ablate(
             providers=providers or (),
             made=(lambda _: None) if json else display.summarise,
         )
-    if json:
-        write_json(found.to_json())
-    else:
-        for line in _lines(found.rows):
-            write_line(line)
+    write_found(found.to_json(), _lines(found.rows), json=json)
     if csv_file is not None:
         write_text_file(csv_file, found.to_csv())
     if found.error is not None:

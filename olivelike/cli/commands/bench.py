@@ -97,7 +97,7 @@ def bench(
     marked, and the exit status is 3.
     """
     from olivelike.cli.display.bench_display import show_event, table_lines
-    from olivelike.cli.stdout import write_json, write_line, write_text_file
+    from olivelike.cli.stdout import write_found, write_text_file
     from olivelike.errors import UsageError
     from olivelike.measure.bench.baseline import check_baseline, compare
     from olivelike.measure.bench.bench_report import read_report
@@ -138,15 +138,14 @@ def bench(
         check_baseline(baseline, check(settings))
     report = run(settings, show_event)
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
-    path = recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
-    if json:
-        shown = {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]}
-        write_json({**shown, **({"report": str(path)} if path else {})})
-    else:
-        for line in table_lines(report, comparisons):
-            write_line(line)
-        if path:
-            write_line(f"report: {path}")
+    write_found(
+        {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]},
+        table_lines(report, comparisons),
+        json=json,
+        add_to_report=lambda: (
+            recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
+        ),
+    )
     if csv is not None:
         append_rows(csv, report.rows)
     if json_file is not None:

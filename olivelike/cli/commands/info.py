@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from olivelike.engine.output.folder_info import FolderInfo
     from olivelike.runtime.pictures import PictureFile, UsedFile
+    from olivelike.sources.identify.weight_file import FileHashes
 
 
 def info(
@@ -37,49 +38,40 @@ def info(
     Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
     made of, for what, and whether it is complete.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found, write_lines
     from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 
     if file.is_dir():
         from olivelike.engine.output.folder_info import describe_folder
 
         folder = describe_folder(file)
-        if json:
-            write_json(folder.to_json())
-            return
-        for line in _folder_lines(folder):
-            write_line(one_line(line))  # A folder may come from anyone.
+        # A folder may come from anyone.
+        write_found(folder.to_json(), map(one_line, _folder_lines(folder)), json=json)
         return
-
     if is_picture(file):
         picture = read_picture(file)
-        if json:
-            write_json(picture_json(picture))
-            return
-        for line in picture_lines(picture):
-            write_line(line)
+        write_found(picture_json(picture), picture_lines(picture), json=json)
         return
-
     from olivelike.sources.files.pickled import read_pickle_table
     from olivelike.sources.identify.weight_file import describe_weight_file, hash_file
 
     found = describe_weight_file(file, read_pickle_table if allow_pickle else None)
-    if json:
-        computed = {"hashes": hash_file(file, found.data_start).to_json()} if hashes else {}
-        write_json({**found.to_json(), **computed})
-        return
-    for line in found.summary_lines():
-        write_line(line)
-    if hashes:
-        made = hash_file(file, found.data_start)
-        for title, value in (
-            ("AutoV1", made.auto_v1),
-            ("AutoV2", f"{made.auto_v2} (A1111's model hash)"),
-            ("AutoV3", made.auto_v3),
-            ("SHA-256", made.sha256),
-        ):
-            if value is not None:
-                write_line(f"{title:<14}{value}")
+    if not json:  # What it is need not wait for its hashes.
+        write_lines(found.summary_lines())
+    made = hash_file(file, found.data_start) if hashes else None
+    value = {**found.to_json(), **({"hashes": made.to_json()} if made else {})}
+    write_found(value, _hash_lines(made) if made else (), json=json)
+
+
+def _hash_lines(made: "FileHashes") -> "Iterator[str]":
+    for title, value in (
+        ("AutoV1", made.auto_v1),
+        ("AutoV2", f"{made.auto_v2} (A1111's model hash)"),
+        ("AutoV3", made.auto_v3),
+        ("SHA-256", made.sha256),
+    ):
+        if value is not None:
+            yield f"{title:<14}{value}"
 
 
 def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":

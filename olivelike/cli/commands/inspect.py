@@ -29,7 +29,7 @@ def inspect(
 
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.errors import SessionError, UsageError
     from olivelike.sources.files.weight_table import require_onnx_model
 
@@ -56,28 +56,17 @@ def inspect(
         seconds = _open(model, settings) if settings else None
     except SessionError as error:
         seconds, failure = None, error
-    if json:
-        report: dict[str, Any] = inspection.to_json()
-        report["installed"] = [
-            {**offer.to_json(), "problems": problems} for offer, problems in offers.items()
-        ]
-        if settings:
-            report["open"] = {
-                "provider": settings.provider.name,
-                "seconds": seconds,
-                "error": failure and str(failure),
-            }
-        write_json(report)
-    else:
-        for line in inspection.summary_lines():
-            write_line(line)
-        write_line("installed here")
-        for offer, problems in offers.items():
-            write_line(f"  {offer}")
-            for problem in problems:
-                write_line(f"    {problem}")
-        if settings and seconds is not None:
-            write_line(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    installed = [{**offer.to_json(), "problems": problems} for offer, problems in offers.items()]
+    report: dict[str, Any] = {**inspection.to_json(), "installed": installed}
+    lines = [*inspection.summary_lines(), "installed here"]
+    for offer, problems in offers.items():
+        lines += [f"  {offer}", *(f"    {problem}" for problem in problems)]
+    if settings:
+        error = failure and str(failure)
+        report["open"] = {"provider": settings.provider.name, "seconds": seconds, "error": error}
+        if seconds is not None:
+            lines.append(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    write_found(report, lines, json=json)
     if failure is not None:
         raise failure
 

@@ -8,7 +8,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.display.help_pages import Command, Group
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,8 @@ def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> No
     from olivelike.workflow.passes.pass_description import describe_pass
 
     found = [describe_pass(entry) for entry in shared.load_registry(plugins).entries()]
-    if json:
-        write_json([one.to_json() for one in found])
-        return
     rows = [(one.name, one.origin, one.purpose) for one in found]
-    for line in table(("pass", "from", "does"), rows):
-        write_line(line)
+    write_found([one.to_json() for one in found], table(("pass", "from", "does"), rows), json=json)
 
 
 @app.command(cls=Command)
@@ -50,11 +46,8 @@ def show(
 
     entry = shared.load_registry(plugins).get(name)
     found, options = describe_pass(entry), pass_options(entry)
-    if json:
-        write_json({**found.to_json(), "options": [dict(vars(option)) for option in options]})
-        return
-    for line in _lines(found, options):
-        write_line(line)
+    value = {**found.to_json(), "options": [dict(vars(option)) for option in options]}
+    write_found(value, _lines(found, options), json=json)
 
 
 @app.command(cls=Command)

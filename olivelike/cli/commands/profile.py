@@ -11,7 +11,7 @@ from olivelike.cli.session_options import LoadOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.measure.profile import NetworkProfile
+    from olivelike.measure.profile import FolderProfile, NetworkProfile
 
 _SMALLEST = 64
 """Pixels of a side."""
@@ -49,7 +49,7 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
     from olivelike.measure.report.write import PROFILE_FILE
@@ -60,19 +60,21 @@ def profile(
     recorded = reported.run(model)
     settings = session.settings(model)
     found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
-    if not json:
-        write_line(f"{found.path}, {found.runtime}, {found.runs} runs")
-        for network in found.networks:
-            for line in _lines(network, top):
-                write_line(line)
-    path = recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None
-    if json:
-        write_json({**found.to_json(), **({"report": str(path)} if path else {})})
-    elif path:
-        write_line(f"report: {path}")
+    write_found(
+        found.to_json(),
+        _lines(found, top),
+        json=json,
+        add_to_report=lambda: recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None,
+    )
 
 
-def _lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
+def _lines(found: "FolderProfile", top: int) -> "Iterator[str]":
+    yield f"{found.path}, {found.runtime}, {found.runs} runs"
+    for network in found.networks:
+        yield from _network_lines(network, top)
+
+
+def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
     from olivelike.cli.display.text import count, table
 
     placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 
 
@@ -101,13 +103,12 @@ def verify(
         allow_pickle=allow_pickle,
         found=(lambda _: None) if json else _show_component,
     )
-    if not json:
-        _show_pictures(result)
-    report = result.add_to_report(run) if run is not None else None
-    if json:
-        write_json({**result.to_json(), **({"report": str(report)} if report else {})})
-    elif report:
-        write_line(f"report: {report}")
+    write_found(
+        result.to_json(),
+        _picture_lines(result),  # Networks are told of as they are compared.
+        json=json,
+        add_to_report=lambda: result.add_to_report(run) if run is not None else None,
+    )
     if not result.passed:
         raise VerificationError(f"{folder}: {'; '.join(result.failures)}", result.to_json())
 
@@ -125,8 +126,8 @@ def _number(value: float | None, form: str = ".1e") -> str:
     return "not finite" if value is None else f"{value:{form}}"
 
 
-def _show_pictures(result: "FolderVerification") -> None:
+def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     for one in result.pictures:
-        write_line(f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}")
+        yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
     if result.pictures_skipped:
-        write_line(f"no pictures: {result.pictures_skipped}")
+        yield f"no pictures: {result.pictures_skipped}"
