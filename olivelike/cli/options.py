@@ -62,6 +62,9 @@ Overwrite = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
 ]

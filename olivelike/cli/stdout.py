@@ -93,12 +93,15 @@ def write(text: str) -> None:
         raise MissingError(f"standard output can't be written: {error.strerror}") from error
 
 
-def write_text_file(path: Path, text: str) -> None:
-    """Write a file that the user named.
+def write_text(text: str, path: Path | None) -> None:
+    """Write text to a file that the user named, or to standard output.
 
     Raises:
-        UsageError: if it can't be written.
+        UsageError: if the file can't be written.
     """
+    if path is None:
+        write(text)
+        return
     try:
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:

@@ -56,7 +56,7 @@ def ablate(
     the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
     from olivelike.cli.display.run_display import RunDisplay
-    from olivelike.cli.stdout import write_found, write_text_file
+    from olivelike.cli.stdout import write_found, write_text
     from olivelike.measure.bench.ablation import ablate as measure_variants
     from olivelike.measure.bench.csv_file import require_writable
     from olivelike.measure.report import write_report
@@ -81,7 +81,7 @@ def ablate(
         )
     write_found(found.to_json(), _lines(found.rows), json=json)
     if csv_file is not None:
-        write_text_file(csv_file, found.to_csv())
+        write_text(found.to_csv(), csv_file)
     if found.error is not None:
         raise found.error
 

@@ -1,6 +1,7 @@
 """`olivelike bench`: latency and memory of engines, side by side."""
 
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,7 +98,7 @@ def bench(
     marked, and the exit status is 3.
     """
     from olivelike.cli.display.bench_display import show_event, table_lines
-    from olivelike.cli.stdout import write_found, write_text_file
+    from olivelike.cli.stdout import write_found, write_text
     from olivelike.errors import UsageError
     from olivelike.measure.bench.baseline import check_baseline, compare
     from olivelike.measure.bench.bench_report import read_report
@@ -149,14 +150,8 @@ def bench(
     if csv is not None:
         append_rows(csv, report.rows)
     if json_file is not None:
-        write_text_file(json_file, f"{_dump(report)}\n")
+        write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
     _judge(report, comparisons, compared=baseline is not None)
-
-
-def _dump(report: "BenchReport") -> str:
-    import json
-
-    return json.dumps(report.to_json(), indent=1)
 
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:

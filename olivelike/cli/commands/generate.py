@@ -110,10 +110,7 @@ class PictureOptions:
 
 @shared.with_groups
 def generate(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False),
-    ],
+    folder: shared.OutputFolder,
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -173,9 +170,7 @@ def generate(
     ] = False,
     sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
     allow_pickle: shared.AllowPickle = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
-    ] = False,
+    json: shared.JsonLines = False,
     session: AllSessionOptions,
 ) -> None:
     """Make pictures with an optimised folder.

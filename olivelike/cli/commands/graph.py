@@ -1,7 +1,6 @@
 """`olivelike graph`: a picture of the plan."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,18 +24,12 @@ def graph(
     format: Annotated[  # noqa: A002  (typer shows the name)
         Format, typer.Option(help="Mermaid for Markdown, DOT for Graphviz, SVG for a browser.")
     ] = Format.MERMAID,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write here, not to standard output.")
-    ] = None,
+    output: shared.OutputFile = None,
 ) -> None:
     """Draw the nodes, coloured by whether they would run."""
     from olivelike import engine
-    from olivelike.cli.stdout import write, write_text_file
+    from olivelike.cli.stdout import write_text
     from olivelike.measure.report.graph_drawing import FORMATS
 
     _, plan = engine.plan(workflow, shared.engine_options(nodes, chosen))
-    drawing = FORMATS[format.value](plan)
-    if output is None:
-        write(drawing)
-    else:
-        write_text_file(output, drawing)
+    write_text(FORMATS[format.value](plan), output)

@@ -94,16 +94,3 @@ def write_example(ctx: Any, formatter: Any) -> None:
     example = EXAMPLES.get(" ".join(ctx.command_path.split()[1:]))
     if example is not None:
         formatter.write(f"\nExample:\n  {example}\n")
-
-
-def write_groups(group: TyperGroup, ctx: Any, formatter: Any) -> None:
-    """Write the commands of the program under the titles of their groups, each with its purpose."""
-    longest = max(len(name) for names in GROUPS.values() for name in names)
-    for title, names in GROUPS.items():
-        rows = []
-        for name in names:
-            command = group.get_command(ctx, name)
-            assert command is not None
-            rows.append((f"{name:<{longest}}", command.get_short_help_str(formatter.width)))
-        with formatter.section(title):
-            formatter.write_dl(rows)

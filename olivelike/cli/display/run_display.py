@@ -15,8 +15,6 @@ from olivelike.errors import Interrupted
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from olivelike.cli.display.bars import Bars
     from olivelike.engine import Options, RunResult
     from olivelike.engine.execute.events import Event
@@ -61,9 +59,7 @@ class RunDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -205,9 +201,7 @@ class JsonLines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         finished = self._finished or self._ended_early(error)
         message = None if error is None else str(error) or type(error).__name__
         write_json({"event": "run_finished", **finished, "error": message})
