@@ -184,7 +184,7 @@ def generate(
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.folder_target import check_folder
-    from olivelike.runtime.prompts import Wildcards
+    from olivelike.runtime.prompts.wildcards import Wildcards
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         settings = session.settings(folder)

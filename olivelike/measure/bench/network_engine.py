@@ -9,7 +9,7 @@ from olivelike.measure.bench.stopwatch import Stopwatch
 from olivelike.measure.network_sizes import sizes_of
 from olivelike.measure.random_inputs import random_values
 from olivelike.model.components import TEXT_ENCODERS
-from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

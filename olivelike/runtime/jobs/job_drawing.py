@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
-    from olivelike.runtime.pictures import PictureRecord, PictureWriter, SheetPicture
+    from olivelike.runtime.pictures import PictureRecord, PictureWriter
+    from olivelike.runtime.pictures.sheet import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline
     from olivelike.runtime.pipeline.request import Picture, Request
@@ -107,7 +108,7 @@ def draw(
         UsageError: if a picture can't be written.
         SessionError: if a network can't be opened or run here.
     """
-    from olivelike.runtime.pictures import SheetPicture
+    from olivelike.runtime.pictures.sheet import SheetPicture
 
     for job in plan.jobs:
         writer.require_writable(job.record)

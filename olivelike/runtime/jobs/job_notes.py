@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.job_records import HASH_DIGITS, checkpoint_hash
-from olivelike.runtime.prompts import Wildcards, shortened
+from olivelike.runtime.prompts.syntax import shortened
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -17,7 +17,8 @@ from olivelike.runtime.pictures.picture_reading import find_used, open_image
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import SEEDS, Request
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
-from olivelike.runtime.prompts import Wildcards, shortened, take_lora_tags
+from olivelike.runtime.prompts.syntax import shortened, take_lora_tags
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.pipeline import Initializers
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import RequestFields
-    from olivelike.runtime.prompts import LoraTag
+    from olivelike.runtime.prompts.syntax import LoraTag
 
 _RANDOM: Final = -1
 """The seed that draws one, as in A1111."""

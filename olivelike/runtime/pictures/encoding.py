@@ -10,7 +10,7 @@ import io
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.pictures.a1111 import a1111_text
+from olivelike.runtime.pictures.picture_record import a1111_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,10 +22,10 @@ from olivelike.runtime.pipeline.request import Batch, Picture, Result, require_s
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts import open_tokenizer
+from olivelike.runtime.prompts.prompt_tokenizer import open_tokenizer
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.network import Network
-from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_failures import memory_errors
 
 if TYPE_CHECKING:
