@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.display import bench_display
-from olivelike.cli.display.bench_display import table_lines
+from olivelike.cli.commands import bench
+from olivelike.measure.bench.row import Row
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,
@@ -15,14 +15,14 @@ MEASURED = {
 
 
 class Report:
-    rows = (MEASURED, {**MEASURED, "engine": "torch-compile", "speed": 1.0})
+    rows = (Row(**MEASURED), Row(**{**MEASURED, "engine": "torch-compile", "speed": 1.0}))
     skipped = failed = ()
 
 
 @pytest.mark.parametrize(("columns", "left_out"), [(None, 0), (200, 0), (100, 6), (80, 8)])
 def test_a_terminal_gets_the_columns_of_the_table_that_fit_and_a_pipe_all(monkeypatch, columns, left_out):
-    monkeypatch.setattr(bench_display, "terminal_width", lambda: columns)
-    lines = list(table_lines(Report(), ()))
+    monkeypatch.setattr(bench, "terminal_width", lambda: columns)
+    lines = list(bench.table_lines(Report(), ()))
     header, (first, second) = lines[1], lines[3:5]
     assert all(title in header for title in ("engine", "median s", "speed", "spread", "memory MB"))
     assert ("load s" in header) == (left_out == 0)

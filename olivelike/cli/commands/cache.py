@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
 from olivelike.cli.stdout import write_found, write_line
 from olivelike.errors import StoreError, UsageError
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from olivelike.store import Store
     from olivelike.store.store import Entry
 
-app = typer.Typer(
-    cls=Group,
-    help="Look at the store, check it, free space.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("Look at the store, check it, free space.")
 
 _SHOWN_DIGITS = 12
 _BESIDE = {"README.md", ".gitignore"}

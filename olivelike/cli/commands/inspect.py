@@ -37,7 +37,7 @@ def inspect(
     from olivelike.graphs.inspect import inspect_model
     from olivelike.model.targets import find_target
     from olivelike.runtime.sessions.load_failure import version_problems
-    from olivelike.runtime.sessions.offer import installed_offers
+    from olivelike.runtime.sessions.providers import installed_offers
     from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
     asked = [find_target(name) for name in targets] if targets else None
@@ -62,8 +62,8 @@ def inspect(
     for offer, problems in offers.items():
         lines += [f"  {offer}", *(f"    {problem}" for problem in problems)]
     if settings:
-        error = failure and str(failure)
-        report["open"] = {"provider": settings.provider.name, "seconds": seconds, "error": error}
+        refused = failure and str(failure)
+        report["open"] = {"provider": settings.provider.name, "seconds": seconds, "error": refused}
         if seconds is not None:
             lines.append(f"opens on {settings.provider.name} in {seconds:.2f} s")
     write_found(report, lines, json=json)

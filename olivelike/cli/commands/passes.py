@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
     from olivelike.workflow.passes.pass_description import PassDescription, PassOption
 
-app = typer.Typer(
-    cls=Group,
-    help="List, describe and begin passes.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("List, describe and begin passes.")
 
 
 @app.command("list", cls=Command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
@@ -87,6 +88,13 @@ class Group(TyperGroup):
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the example."""
         write_example(ctx, formatter)
+
+
+def command_group(purpose: str) -> typer.Typer:
+    """Return an app for the commands of a group."""
+    return typer.Typer(
+        cls=Group, help=purpose, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
 
 
 def write_example(ctx: Any, formatter: Any) -> None:

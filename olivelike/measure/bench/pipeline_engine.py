@@ -16,9 +16,8 @@ from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.model_file import read_model_file
-from olivelike.runtime.sessions.network import Network
 from olivelike.runtime.sessions.providers import OPENVINO, require_provider
-from olivelike.runtime.sessions.session import Session
+from olivelike.runtime.sessions.session import Network, Session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.runtime.pipeline.pipeline import open_pipeline
-from olivelike.runtime.pipeline.request import Batch, require_safe
+from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
+from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from olivelike.runtime.pictures import PictureRecord, PictureWriter
     from olivelike.runtime.pictures.sheet import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
-    from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Picture, Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

@@ -22,14 +22,12 @@ from olivelike.runtime.pictures.encoding import (
     UNICODE,
     USER_COMMENT,
 )
-from olivelike.runtime.pictures.picture_record import UsedFile, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from PIL import Image
-
-    from olivelike.runtime.pictures.picture_record import PictureRecord
 
 _MOST_BYTES = 256 << 20
 """Of a picture file."""

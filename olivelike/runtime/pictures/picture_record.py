@@ -184,7 +184,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
     other = {"RNG": _RNG, **record.other}
     for name, value in (*pairs, *other.items(), ("Version", record.version)):
         if value is not None:
-            yield name, _number(value) if isinstance(value, float) else str(value)
+            yield name, str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRecord:
@@ -194,8 +194,8 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
         ("Steps", "steps", int), ("Sampler", "sampler", str), ("Schedule type", "schedule", str),
         ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
         ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", _finite),
-        ("Clip skip", "clip_skip", _layers_left_out), ("Eta", "eta", _finite), ("Version", "version", str),
-        ("Lora hashes", "loras", _loras),
+        ("Clip skip", "clip_skip", lambda text: max(int(text), 1) - 1), ("Eta", "eta", _finite),
+        ("Version", "version", str), ("Lora hashes", "loras", _loras),
     ):  # fmt: skip
         if name in rest:
             with contextlib.suppress(
@@ -226,17 +226,9 @@ def _finite(text: str) -> float:
     return value
 
 
-def _layers_left_out(text: str) -> int:
-    return max(int(text), 1) - 1
-
-
 def _loras(text: str) -> tuple[UsedFile, ...]:
     pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
     return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
-
-
-def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")
 
 
 def _quote(text: str) -> str:

@@ -16,7 +16,7 @@ from olivelike._files import write_whole
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.encoding import FORMATS, encode_picture
-from olivelike.runtime.pictures.sheet import picture_sheet
+from olivelike.runtime.pictures.sheet import SheetPicture, picture_sheet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from olivelike.runtime.pictures.picture_record import PictureRecord
-    from olivelike.runtime.pictures.sheet import SheetPicture
 
 _MOST_TRIES = 100_000
 

@@ -9,7 +9,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
 from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
-from olivelike.runtime.prompts.prompt_encoding import EncodedText, encode_prompts
+from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, encode_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.prompts.prompt_encoding import PromptEmbeddings
     from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
-    from olivelike.runtime.sessions.network import Network
+    from olivelike.runtime.sessions.session import Network
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)
 """For prompts and negative prompts, as diffusers' `StableDiffusionXLImg2ImgPipeline` has them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import Interrupted, SourceError
 from olivelike.runtime.pipeline.vae import Preview
@@ -11,20 +11,14 @@ from olivelike.runtime.schedulers.make_scheduler import seed_noise, step_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from threading import Event
 
     import torch
 
     from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
     from olivelike.runtime.pipeline.latents import Start
-    from olivelike.runtime.sessions.network import Call, Network
-
-
-class Cancel(Protocol):
-    """Something like `threading.Event` that says when to stop."""
-
-    def is_set(self) -> bool:
-        """Say whether to stop."""
+    from olivelike.runtime.sessions.session import Call, Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +45,7 @@ class DenoisingCallbacks:
     batches: int
     attempt: int
     on_step: Callable[[Step], None] | None
-    cancel: Cancel | None
+    cancel: Event | None
 
 
 def denoise(

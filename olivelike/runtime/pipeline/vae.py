@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.sessions.network import Network
+    from olivelike.runtime.sessions.session import Network
 
 
 def encode_picture(

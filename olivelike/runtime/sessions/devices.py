@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, Provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-    from olivelike.runtime.sessions.providers import Provider
 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}
