@@ -108,9 +108,9 @@ class Witness:
         }
         if not _are_now(states):
             return
-        if any(
-            _is_fresh(state, self._began) for how in states if how != "used" for state in states[how].values()
-        ):
+        found = [state for how in states if how != "used" for state in states[how].values() if state]
+        changes = [change for state in found if len(state) > 4 for change in state[-2:]]
+        if max(changes, default=0) / 1e9 > self._began - _SETTLED_SECONDS:
             return
         content = {"kind": _KIND, "written": time.time(), "answer": _answers[-1], "states": states}
         with contextlib.suppress(OSError):
@@ -170,10 +170,6 @@ def _state(how: str, path: str) -> list[int] | None:
 
 def _are_now(states: Mapping[str, Mapping[str, list[int] | None]]) -> bool:
     return all(_state(how, path) == state for how, seen in states.items() for path, state in seen.items())
-
-
-def _is_fresh(state: list[int] | None, began: float) -> bool:
-    return state is not None and len(state) > 4 and began - max(state[-2:]) / 1e9 < _SETTLED_SECONDS
 
 
 def _path(arguments: Sequence[str]) -> Path:

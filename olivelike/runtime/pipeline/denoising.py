@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import Interrupted, SourceError
 from olivelike.runtime.pipeline.vae import Preview
-from olivelike.runtime.schedulers.make_scheduler import seed_noise, step_facts
+from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -155,14 +155,13 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
 
 
 def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:
-    facts = step_facts(state.scheduler)
-    if facts.seeds:
-        seed_noise(state.scheduler, state.seeds, latents)
+    seed_noise(state.scheduler, state.seeds, latents)
+    taken = taken_in_steps(state.scheduler)
     arguments: dict[str, Any] = {}
-    if facts.generator:
+    if "generator" in taken:
         # One generator as such: not every scheduler takes a list.
         arguments["generator"] = state.sources if len(state.sources) > 1 else state.sources[0]
-    if facts.eta:
+    if "eta" in taken:
         arguments["eta"] = state.request.eta
     return arguments
 
