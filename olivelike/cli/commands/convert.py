@@ -9,7 +9,7 @@ import typer
 from olivelike.cli import options as shared
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
-from olivelike.model.targets import Precision, find_target
+from olivelike.model.targets import TARGETS, Precision, find_target
 
 
 @shared.with_groups
@@ -23,7 +23,8 @@ def convert(
         ),
     ],
     target: Annotated[
-        str, typer.Option("-t", "--target", metavar="TARGET", help="Execution provider, such as directml.")
+        str,
+        typer.Option("-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
     limits: shared.LimitOptions,
