@@ -29,8 +29,8 @@ from olivelike.measure.bench.bench_job import PipelineJob, Turn
 from olivelike.measure.bench.contest import contest
 from olivelike.measure.bench.engines import session_settings
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.sessions.network import Call
 from olivelike.runtime.sessions.providers import find_provider
+from olivelike.runtime.sessions.session import Call
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:

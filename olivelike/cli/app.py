@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from olivelike.cli.display.help_pages import GROUPS, Command, Group, write_groups
-from olivelike.cli.failures import exit_status
-from olivelike.cli.signals import signals_as_interrupts
+from olivelike.cli.display.help_pages import GROUPS, Command, Group
+from olivelike.cli.failures import exit_status, signals_as_interrupts
 from olivelike.cli.stdout import write_line
 from olivelike.errors import Interrupted
 
@@ -33,8 +32,15 @@ class Commands(Group):
         return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in groups."""
-        write_groups(self, ctx, formatter)
+        """Write the commands under the titles of their groups, each with its purpose."""
+        longest = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            rows = [
+                (f"{name:<{longest}}", self.get_command(ctx, name).get_short_help_str(formatter.width))
+                for name in names
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Return a command, or `None` if there is none of that name."""

@@ -1,14 +1,15 @@
-"""What becomes of an error: a message on standard error, and an exit status."""
+"""What becomes of an error or a signal: a message on standard error, and an exit status."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -81,3 +82,25 @@ def _write_log(error: Exception) -> str:
         file.write(f"command: {sys.argv}\npython: {sys.version}\nsystem: {platform.platform()}\n\n")
         file.write("".join(traceback.format_exception(error)))
     return path
+
+
+@contextlib.contextmanager
+def signals_as_interrupts() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` on SIGTERM and its like, so that children are stopped and temp files removed.
+
+    A signal that is ignored, as under `nohup`, stays ignored.
+    """
+    names = ("SIGTERM", "SIGHUP", "SIGBREAK")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    changed = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  (what `signal` calls it with)
+    raise KeyboardInterrupt

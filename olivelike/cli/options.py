@@ -1,9 +1,13 @@
-"""Options that several commands share, each declared once; groups of them are for `with_groups`."""
+"""Options that several commands share, each declared once; groups of them are frozen dataclasses for `with_groups`."""
 
+import inspect
 import os
-from dataclasses import dataclass, fields
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from olivelike.measure.report.recorded_runs import RecordedRun
     from olivelike.store import Store
     from olivelike.workflow.passes import Registry
+    from olivelike.workflow.passes.allowed_plugins import Answer, ListedPlugin
 
 
 def _complete_workflow(incomplete: str) -> list[str]:
@@ -57,6 +62,9 @@ Overwrite = Annotated[
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
+]
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
 ]
@@ -109,7 +117,6 @@ class WorkflowOptions(FileOptions):
     cache_dir: Annotated[
         Path | None,
         typer.Option(
-            "--cache-dir",
             metavar="DIR",
             help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
         ),
@@ -123,13 +130,11 @@ class NodeOptions:
 
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="COMPONENT", help="Take this component alone; may be repeated."),
+        typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated."),
     ] = None
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until", metavar="PASS", help="Stop each chain after this pass; no output is written."
-        ),
+        typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written."),
     ] = None
 
 
@@ -139,14 +144,11 @@ class LimitOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."
-        ),
+        typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."),
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            "--memory-limit",
             metavar="SIZE",
             help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
         ),
@@ -204,7 +206,6 @@ def load_registry(plugins: list[str] | None) -> "Registry":
 def engine_options(*groups: Any, **more: Any) -> "Options":
     """Return what the engine is asked for: the fields of groups, which have its own names, and more of them."""
     from olivelike._text import byte_count
-    from olivelike.cli.plugin_question import ask
     from olivelike.engine import Options
 
     said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
@@ -212,7 +213,7 @@ def engine_options(*groups: Any, **more: Any) -> "Options":
         said["memory_limit"] = byte_count(limit, "--memory-limit")
     for name in {"overrides", "plugins", "loras", "only"} & said.keys():
         said[name] = tuple(said[name] or ())
-    return Options(**said, ask_plugins=ask)
+    return Options(**said, ask_plugins=ask_plugins)
 
 
 def chosen_sides(size: str | None, width: int | None, height: int | None) -> tuple[int | None, int | None]:
@@ -230,3 +231,61 @@ def chosen_sides(size: str | None, width: int | None, height: int | None) -> tup
     from olivelike.runtime.pipeline.request import parse_size
 
     return parse_size(size)
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options.
+
+    A field is written as a command's parameter is, in a module without `from __future__ import annotations`:
+    `steps: Annotated[int, typer.Option(help="How many.")] = 50`.
+
+    Args:
+        command: the parameters whose type is a dataclass are groups.
+    """
+    groups: dict[str, Any] = {}
+    shown: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if not is_dataclass(parameter.annotation):
+            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = parameter.annotation
+        shown += [
+            inspect.Parameter(
+                option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type
+            )
+            for option in fields(parameter.annotation)
+        ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        made = {
+            name: group(**{option.name: values.pop(option.name) for option in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**values, **made)
+
+    run.__dict__["__signature__"] = inspect.Signature(shown)  # Where `inspect` looks first.
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return run
+
+
+_ANSWERS: Final[dict[str, "Answer"]] = {"y": "yes", "yes": "yes", "a": "always", "always": "always"}
+
+
+def ask_plugins(plugins: Sequence["ListedPlugin"]) -> "Answer":
+    """Ask on the terminal whether the plugins of a workflow file may run; where there is none, the answer is no."""
+    from olivelike._untrusted import one_line
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "no"
+    # A name with a line feed could make the question say something else.
+    lines = [f"  {one_line(str(plugin.path))}  ({one_line(plugin.listed_at)})" for plugin in plugins]
+    sys.stderr.write(
+        "This workflow runs code that you have not allowed, or that changed since:\n"
+        + "\n".join(lines)
+        + "\n"
+        "Such code can do all that you can. Read it first if it is not yours.\n"
+        "Run it? [y]es, [a]lways for these folders, changed code too, [N]o: "
+    )
+    sys.stderr.flush()
+    return _ANSWERS.get(sys.stdin.readline().strip().lower(), "no")

@@ -39,6 +39,9 @@ _ASKING_OTHERS = frozenset(
 _stat, _lstat = os.stat, os.lstat
 """These, which look without being noted."""
 
+_WAYS = ("followed", "unfollowed", "listed", "used")
+"""How a run looks at a path: at what it leads to, at a link itself, into a folder, or to note its use."""
+
 _answers: list[str] = []
 """What the runs of this process told that had nothing to do."""
 
@@ -66,7 +69,7 @@ class Witness:
     """Notes what this process opens, lists and asks for during the block, and whether it writes anything."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[str, list[int] | None]] = {how: {} for how in _OBSERVERS}
+        self._seen: dict[str, dict[str, list[int] | None]] = {how: {} for how in _WAYS}
         """By how and where the process looked, the state just before its first look."""
         self._began = 0.0
         self._blind = False
@@ -105,9 +108,9 @@ class Witness:
         }
         if not _are_now(states):
             return
-        if any(
-            _is_fresh(state, self._began) for how in states if how != "used" for state in states[how].values()
-        ):
+        found = [state for how in states if how != "used" for state in states[how].values() if state]
+        changes = [change for state in found if len(state) > 4 for change in state[-2:]]
+        if max(changes, default=0) / 1e9 > self._began - _SETTLED_SECONDS:
             return
         content = {"kind": _KIND, "written": time.time(), "answer": _answers[-1], "states": states}
         with contextlib.suppress(OSError):
@@ -142,64 +145,31 @@ class Witness:
         try:
             text = os.path.join(os.getcwd(), os.fspath(path))  # noqa: PTH109, PTH118  (text, and quick)
             if text not in self._seen[how]:
-                self._seen[how][text] = _OBSERVERS[how](text)
+                self._seen[how][text] = _state(how, text)
         except (OSError, TypeError):
             self._blind = True
 
 
-def _identity(status: os.stat_result) -> list[int]:
-    return [status.st_dev, status.st_ino, status.st_mode]
-
-
-def _full(status: os.stat_result) -> list[int]:
-    return [*_identity(status), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-
-
-def _followed(path: str) -> list[int] | None:
-    """Return the state of what a path leads to: of a folder that is not listed, which one it is."""
+def _state(how: str, path: str) -> list[int] | None:
+    """Return what a look at a path decides on; of a folder that is not listed, which one it is."""
     try:
-        status = _stat(path)
+        status = _lstat(path) if how == "unfollowed" else _stat(path)
     except (OSError, ValueError):
         return None
-    return _full(status) if stat.S_ISREG(status.st_mode) else _identity(status)
-
-
-def _unfollowed(path: str) -> list[int] | None:
-    try:
-        status = _lstat(path)
-    except (OSError, ValueError):
-        return None
-    return _identity(status) if stat.S_ISDIR(status.st_mode) else _full(status)
-
-
-def _listed(path: str) -> list[int] | None:
-    try:
-        return _full(_stat(path))
-    except (OSError, ValueError):
-        return None
-
-
-def _used(path: str) -> list[int] | None:
-    """Return the state of an entry of the store, whose times say when it was used last."""
-    try:
-        status = _stat(path)
-    except (OSError, ValueError):
-        return None
-    return [*_identity(status), status.st_size]
-
-
-_OBSERVERS: Mapping[str, Callable[[str], list[int] | None]] = {
-    "followed": _followed, "unfollowed": _unfollowed, "listed": _listed, "used": _used,
-}  # fmt: skip
-"""How a path is looked at, by how the run looked at it."""
+    identity = [status.st_dev, status.st_ino, status.st_mode]
+    if how == "used":  # An entry of the store: its times say when it was used last.
+        return [*identity, status.st_size]
+    if (
+        how == "listed"
+        or stat.S_ISREG(status.st_mode)
+        or (how == "unfollowed" and stat.S_ISLNK(status.st_mode))
+    ):
+        return [*identity, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    return identity
 
 
 def _are_now(states: Mapping[str, Mapping[str, list[int] | None]]) -> bool:
-    return all(_OBSERVERS[how](path) == state for how, seen in states.items() for path, state in seen.items())
-
-
-def _is_fresh(state: list[int] | None, began: float) -> bool:
-    return state is not None and len(state) > 4 and began - max(state[-2:]) / 1e9 < _SETTLED_SECONDS
+    return all(_state(how, path) == state for how, seen in states.items() for path, state in seen.items())
 
 
 def _path(arguments: Sequence[str]) -> Path:

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 CustomOperators = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILE", help="Library with operators; may be repeated."),
+    list[str] | None, typer.Option(metavar="FILE", help="Library with operators; may be repeated.")
 ]
 
 
@@ -119,12 +118,10 @@ class AllSessionOptions(LoadOptions):
         int | None, typer.Option(metavar="N", help="Operators that run at once.", min=1)
     ] = None
     cuda_graph: Annotated[
-        bool,
-        typer.Option("--cuda-graph", help="Record each network's work on the GPU once, and replay it."),
+        bool, typer.Option("--cuda-graph", help="Record each network's work on the GPU once, and replay it.")
     ] = False
     profile: Annotated[
-        Path | None,
-        typer.Option(metavar="PREFIX", help="Write ONNX Runtime's profiles under such names."),
+        Path | None, typer.Option(metavar="PREFIX", help="Write ONNX Runtime's profiles under such names.")
     ] = None
 
     def settings(self, folder: Path) -> "SessionSettings":

@@ -1,33 +1,107 @@
-"""Signals that ask a process to end are treated like Ctrl-C."""
+"""Signals while pictures are made: they end what engines compute within a second, and wait for files."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
-from typing import TYPE_CHECKING, NoReturn
+import socket
+import threading
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import Interrupted
+from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-_NAMES = ("SIGTERM", "SIGHUP", "SIGBREAK")
+_GRACE: Final = 0.7
+"""Seconds that an engine has to return: it looks up between two operators, of which one can take long."""
+_ENDING: Final = frozenset(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
+)
+_writing = False
+"""Whether work is going on that must not be cut in two."""
 
 
 @contextlib.contextmanager
-def signals_as_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on SIGTERM and its like, so that children are stopped and temp files removed.
+def signals_end_engines(last_words: Callable[[], None]) -> Iterator[None]:
+    """End engines' calls when a signal asks the process to end, and the process if they don't return.
 
-    A signal that is ignored, as under `nohup`, stays ignored.
+    Python's own handlers run when such a call has returned. A second signal ends the process at once, unless a file
+    is being written.
+
+    Args:
+        last_words: called in another thread, before the process ends without returning here.
     """
-    numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-    changed = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
-    for number in changed:
-        signal.signal(number, _interrupt)
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread gets signals.
+        return
+    ours, pythons = socket.socketpair()
+    with ours, pythons, ENGINE_CALLS.watch():
+        pythons.setblocking(False)
+        watcher = threading.Thread(target=_watch, args=(ours, last_words), name="interruptions", daemon=True)
+        before = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+        watcher.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            pythons.send(b"\0")  # No signal has this number.
+            watcher.join()
+
+
+def _watch(signals: socket.socket, last_words: Callable[[], None]) -> None:
+    """Read the numbers of signals as they come, until one is 0."""
+    came = 0
+    while True:
+        ready = select.select([signals], [], [], _GRACE if came else None)[0]
+        if not ready:
+            _leave(last_words)
+            continue
+        for number in signals.recv(64):
+            if number == 0:
+                return
+            if number in _ENDING and signal.getsignal(number) is not signal.SIG_IGN:
+                came += 1
+        if came:
+            ENGINE_CALLS.end()
+        if came > 1:
+            _leave(last_words)
+
+
+def _leave(last_words: Callable[[], None]) -> None:
+    """End the process, unless what runs is Python's, or a file is being written."""
+    if not ENGINE_CALLS.any or _writing:
+        return
+    last_words()
+    os._exit(Interrupted.exit_code)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals that ask the process to end wait until the block is done.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if one came.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Only the main thread gets signals.
+        return
+    global _writing
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number, handler in before.items():
+        if handler not in (signal.SIG_IGN, None):
+            signal.signal(number, lambda received, _: came.append(received))
+    _writing = True
     try:
         yield
     finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:  # noqa: ARG001  (what `signal` calls it with)
-    raise KeyboardInterrupt
+        _writing = False
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+    if came:
+        raise KeyboardInterrupt

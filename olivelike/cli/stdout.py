@@ -12,6 +12,7 @@ from olivelike._untrusted import terminal_text
 from olivelike.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 
@@ -34,6 +35,33 @@ def write_line(text: str = "") -> None:
 def write_json(value: Any) -> None:
     """Write a JSON value as one line to standard output."""
     write_line(json.dumps(value))
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to standard output, each as soon as it is there."""
+    for line in lines:
+        write_line(line)
+
+
+def write_found(
+    value: Any, lines: Iterable[str], *, json: bool, add_to_report: Callable[[], Path | None] = lambda: None
+) -> None:
+    """Write what a command found to standard output, for people or for programs.
+
+    Args:
+        value: It as a JSON value; an object, if there is a report.
+        lines: The same in words.
+        json: Which of the two.
+        add_to_report: Adds it to the report of a run and returns the report's file, if it goes there. Called when
+            lines are written, so that they don't depend on it.
+    """
+    if not json:
+        write_lines(lines)
+    report = add_to_report()
+    if json:
+        write_json({**value, "report": str(report)} if report else value)
+    elif report:
+        write_line(f"report: {report}")
 
 
 def write_error(text: str) -> None:
@@ -65,12 +93,15 @@ def write(text: str) -> None:
         raise MissingError(f"standard output can't be written: {error.strerror}") from error
 
 
-def write_text_file(path: Path, text: str) -> None:
-    """Write a file that the user named.
+def write_text(text: str, path: Path | None) -> None:
+    """Write text to a file that the user named, or to standard output.
 
     Raises:
-        UsageError: if it can't be written.
+        UsageError: if the file can't be written.
     """
+    if path is None:
+        write(text)
+        return
     try:
         path.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:

@@ -119,12 +119,12 @@ def on_a_terminal(answer):
 def test_names_with_control_characters_cannot_change_the_question(downloaded, monkeypatch, capsys):
     from pathlib import Path
 
-    from olivelike.cli.plugin_question import ask
+    from olivelike.cli.options import ask_plugins
     from olivelike.workflow.passes.allowed_plugins import ListedPlugin
 
     monkeypatch.setattr("sys.stdin", terminal("n\n"))
     monkeypatch.setattr("sys.stderr", shown := terminal())
-    assert ask([ListedPlugin(Path("/p/\x1b[2Kgood\n.py"), "w\x1b.yaml:1:1")]) == "no"
+    assert ask_plugins([ListedPlugin(Path("/p/\x1b[2Kgood\n.py"), "w\x1b.yaml:1:1")]) == "no"
     assert "\x1b" not in shown.getvalue()
     assert "good\n" not in shown.getvalue()
 

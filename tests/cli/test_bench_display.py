@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.cli.display import bench_display
-from olivelike.cli.display.bench_display import table_lines
+from olivelike.cli.commands import bench
 from olivelike.measure.bench.row import Row
 
 MEASURED = {
@@ -22,8 +21,8 @@ class Report:
 
 @pytest.mark.parametrize(("columns", "left_out"), [(None, 0), (200, 0), (100, 6), (80, 8)])
 def test_a_terminal_gets_the_columns_of_the_table_that_fit_and_a_pipe_all(monkeypatch, columns, left_out):
-    monkeypatch.setattr(bench_display, "terminal_width", lambda: columns)
-    lines = list(table_lines(Report(), ()))
+    monkeypatch.setattr(bench, "terminal_width", lambda: columns)
+    lines = list(bench.table_lines(Report(), ()))
     header, (first, second) = lines[1], lines[3:5]
     assert all(title in header for title in ("engine", "median s", "speed", "spread", "memory MB"))
     assert ("load s" in header) == (left_out == 0)

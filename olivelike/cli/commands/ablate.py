@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.ablation import Row
 
 
-@with_groups
+@shared.with_groups
 def ablate(
     workflow: shared.Workflow,
     chosen: shared.WorkflowOptions,
@@ -25,13 +24,9 @@ def ablate(
             "--component", metavar="NAME", help="Network to show; unet by default. May be repeated."
         ),
     ] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure/--no-measure", help="Measure latency and memory on this machine.")
-    ] = True,
-    runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, help="Measured runs of each variant.")
-    ] = 10,
-    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Runs before them.")] = 2,
+    measure: Annotated[bool, typer.Option(help="Measure latency and memory on this machine.")] = True,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, help="Measured runs of each variant.")] = 10,
+    warmup: Annotated[int, typer.Option(metavar="N", min=0, help="Runs before them.")] = 2,
     dimensions: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,7 +56,7 @@ def ablate(
     the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
     from olivelike.cli.display.run_display import RunDisplay
-    from olivelike.cli.stdout import write_json, write_line, write_text_file
+    from olivelike.cli.stdout import write_found, write_text
     from olivelike.measure.bench.ablation import ablate as measure_variants
     from olivelike.measure.bench.bench_report import require_writable
     from olivelike.measure.report import write_report
@@ -84,13 +79,9 @@ def ablate(
             providers=providers or (),
             made=(lambda _: None) if json else display.summarise,
         )
-    if json:
-        write_json(found.to_json())
-    else:
-        for line in _lines(found.rows):
-            write_line(line)
+    write_found(found.to_json(), _lines(found.rows), json=json)
     if csv_file is not None:
-        write_text_file(csv_file, found.to_csv())
+        write_text(found.to_csv(), csv_file)
     if found.error is not None:
         raise found.error
 

@@ -1,20 +1,29 @@
 """`olivelike bench`: latency and memory of engines, side by side."""
 
+import io
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
+from olivelike.cli.display.text import duration, fitted, terminal_width
 from olivelike.cli.session_options import ProviderOptions
+from olivelike.cli.stdout import write_error, write_found, write_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
+
     from olivelike.measure.bench.bench_report import BenchReport, Comparison
+    from olivelike.measure.bench.contest import Event
+    from olivelike.measure.bench.row import Row
 
 
-@with_groups
+@shared.with_groups
 def bench(
     folder: shared.OutputFolder,
     reported: shared.ReportOptions,
@@ -34,33 +43,24 @@ def bench(
         ),
     ] = None,
     height: Annotated[
-        int | None,
-        typer.Option("--height", metavar="PIXELS", help="By default what the UNet was trained on."),
+        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
     width: Annotated[
-        int | None, typer.Option("--width", metavar="PIXELS", help="By default what the UNet was trained on.")
+        int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
     ] = None,
-    size: Annotated[
-        str | None, typer.Option("--size", metavar="WxH", help="Both at once, such as 512x768.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Steps of each picture.")] = 50,
-    batch_count: Annotated[
-        int, typer.Option("--batch-count", metavar="N", help="Measured batches of each prompt.")
-    ] = 5,
+    size: Annotated[str | None, typer.Option(metavar="WxH", help="Both at once, such as 512x768.")] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps of each picture.")] = 50,
+    batch_count: Annotated[int, typer.Option(metavar="N", help="Measured batches of each prompt.")] = 5,
     num_prompts: Annotated[
-        int,
-        typer.Option("--num-prompts", metavar="N", help="Prompts; ten are different, then they repeat."),
+        int, typer.Option(metavar="N", help="Prompts; ten are different, then they repeat.")
     ] = 1,
-    warmup_runs: Annotated[
-        int, typer.Option("--warmup-runs", metavar="N", help="Batches before the measured ones.")
-    ] = 2,
+    warmup_runs: Annotated[int, typer.Option(metavar="N", help="Batches before the measured ones.")] = 2,
     disable_safety_checker: Annotated[
         bool, typer.Option("--disable-safety-checker", help="Do not check the pictures.")
     ] = False,
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint",
             metavar="SOURCE",
             help="What torch runs: a diffusers folder, a .safetensors file or a hub id; by default what the folder was "
             "made of.",
@@ -69,50 +69,33 @@ def bench(
     torch_dtype: Annotated[
         str | None,
         typer.Option(
-            "--torch-dtype",
             metavar="DTYPE",
             help="float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU.",
         ),
     ] = None,
     interleave: Annotated[
         bool,
-        typer.Option(
-            "--interleave/--no-interleave",
-            help="Let engines take turns, all in memory at the same time; or one after the other.",
-        ),
+        typer.Option(help="Let engines take turns, all in memory at the same time; or one after the other."),
     ] = True,
     timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="What an engine may take to open, or for one batch."
-        ),
+        float, typer.Option(metavar="SECONDS", help="What an engine may take to open, or for one batch.")
     ] = 1800.0,
     csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Also add the rows to this file, with all columns."),
+        Path | None, typer.Option(metavar="FILE", help="Also add the rows to this file, with all columns.")
     ] = None,
     json_file: Annotated[
-        Path | None,
-        typer.Option("--json-file", metavar="FILE", help="Also write this file, which --against takes."),
+        Path | None, typer.Option(metavar="FILE", help="Also write this file, which --against takes.")
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="FILE",
-            help="Compare medians with an earlier --json-file; status 5 if slower.",
-        ),
+        typer.Option(metavar="FILE", help="Compare medians with an earlier --json-file; status 5 if slower."),
     ] = None,
     threshold: Annotated[
-        float,
-        typer.Option("--threshold", metavar="PERCENT", help="What a median may be higher by."),
+        float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")
     ] = 5.0,
     json: shared.Json = False,
     cuda_graph: Annotated[
-        bool,
-        typer.Option(
-            "--cuda-graph/--no-cuda-graph", help="Record each network's work on the GPU once, and replay it."
-        ),
+        bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")
     ] = False,
     *,
     session: ProviderOptions,
@@ -122,8 +105,6 @@ def bench(
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
     marked, and the exit status is 3.
     """
-    from olivelike.cli.display.bench_display import show_event, table_lines
-    from olivelike.cli.stdout import write_json, write_line, write_text_file
     from olivelike.errors import UsageError
     from olivelike.measure.bench.bench_report import (
         append_rows,
@@ -169,26 +150,19 @@ def bench(
         check_baseline(baseline, check(settings))
     report = run(settings, show_event)
     comparisons = compare(report, baseline, threshold) if baseline is not None else ()
-    path = recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
-    if json:
-        shown = {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]}
-        write_json({**shown, **({"report": str(path)} if path else {})})
-    else:
-        for line in table_lines(report, comparisons):
-            write_line(line)
-        if path:
-            write_line(f"report: {path}")
+    write_found(
+        {**report.to_json(), "comparisons": [comparison.to_json() for comparison in comparisons]},
+        table_lines(report, comparisons),
+        json=json,
+        add_to_report=lambda: (
+            recorded.add_to_report(BENCH_FILE, report.to_json()) if recorded and report.rows else None
+        ),
+    )
     if csv is not None:
         append_rows(csv, report.rows)
     if json_file is not None:
-        write_text_file(json_file, f"{_dump(report)}\n")
+        write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
     _judge(report, comparisons, compared=baseline is not None)
-
-
-def _dump(report: "BenchReport") -> str:
-    import json
-
-    return json.dumps(report.to_json(), indent=1)
 
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
@@ -206,3 +180,133 @@ def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, comp
         raise MissingError(f"no engine could be measured: {'; '.join(told)}")
     if compared and not comparisons:
         raise nothing_in_common()
+
+
+_SHOWN: Final = (
+    ("engine", "engine"),
+    ("provider", "provider"),
+    ("dtype", "dtype"),
+    ("batch_size", "batch"),
+    ("median_latency", "median s"),
+    ("speed", "speed"),
+    ("spread_percent", "spread"),
+    ("p95_latency", "p95 s"),
+    ("steps_per_second", "steps/s"),
+    ("text_encoder_ms", "text ms"),
+    ("step_ms", "step ms"),
+    ("vae_decoder_ms", "VAE ms"),
+    ("safety_checker_ms", "safety ms"),
+    ("load_seconds", "load s"),
+    ("peak_resident_MB", "memory MB"),
+    ("peak_device_MB", "device MB"),
+)
+"""Columns and their headings."""
+_FIRST_TO_GO: Final = (
+    "text_encoder_ms",
+    "safety_checker_ms",
+    "vae_decoder_ms",
+    "load_seconds",
+    "p95_latency",
+    "step_ms",
+    "dtype",
+    "steps_per_second",
+    "peak_device_MB",
+    "peak_resident_MB",
+)
+"""Columns that a narrow terminal does without, in this order."""
+_TEXTS: Final = frozenset({"engine", "provider", "dtype"})
+"""Columns of text; the others are numbers, flush right."""
+_WIDE: Final = 1000
+"""Columns in which any table has room."""
+
+
+def show_event(event: "Event") -> None:
+    """Tell on standard error what happens."""
+    if event.name == "opened":
+        write_error(f"{event.engine}: open after {duration(event.seconds)}")
+    elif event.name == "warmed_up":
+        write_error(f"{event.engine}: warmed up")
+    elif event.name == "failed":
+        write_error(f"{event.engine}: {event.text}")
+
+
+def table_lines(report: "BenchReport", comparisons: "Sequence[Comparison]") -> "Iterator[str]":
+    """Yield a table of the rows, and below it what was left out and what failed."""
+    if report.rows:
+        yield from _table(report.rows)
+    for skip in report.skipped:
+        yield f"left out: {skip.engine}: {skip.reason}"
+    for row in report.failed:
+        yield f"{row.status}: {row.engine}, batch size {row.batch_size}: {row.error}"
+    for row in report.rows:
+        if row.note:
+            yield f"note: {row.engine}, batch size {row.batch_size}: {row.note}"
+    for comparison in comparisons:
+        yield f"against the baseline: {comparison}"
+
+
+def _table(rows: "Sequence[Row]") -> "Iterator[str]":
+    from rich.console import Console
+
+    # A column that no row has anything in only takes room.
+    shown = [name for name, _ in _SHOWN if any(row.value(name) is not None for row in rows)]
+    terminal = terminal_width()
+    left_out = []
+    if terminal is not None:
+        for name in _FIRST_TO_GO:
+            if name in shown and _width(rows, shown) > terminal:
+                shown.remove(name)
+                left_out.append(name)
+    console = Console(file=io.StringIO(), width=terminal or _width(rows, shown))
+    console.print(_grid(rows, shown))
+    assert isinstance(console.file, io.StringIO)
+    yield from (line.rstrip() for line in console.file.getvalue().splitlines() if line.strip())
+    if left_out:
+        titles = ", ".join(title for name, title in _SHOWN if name in left_out)
+        yield fitted(f"left out on a narrow terminal (--csv has all): {titles}")
+
+
+def _width(rows: "Sequence[Row]", shown: "Sequence[str]") -> int:
+    """Return the columns that the table takes unfolded."""
+    from rich.console import Console
+
+    return Console(width=_WIDE).measure(_grid(rows, shown)).maximum
+
+
+def _grid(rows: "Sequence[Row]", shown: "Sequence[str]") -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    first = rows[0]
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"{first.folder}: {first.width}x{first.height}, {first.steps} steps{_against(rows)}",
+        title_justify="left",
+    )
+    for name, title in _SHOWN:
+        if name in shown:
+            justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+            table.add_column(title, justify=justify, overflow="fold", no_wrap=name == "engine")
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name, _ in _SHOWN if name in shown))
+    return table
+
+
+def _against(rows: "Sequence[Row]") -> str:
+    against = dict.fromkeys(str(row.speed_against) for row in rows if row.speed_against)
+    return f", speed against {' and '.join(against)}" if against else ""
+
+
+def _cell(row: "Row", name: str) -> str:
+    value = row.value(name)
+    if name == "speed":
+        return "" if value is None else f"{value:.2f}x"
+    if name == "spread_percent":
+        return "" if value is None else f"{value:.0f}%"
+    if name == "median_latency" and row.status != "ok":
+        return str(row.status)
+    if name == "provider":
+        return str(value or "").removesuffix("ExecutionProvider")
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 1 else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
+    return "" if value is None else str(value)

@@ -1,33 +1,25 @@
 """`olivelike cache`: look at the store, check it, and free space."""
 
+import datetime as dt
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
-from olivelike.cli.option_groups import with_groups
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.stdout import write_found, write_line
 from olivelike.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from olivelike.store import Action, Store
+    from olivelike.store import Store
     from olivelike.store.store import Entry
 
-app = typer.Typer(
-    cls=Group,
-    help="Look at the store, check it, free space.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("Look at the store, check it, free space.")
 
 _SHOWN_DIGITS = 12
-_NOBODY: dict[str, list[str]] = {"nodes": [], "workflows": []}
-"""Of results that no run record tells of."""
-_DAMAGED = StoreError.exit_code
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
 
@@ -37,24 +29,27 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """List the results, last used first."""
     store = shared.open_store(cache_dir)
     entries = sorted(store.entries(), key=lambda entry: -entry.last_used)
-    users = _users(store)
-    if json:
-        write_json([{**_entry_to_json(entry), **users.get(entry.action.key, _NOBODY)} for entry in entries])
-        return
+    known = _users(store)
+    users = [known.get(entry.action.key, {"nodes": [], "workflows": []}) for entry in entries]
     rows = [
         (
             entry.action.key[:_SHOWN_DIGITS],
-            _nodes(entry.action, users.get(entry.action.key, _NOBODY)["nodes"]),
-            _shortened(users.get(entry.action.key, _NOBODY)["workflows"]),
+            _shortened(used["nodes"]) or str(entry.action.inputs["pass"]),
+            _shortened(used["workflows"]),
             size(entry.bytes),
-            _time(entry.last_used),
+            moment(dt.datetime.fromtimestamp(entry.last_used, dt.UTC)),
             "kept" if entry.protected else "",
         )
-        for entry in entries
+        for entry, used in zip(entries, users, strict=True)
     ]
-    for line in table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}):
-        write_line(line)
-    write_line(count(len(rows), "result"))
+    write_found(
+        [{**_entry_to_json(entry), **used} for entry, used in zip(entries, users, strict=True)],
+        [
+            *table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}),
+            count(len(rows), "result"),
+        ],
+        json=json,
+    )
 
 
 @app.command("size", cls=Command)
@@ -62,21 +57,14 @@ def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> N
     """Show how much each of the store's folders holds."""
     store = shared.open_store(cache_dir)
     found = store.size()
-    if json:
-        write_json(
-            {
-                "path": str(store.root),
-                "total_bytes": found.total,
-                "folders": {
-                    name: {"bytes": found.bytes[name], "files": found.files[name]} for name in found.bytes
-                },
-            }
-        )
-        return
+    folders = {name: {"bytes": found.bytes[name], "files": found.files[name]} for name in found.bytes}
     rows = [(name, size(found.bytes[name]), str(found.files[name])) for name in found.bytes]
     rows.append(("all", size(found.total), str(sum(found.files.values()))))
-    for line in table(("folder", "bytes", "files"), rows, right={1, 2}):
-        write_line(line)
+    write_found(
+        {"path": str(store.root), "total_bytes": found.total, "folders": folders},
+        table(("folder", "bytes", "files"), rows, right={1, 2}),
+        json=json,
+    )
 
 
 @app.command(cls=Command)
@@ -94,41 +82,31 @@ def verify(
     store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
-    if json:
-        write_json(
-            {
-                "ok": report.ok,
-                "repaired": report.repaired,
-                "objects": report.objects,
-                "bytes": report.bytes,
-                "actions": report.actions,
-                "problems": problems,
-            }
-        )
-    else:
-        for problem in problems:
-            write_line(f"{problem['path']} {problem['reason']}")
-        checked = f"checked {count(report.actions, 'result')}, {count(report.objects, 'object')}, {size(report.bytes)}"
-        write_line(f"{checked}: {_verdict(len(problems), report.repaired)}")
+    checked = (
+        f"checked {count(report.actions, 'result')}, {count(report.objects, 'object')}, {size(report.bytes)}"
+    )
+    verdict = "all is well" if report.ok else count(len(problems), "problem")
+    if problems:
+        verdict += ", moved to quarantine" if report.repaired else "; --repair moves them to quarantine"
+    write_found(
+        {"ok": report.ok, **asdict(report), "problems": problems},
+        [*(f"{problem['path']} {problem['reason']}" for problem in problems), f"{checked}: {verdict}"],
+        json=json,
+    )
     if problems and not report.repaired:
-        raise typer.Exit(_DAMAGED)
+        raise typer.Exit(StoreError.exit_code)
 
 
 @app.command(cls=Command)
 def gc(
     max_size: Annotated[
         str | None,
-        typer.Option(
-            "--max-size", metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."
-        ),
+        typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."),
     ] = None,
     grace: Annotated[
         float,
         typer.Option(
-            "--grace",
-            metavar="SECONDS",
-            min=0,
-            help="Leave objects alone that nothing needs and are younger.",
+            metavar="SECONDS", min=0, help="Leave objects alone that nothing needs and are younger."
         ),
     ] = 3600.0,
     cache_dir: shared.StoreDir = None,
@@ -142,21 +120,10 @@ def gc(
 
     cap = None if max_size is None else byte_count(max_size, "--max-size")
     report = shared.open_store(cache_dir, writes=True).gc(cap, grace)
-    if json:
-        write_json(
-            {
-                "bytes_before": report.bytes_before,
-                "bytes_after": report.bytes_after,
-                "bytes_freed": report.bytes_freed,
-                "max_bytes": report.max_bytes,
-                "actions_removed": report.actions_removed,
-                "objects_removed": report.objects_removed,
-            }
-        )
-        return
     removed = f"{count(report.actions_removed, 'result')} and {count(report.objects_removed, 'object')}"
     left = f"{size(report.bytes_after)} left, the cap is {size(report.max_bytes)}"
-    write_line(f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}")
+    told = f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}"
+    write_found({**asdict(report), "bytes_freed": report.bytes_freed}, [told], json=json)
 
 
 @app.command(cls=Command)
@@ -167,21 +134,22 @@ def clear(
 ) -> None:
     """Remove everything: results, runs, logs, pins."""
     store = shared.open_store(cache_dir)
-    _refuse_other_folders(store)
+    others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
+    if others:
+        raise UsageError(f"{store.root} is no store: it holds {min(others)}; name the store with --cache-dir")
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(f"to remove everything in {store.root} without being asked, add --yes")
         if not typer.confirm(f"Remove everything in {store.root} ({size(store.size().total)})?", err=True):
             raise typer.Exit(1)
     freed = shared.open_store(cache_dir, writes=True).clear()
-    if json:
-        write_json({"bytes_freed": freed})
-    else:
-        write_line(f"removed everything in {store.root}, freed {size(freed)}")
+    write_found(
+        {"bytes_freed": freed}, [f"removed everything in {store.root}, freed {size(freed)}"], json=json
+    )
 
 
 @app.command(cls=Command)
-@with_groups
+@shared.with_groups
 def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
     """Keep a workflow's results from `gc`.
 
@@ -213,13 +181,6 @@ def unpin(
     write_line(f"unpinned {name}")
 
 
-def _refuse_other_folders(store: "Store") -> None:
-    """Refuse to clear a folder that holds what no store holds."""
-    others = {path.name for path in store.root.iterdir()} - set(store.size().bytes) - _BESIDE
-    if others:
-        raise UsageError(f"{store.root} is no store: it holds {min(others)}; name the store with --cache-dir")
-
-
 def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
     """Return the nodes and workflows that earlier runs had each key for, the latest first."""
     from olivelike.engine.run_record import readable_runs
@@ -234,11 +195,6 @@ def _users(store: "Store") -> dict[str, dict[str, list[str]]]:
                 if name not in known:
                     known.append(name)
     return found
-
-
-def _nodes(action: "Action", nodes: "list[str]") -> str:
-    """Return what a result is of; its pass alone where no run is known that had it."""
-    return _shortened(nodes) or str(action.inputs["pass"])
 
 
 def _shortened(names: "list[str]") -> str:
@@ -258,16 +214,3 @@ def _entry_to_json(entry: "Entry") -> dict[str, Any]:
         "last_used": entry.last_used,
         "protected": entry.protected,
     }
-
-
-def _time(seconds: float) -> str:
-    import datetime as dt
-
-    return moment(dt.datetime.fromtimestamp(seconds, dt.UTC))
-
-
-def _verdict(problems: int, repaired: bool) -> str:
-    if not problems:
-        return "all is well"
-    found = count(problems, "problem")
-    return f"{found}, moved to quarantine" if repaired else f"{found}; --repair moves them to quarantine"

@@ -16,7 +16,6 @@ def check_client(
     client: Annotated[
         str,
         typer.Option(
-            "--client",
             metavar="NAME",
             help="Who is to load it: diffusers, optimum, csharp, onnxstack or a1111-dml.",
             show_default=False,
@@ -28,16 +27,12 @@ def check_client(
 
     One line for each requirement, with the reason and the remedy where it is not met. No weight is read.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.errors import SourceError
     from olivelike.measure.clients import check_client as check
 
     result = check(folder, client)
-    if json:
-        write_json(result.to_json())
-    else:
-        for verdict in result.verdicts:
-            write_line(str(verdict))
+    write_found(result.to_json(), map(str, result.verdicts), json=json)
     if result.failed:
         raise SourceError(
             f"{folder}: {client} can't load it: {result.failed} of {len(result.verdicts)} requirements are not met"

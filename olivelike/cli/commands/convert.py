@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
 from olivelike.model.targets import TARGETS, Precision, find_target
 
 
-@with_groups
+@shared.with_groups
 def convert(
     source: Annotated[
         str,
@@ -36,27 +35,25 @@ def convert(
         ),
     ] = None,
     vae: Annotated[
-        str | None, typer.Option("--vae", metavar="VAE", help="Another VAE: a file, a folder or a hub id.")
+        str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")
     ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Precision | None,
-        typer.Option("--precision", help="Precision of the result; by default the target's own."),
+        Precision | None, typer.Option(help="Precision of the result; by default the target's own.")
     ] = None,
     prediction: Annotated[
         Prediction | None,
-        typer.Option("--prediction", help="What the UNet of a single file predicts, where it does not tell."),
+        typer.Option(help="What the UNet of a single file predicts, where it does not tell."),
     ] = None,
     layout: Annotated[
         LayoutName | None,
-        typer.Option("--layout", help="Client that the folder is for; by default diffusers and `generate`."),
+        typer.Option(help="Client that the folder is for; by default diffusers and `generate`."),
     ] = None,
     save_workflow: Annotated[
-        Path | None,
-        typer.Option("--save-workflow", metavar="FILE", help="Also write the workflow to this file."),
+        Path | None, typer.Option(metavar="FILE", help="Also write the workflow to this file.")
     ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a component fails, finish and store the others first.")
@@ -86,11 +83,7 @@ def convert(
         layout,
     )
     options = shared.engine_options(
-        limits,
-        cache_dir=cache_dir,
-        allow_pickle=allow_pickle,
-        overwrite=overwrite,
-        keep_going=keep_going,
+        limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going
     )
     place, options = engine.draft(request, options)
     write = write_error if json else write_line

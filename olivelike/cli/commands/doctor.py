@@ -18,15 +18,11 @@ def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None
 
     Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.measure.doctor import diagnose
 
     diagnosis = diagnose(shared.store_dir(cache_dir))
-    if json:
-        write_json(diagnosis.to_json())
-    else:
-        for line in _lines(diagnosis):
-            write_line(line)
+    write_found(diagnosis.to_json(), _lines(diagnosis), json=json)
     if diagnosis.broken:
         raise typer.Exit(_BROKEN)
 

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ _SHOWN_DIGITS = 12
 _SHOWN_MODULES = 3
 
 
-@with_groups
+@shared.with_groups
 def explain(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,
@@ -36,7 +35,7 @@ def explain(
     Names what differs from the nearest earlier run: an option, a version, code, a facet.
     """
     from olivelike.cli.display.text import fitted
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_json, write_lines
     from olivelike.engine.explanation import explain as explain_nodes
 
     found = explain_nodes(workflow, shared.engine_options(nodes, chosen, output=output), node)
@@ -44,11 +43,9 @@ def explain(
         write_json([one.to_json() for one in (found if node is None else found[:1])])
         return
     for number, explanation in enumerate(found):
-        for line in _lines(explanation):
-            write_line(fitted(line))
+        write_lines(map(fitted, _lines(explanation)))
         if node is not None and number == 0:
-            for line in _key_lines(explanation.planned, verbose):
-                write_line(line)
+            write_lines(_key_lines(explanation.planned, verbose))
 
 
 def _lines(found: "Explanation") -> "Iterator[str]":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import AllSessionOptions
 
 if TYPE_CHECKING:
@@ -109,12 +108,9 @@ class PictureOptions:
         return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
-@with_groups
+@shared.with_groups
 def generate(
-    folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False),
-    ],
+    folder: shared.OutputFolder,
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -159,9 +155,7 @@ def generate(
             "--from", metavar="PICTURE", help="Make this picture again; options override what it says."
         ),
     ] = None,
-    safety: Annotated[
-        bool, typer.Option("--safety/--no-safety", help="Check pictures; flagged ones are black.")
-    ] = True,
+    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
     output: Annotated[
         str,
         typer.Option(
@@ -176,9 +170,7 @@ def generate(
     ] = False,
     sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
     allow_pickle: shared.AllowPickle = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Write each event as a JSON object on a line of standard output.")
-    ] = False,
+    json: shared.JsonLines = False,
     session: AllSessionOptions,
 ) -> None:
     """Make pictures with an optimised folder.
@@ -192,7 +184,7 @@ def generate(
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.folder_target import check_folder
-    from olivelike.runtime.prompts import Wildcards
+    from olivelike.runtime.prompts.wildcards import Wildcards
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         settings = session.settings(folder)
@@ -231,7 +223,7 @@ def _draw(
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
     from olivelike.cli import collect_as_usual
     from olivelike.cli.display.text import count
-    from olivelike.cli.engine_signals import signals_end_engines, uninterrupted
+    from olivelike.cli.signals import signals_end_engines, uninterrupted
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw

@@ -1,13 +1,11 @@
 """`olivelike graph`: a picture of the plan."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 
 class Format(StrEnum):
@@ -18,26 +16,20 @@ class Format(StrEnum):
     SVG = "svg"
 
 
-@with_groups
+@shared.with_groups
 def graph(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,
     chosen: shared.WorkflowOptions,
     format: Annotated[  # noqa: A002  (typer shows the name)
-        Format, typer.Option("--format", help="Mermaid for Markdown, DOT for Graphviz, SVG for a browser.")
+        Format, typer.Option(help="Mermaid for Markdown, DOT for Graphviz, SVG for a browser.")
     ] = Format.MERMAID,
-    output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")
-    ] = None,
+    output: shared.OutputFile = None,
 ) -> None:
     """Draw the nodes, coloured by whether they would run."""
     from olivelike import engine
-    from olivelike.cli.stdout import write, write_text_file
+    from olivelike.cli.stdout import write_text
     from olivelike.measure.report.graph_drawing import FORMATS
 
     _, plan = engine.plan(workflow, shared.engine_options(nodes, chosen))
-    drawing = FORMATS[format.value](plan)
-    if output is None:
-        write(drawing)
-    else:
-        write_text_file(output, drawing)
+    write_text(FORMATS[format.value](plan), output)

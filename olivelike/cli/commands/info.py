@@ -1,16 +1,20 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from olivelike._untrusted import one_line
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from olivelike.engine.output.folder_info import FolderInfo
+    from olivelike.runtime.pictures import PictureFile, UsedFile
+    from olivelike.sources.identify.weight_file import FileHashes
 
 
 def info(
@@ -34,52 +38,40 @@ def info(
     Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
     made of, for what, and whether it is complete.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found, write_lines
     from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 
     if file.is_dir():
-        from olivelike._untrusted import one_line
         from olivelike.engine.output.folder_info import describe_folder
 
         folder = describe_folder(file)
-        if json:
-            write_json(folder.to_json())
-            return
-        for line in _folder_lines(folder):
-            write_line(one_line(line))  # A folder may come from anyone.
+        # A folder may come from anyone.
+        write_found(folder.to_json(), map(one_line, _folder_lines(folder)), json=json)
         return
-
     if is_picture(file):
-        from olivelike.cli.display.picture_info import picture_json, picture_lines
-
         picture = read_picture(file)
-        if json:
-            write_json(picture_json(picture))
-            return
-        for line in picture_lines(picture):
-            write_line(line)
+        write_found(picture_json(picture), picture_lines(picture), json=json)
         return
-
     from olivelike.sources.files.pickled import read_pickle_table
     from olivelike.sources.identify.weight_file import describe_weight_file, hash_file
 
     found = describe_weight_file(file, read_pickle_table if allow_pickle else None)
-    if json:
-        computed = {"hashes": hash_file(file, found.data_start).to_json()} if hashes else {}
-        write_json({**found.to_json(), **computed})
-        return
-    for line in found.summary_lines():
-        write_line(line)
-    if hashes:
-        made = hash_file(file, found.data_start)
-        for title, value in (
-            ("AutoV1", made.auto_v1),
-            ("AutoV2", f"{made.auto_v2} (A1111's model hash)"),
-            ("AutoV3", made.auto_v3),
-            ("SHA-256", made.sha256),
-        ):
-            if value is not None:
-                write_line(f"{title:<14}{value}")
+    if not json:  # What it is need not wait for its hashes.
+        write_lines(found.summary_lines())
+    made = hash_file(file, found.data_start) if hashes else None
+    value = {**found.to_json(), **({"hashes": made.to_json()} if made else {})}
+    write_found(value, _hash_lines(made) if made else (), json=json)
+
+
+def _hash_lines(made: "FileHashes") -> "Iterator[str]":
+    for title, value in (
+        ("AutoV1", made.auto_v1),
+        ("AutoV2", f"{made.auto_v2} (A1111's model hash)"),
+        ("AutoV3", made.auto_v3),
+        ("SHA-256", made.sha256),
+    ):
+        if value is not None:
+            yield f"{title:<14}{value}"
 
 
 def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
@@ -98,3 +90,61 @@ def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
         yield f"{'problem':<14}{problem}"
     if folder.then is not None:
         yield f"{'next':<14}{folder.then}"
+
+
+def picture_json(picture: "PictureFile") -> dict[str, Any]:
+    """Return what a picture file says of itself as JSON values."""
+    return {
+        "kind": "picture",
+        "format": picture.format,
+        "width": picture.width,
+        "height": picture.height,
+        "record_of": None if picture.record is None else "olivelike" if picture.own else "A1111",
+        "record": None if picture.record is None else asdict(picture.record),
+        "parameters": picture.parameters,
+    }
+
+
+def picture_lines(picture: "PictureFile") -> "Iterator[str]":
+    """Return what a picture file says of itself, a line for each fact."""
+    yield f"{picture.path}: a picture, {picture.format}, {picture.width}x{picture.height}"
+    record = picture.record
+    if record is None:
+        yield "It has no record of what made it."
+        return
+    facts = {
+        "prompt": record.prompt,
+        "negative": record.negative_prompt,
+        "steps": record.steps,
+        "scheduler": record.scheduler or record.sampler,
+        "guidance": record.guidance_scale,
+        "seed": record.seed,
+        "made at": f"{record.width}x{record.height}" if record.width else None,
+        "strength": record.strength,
+        "started from": _used(record.init_image),
+        "mask": _used(record.mask),
+        "rescale": record.guidance_rescale or None,
+        "eta": record.eta or None,
+        "clip skip": record.clip_skip or None,
+        "weights": None if record.prompt_weights else "brackets in the prompt are text",
+        "model": " ".join(part for part in (record.model, record.model_hash) if part) or None,
+        **{f"LoRA {number}": _used(lora) for number, lora in enumerate(record.loras, 1)},
+        "provider": record.provider,
+        "made by": record.version or (None if picture.own else "a program that writes as A1111 does"),
+        **record.other,
+    }
+    for title, value in facts.items():
+        if value is not None:
+            yield f"{_shown(title):<14}{_shown(str(value))}".replace("\n", f"\n{'':14}")
+
+
+def _shown(text: str) -> str:
+    """Return text without what would steer the terminal: a picture may come from anyone."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
+def _used(file: "UsedFile | None") -> str | None:
+    if file is None:
+        return None
+    weight = f" at {file.weight:g}" if file.weight is not None else ""
+    return f"{file.name}{weight}" + (f" ({file.hash})" if file.hash else "")

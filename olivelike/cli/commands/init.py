@@ -9,10 +9,10 @@ import typer
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder; made if needed.")] = Path(),
     source: Annotated[
-        str, typer.Option("--source", metavar="SOURCE", help="Hub id or folder of the pipeline.")
+        str, typer.Option(metavar="SOURCE", help="Hub id or folder of the pipeline.")
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5",
     target: Annotated[
-        str, typer.Option("--target", metavar="TARGET", help="Execution provider that the result is for.")
+        str, typer.Option(metavar="TARGET", help="Execution provider that the result is for.")
     ] = "cpu",
 ) -> None:
     """Begin a project: workflow, plugin with test, store.

@@ -20,8 +20,7 @@ def inspect(
         typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
     ] = None,
     weights: Annotated[
-        Path | None,
-        typer.Option("--weights", metavar="FILE", help="Open it with this data file in place of its own."),
+        Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
     ] = None,
     custom_operators: session.CustomOperators = None,
     json: shared.Json = False,
@@ -30,7 +29,7 @@ def inspect(
 
     For each target also what it would leave to the CPU, and what the installed runtimes read.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.errors import SessionError, UsageError
     from olivelike.sources.files.weight_table import require_onnx_model
 
@@ -38,7 +37,7 @@ def inspect(
     from olivelike.graphs.inspect import inspect_model
     from olivelike.model.targets import find_target
     from olivelike.runtime.sessions.load_failure import version_problems
-    from olivelike.runtime.sessions.offer import installed_offers
+    from olivelike.runtime.sessions.providers import installed_offers
     from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
     asked = [find_target(name) for name in targets] if targets else None
@@ -57,28 +56,17 @@ def inspect(
         seconds = _open(model, settings) if settings else None
     except SessionError as error:
         seconds, failure = None, error
-    if json:
-        report: dict[str, Any] = inspection.to_json()
-        report["installed"] = [
-            {**offer.to_json(), "problems": problems} for offer, problems in offers.items()
-        ]
-        if settings:
-            report["open"] = {
-                "provider": settings.provider.name,
-                "seconds": seconds,
-                "error": failure and str(failure),
-            }
-        write_json(report)
-    else:
-        for line in inspection.summary_lines():
-            write_line(line)
-        write_line("installed here")
-        for offer, problems in offers.items():
-            write_line(f"  {offer}")
-            for problem in problems:
-                write_line(f"    {problem}")
-        if settings and seconds is not None:
-            write_line(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    installed = [{**offer.to_json(), "problems": problems} for offer, problems in offers.items()]
+    report: dict[str, Any] = {**inspection.to_json(), "installed": installed}
+    lines = [*inspection.summary_lines(), "installed here"]
+    for offer, problems in offers.items():
+        lines += [f"  {offer}", *(f"    {problem}" for problem in problems)]
+    if settings:
+        refused = failure and str(failure)
+        report["open"] = {"provider": settings.provider.name, "seconds": seconds, "error": refused}
+        if seconds is not None:
+            lines.append(f"opens on {settings.provider.name} in {seconds:.2f} s")
+    write_found(report, lines, json=json)
     if failure is not None:
         raise failure
 
@@ -86,7 +74,7 @@ def inspect(
 def _open(model: Path, settings: Any) -> float:
     from time import perf_counter
 
-    from olivelike.runtime.sessions.open_session import open_session
+    from olivelike.runtime.sessions.session import open_session
 
     begin = perf_counter()
     open_session(model, settings)

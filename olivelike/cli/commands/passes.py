@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.display.help_pages import Command, Group
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.display.help_pages import Command, command_group
+from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from olivelike.workflow.passes.pass_description import PassDescription, PassOption
 
-app = typer.Typer(
-    cls=Group,
-    help="List, describe and begin passes.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
+app = command_group("List, describe and begin passes.")
 
 
 @app.command("list", cls=Command)
@@ -31,12 +25,8 @@ def list_passes(plugins: shared.Plugins = None, json: shared.Json = False) -> No
     from olivelike.workflow.passes.pass_description import describe_pass
 
     found = [describe_pass(entry) for entry in shared.load_registry(plugins).entries()]
-    if json:
-        write_json([one.to_json() for one in found])
-        return
     rows = [(one.name, one.origin, one.purpose) for one in found]
-    for line in table(("pass", "from", "does"), rows):
-        write_line(line)
+    write_found([one.to_json() for one in found], table(("pass", "from", "does"), rows), json=json)
 
 
 @app.command(cls=Command)
@@ -50,11 +40,8 @@ def show(
 
     entry = shared.load_registry(plugins).get(name)
     found, options = describe_pass(entry), pass_options(entry)
-    if json:
-        write_json({**found.to_json(), "options": [dict(vars(option)) for option in options]})
-        return
-    for line in _lines(found, options):
-        write_line(line)
+    value = {**found.to_json(), "options": [dict(vars(option)) for option in options]}
+    write_found(value, _lines(found, options), json=json)
 
 
 @app.command(cls=Command)
@@ -63,11 +50,9 @@ def new(
         str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)
     ],
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where the two files go; made if needed.")
+        Path, typer.Option(metavar="DIR", help="Where the two files go; made if needed.")
     ] = Path("plugins"),
-    writes: Annotated[
-        Literal["graph", "weights"], typer.Option("--writes", help="What the pass changes.")
-    ] = "graph",
+    writes: Annotated[Literal["graph", "weights"], typer.Option(help="What the pass changes.")] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""
     from olivelike.workflow.passes import new_pass

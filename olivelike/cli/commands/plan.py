@@ -1,10 +1,9 @@
 """`olivelike plan`: which nodes would run, and why."""
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 
-@with_groups
+@shared.with_groups
 def plan(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,

@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.cli.session_options import LoadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from olivelike.measure.profile import NetworkProfile
+    from olivelike.measure.profile import FolderProfile, NetworkProfile
 
 _SMALLEST = 64
 """Pixels of a side."""
 
 
-@with_groups
+@shared.with_groups
 def profile(
     model: Annotated[
         Path,
@@ -26,32 +25,21 @@ def profile(
     ],
     reported: shared.ReportOptions,
     batch_size: Annotated[
-        int,
-        typer.Option(
-            "--batch-size",
-            metavar="N",
-            min=1,
-            max=256,
-            help="Pictures at once; the UNet takes twice as many.",
-        ),
+        int, typer.Option(metavar="N", min=1, max=256, help="Pictures at once; the UNet takes twice as many.")
     ] = 1,
     pixels: Annotated[
         str | None,
         typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512."),
     ] = None,
     height: Annotated[
-        int | None,
-        typer.Option("--height", metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one."),
+        int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one.")
     ] = None,
-    width: Annotated[
-        int | None, typer.Option("--width", metavar="PIXELS", min=_SMALLEST, help="Likewise.")
-    ] = None,
+    width: Annotated[int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="Likewise.")] = None,
     runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=1, max=10_000, help="Measured runs of each network.")
+        int, typer.Option(metavar="N", min=1, max=10_000, help="Measured runs of each network.")
     ] = 3,
     top: Annotated[
-        int,
-        typer.Option("--top", metavar="N", min=1, help="How many operator types of each network to show."),
+        int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")
     ] = 10,
     json: shared.Json = False,
     *,
@@ -61,7 +49,7 @@ def profile(
 
     From ONNX Runtime's own profile of a few runs on random inputs.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder
     from olivelike.measure.report.page import PROFILE_FILE
@@ -72,19 +60,21 @@ def profile(
     recorded = reported.run(model)
     settings = session.settings(model)
     found = profile_folder(model, settings, batch_size=batch_size, height=height, width=width, runs=runs)
-    if not json:
-        write_line(f"{found.path}, {found.runtime}, {found.runs} runs")
-        for network in found.networks:
-            for line in _lines(network, top):
-                write_line(line)
-    path = recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None
-    if json:
-        write_json({**found.to_json(), **({"report": str(path)} if path else {})})
-    elif path:
-        write_line(f"report: {path}")
+    write_found(
+        found.to_json(),
+        _lines(found, top),
+        json=json,
+        add_to_report=lambda: recorded.add_to_report(PROFILE_FILE, found.to_json()) if recorded else None,
+    )
 
 
-def _lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
+def _lines(found: "FolderProfile", top: int) -> "Iterator[str]":
+    yield f"{found.path}, {found.runtime}, {found.runs} runs"
+    for network in found.networks:
+        yield from _network_lines(network, top)
+
+
+def _network_lines(network: "NetworkProfile", top: int) -> "Iterator[str]":
     from olivelike.cli.display.text import count, table
 
     placed = ", ".join(f"{provider} {nodes:,}" for provider, nodes in network.providers.items())

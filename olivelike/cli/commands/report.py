@@ -29,7 +29,7 @@ def report(
 
     It is one HTML file that needs no network: steps, operators, sizes, verification, environment.
     """
-    from olivelike.cli.stdout import write_json, write_line
+    from olivelike.cli.stdout import write_found
     from olivelike.measure.bench.bench_report import require_writable
     from olivelike.measure.report.recorded_runs import find_run
 
@@ -37,10 +37,7 @@ def report(
         require_writable(output)
     found = find_run(shared.open_store(cache_dir, writes=True), run)
     path = found.write_report(output)
-    if json:
-        write_json({"run_id": found.id, "report": str(path)})
-    else:
-        write_line(str(path))
+    write_found({"run_id": found.id, "report": str(path)}, [str(path)], json=json)
     if show:
         import webbrowser
 

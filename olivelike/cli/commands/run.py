@@ -5,11 +5,10 @@ from typing import Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 from olivelike.errors import UsageError
 
 
-@with_groups
+@shared.with_groups
 def run(
     workflow: shared.Workflow,
     nodes: shared.NodeOptions,

@@ -5,10 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
 
 
-@with_groups
+@shared.with_groups
 def validate(
     workflows: Annotated[
         list[str], typer.Argument(metavar="WORKFLOW", help="Workflow files, or names of shipped ones.")

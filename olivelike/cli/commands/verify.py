@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.option_groups import with_groups
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 
 
-@with_groups
+@shared.with_groups
 def verify(
     folder: shared.OutputFolder,
     reported: shared.ReportOptions,
     against: Annotated[
         str | None,
         typer.Option(
-            "--against",
             metavar="CHECKPOINT",
             help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
     ] = None,
     vae: Annotated[
-        str | None, typer.Option("--vae", metavar="VAE", help="The other VAE that was put into it.")
+        str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")
     ] = None,
     loras: Annotated[
         list[str] | None,
@@ -39,37 +39,28 @@ def verify(
         typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", metavar="N", min=1, max=64, help="Random inputs for each network.")
+        int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")
     ] = 2,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="Of the first input and picture.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0,
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold",
-            metavar="X",
-            help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16.",
+            metavar="X", help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16."
         ),
     ] = None,
     pictures: Annotated[
         int | None,
-        typer.Option(
-            "--pictures", metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."
-        ),
+        typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."),
     ] = None,
     prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", metavar="TEXT", help="What they show; by default an astronaut on a horse."),
+        str | None, typer.Option(metavar="TEXT", help="What they show; by default an astronaut on a horse.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of each.")] = 20,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of each.")] = 20,
     min_psnr: Annotated[
-        float | None,
-        typer.Option("--min-psnr", metavar="DB", help="Least PSNR of a picture; none by default."),
+        float | None, typer.Option(metavar="DB", help="Least PSNR of a picture; none by default.")
     ] = None,
     min_ssim: Annotated[
-        float | None,
-        typer.Option("--min-ssim", metavar="X", help="Least SSIM of a picture; none by default."),
+        float | None, typer.Option(metavar="X", help="Least SSIM of a picture; none by default.")
     ] = None,
     providers: Annotated[
         list[str] | None,
@@ -80,7 +71,7 @@ def verify(
         ),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="Write the pictures here, side by side.")
+        Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")
     ] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
@@ -112,13 +103,12 @@ def verify(
         allow_pickle=allow_pickle,
         found=(lambda _: None) if json else _show_component,
     )
-    if not json:
-        _show_pictures(result)
-    report = result.add_to_report(run) if run is not None else None
-    if json:
-        write_json({**result.to_json(), **({"report": str(report)} if report else {})})
-    elif report:
-        write_line(f"report: {report}")
+    write_found(
+        result.to_json(),
+        _picture_lines(result),  # Networks are told of as they are compared.
+        json=json,
+        add_to_report=lambda: result.add_to_report(run) if run is not None else None,
+    )
     if not result.passed:
         raise VerificationError(f"{folder}: {'; '.join(result.failures)}", result.to_json())
 
@@ -136,8 +126,8 @@ def _number(value: float | None, form: str = ".1e") -> str:
     return "not finite" if value is None else f"{value:{form}}"
 
 
-def _show_pictures(result: "FolderVerification") -> None:
+def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     for one in result.pictures:
-        write_line(f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}")
+        yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
     if result.pictures_skipped:
-        write_line(f"no pictures: {result.pictures_skipped}")
+        yield f"no pictures: {result.pictures_skipped}"

@@ -9,11 +9,9 @@ from olivelike.cli.display.text import count, duration
 from olivelike.cli.stdout import write_error, write_json, write_line
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.pipeline.request import Batch
-from olivelike.runtime.prompts import shortened
+from olivelike.runtime.prompts.syntax import shortened
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from rich.progress import Progress
 
     from olivelike.runtime.jobs.job_drawing import DrawEvent
@@ -35,9 +33,7 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._drop_bar()
 
     def note(self, text: str) -> None:
@@ -165,9 +161,7 @@ class JsonLines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._write(
             "generate_finished",
             pictures=self._paths,

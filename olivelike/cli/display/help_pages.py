@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
@@ -89,21 +90,15 @@ class Group(TyperGroup):
         write_example(ctx, formatter)
 
 
+def command_group(purpose: str) -> typer.Typer:
+    """Return an app for the commands of a group."""
+    return typer.Typer(
+        cls=Group, help=purpose, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
+
+
 def write_example(ctx: Any, formatter: Any) -> None:
     """Write the example of a command, on one line, so that it can be copied."""
     example = EXAMPLES.get(" ".join(ctx.command_path.split()[1:]))
     if example is not None:
         formatter.write(f"\nExample:\n  {example}\n")
-
-
-def write_groups(group: TyperGroup, ctx: Any, formatter: Any) -> None:
-    """Write the commands of the program under the titles of their groups, each with its purpose."""
-    longest = max(len(name) for names in GROUPS.values() for name in names)
-    for title, names in GROUPS.items():
-        rows = []
-        for name in names:
-            command = group.get_command(ctx, name)
-            assert command is not None
-            rows.append((f"{name:<{longest}}", command.get_short_help_str(formatter.width)))
-        with formatter.section(title):
-            formatter.write_dl(rows)

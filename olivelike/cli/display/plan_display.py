@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from olivelike.cli.display.text import count, duration, expected, fitted, size, table, terminal_width
-from olivelike.cli.stdout import write_json, write_line
+from olivelike.cli.stdout import write_found
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,23 +30,17 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
     forecast = prepared.forecast() if runs else None
     seconds = {planned.node.id: forecast.seconds(planned.node.id) for planned in runs} if forecast else {}
     totals = _totals(found) | (forecast.left(seconds) if forecast else TimeLeft(0.0, 0)).to_json()
-    if json:
-        write_json(
-            {
-                "workflow": name,
-                "file": str(prepared.workflow.path),
-                "cache_dir": str(prepared.store.root),
-                "outputs": [str(output.path) for output in prepared.outputs],
-                "totals": totals,
-                "nodes": [
-                    {**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)}
-                    for planned in found.nodes
-                ],
-            }
-        )
-        return
-    for line in _lines(name, found, totals, seconds):
-        write_line(fitted(line))
+    value = {
+        "workflow": name,
+        "file": str(prepared.workflow.path),
+        "cache_dir": str(prepared.store.root),
+        "outputs": [str(output.path) for output in prepared.outputs],
+        "totals": totals,
+        "nodes": [
+            {**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)} for planned in found.nodes
+        ],
+    }
+    write_found(value, map(fitted, _lines(name, found, totals, seconds)), json=json)
 
 
 def _totals(plan: Plan) -> dict[str, Any]:

@@ -1,20 +1,20 @@
-"""What a person sees of a run: a line per finished node, bars or a word now and then while nodes run, and a summary."""
+"""What a run shows: to people a line per finished node, with bars or a word now and then, to programs lines of JSON."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli import receipt
 from olivelike.cli.display.text import count, duration, expected, roughly, size, usually
-from olivelike.cli.stdout import write_error, write_line
+from olivelike.cli.stdout import write_error, write_json, write_line
+from olivelike.errors import Interrupted
 from olivelike.workflow.findings import file_label
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from olivelike.cli.display.bars import Bars
     from olivelike.engine import Options, RunResult
     from olivelike.engine.execute.events import Event
@@ -32,8 +32,6 @@ def show_run(workflow: str | Place, options: Options, json: bool) -> None:
     from olivelike.measure.report import write_report
 
     if json:
-        from olivelike.cli.display.json_lines import JsonLines
-
         with JsonLines() as lines:
             engine.run(workflow, options, lines, write_report)
         return
@@ -61,9 +59,7 @@ class RunDisplay:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bars is not None:
             self._bars.stop()
 
@@ -175,3 +171,51 @@ class RunDisplay:
         total = len(self._nodes)
         width = max(map(len, self._nodes), default=0)
         write_line(f"{len(self._ended):>{len(str(total))}} of {total}  {node:<{width}}  {text}")
+
+
+class JsonLines:
+    """A listener that writes each event as a line of JSON.
+
+    `run_finished` is held back until the run has returned or raised: it comes last and carries the error. If
+    the engine sent none, because the run ended before it began, it is made from what was seen.
+    """
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._counts: Counter[str] = Counter()
+        self._started: dict[str, Any] = {}
+        self._finished: dict[str, Any] | None = None
+        self._peak = 0
+
+    def __call__(self, event: Event) -> None:
+        """Write one event."""
+        if event.name == "run_finished":
+            self._finished = event.data
+            return
+        if event.name == "run_started":
+            self._started = event.data
+        self._counts[event.name] += 1
+        self._peak = max(self._peak, event.data.get("peak_memory_bytes", 0))
+        write_json(event.to_json())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        finished = self._finished or self._ended_early(error)
+        message = None if error is None else str(error) or type(error).__name__
+        write_json({"event": "run_finished", **finished, "error": message})
+
+    def _ended_early(self, error: BaseException | None) -> dict[str, Any]:
+        interrupted = isinstance(error, (KeyboardInterrupt, Interrupted))
+        return {
+            "run_id": self._started.get("run_id"),
+            "status": "interrupted" if interrupted else "failed",
+            "nodes": self._started.get("nodes", 0),
+            "hits": self._counts["node_hit"],
+            "executed": self._counts["node_finished"],
+            "seconds": round(time.perf_counter() - self._start, 3),
+            "peak_memory_bytes": self._peak,
+            "output": None,
+            "report": None,
+        }

@@ -71,11 +71,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
     """Return the lines of a table; the columns whose positions are in `right` are flush right."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return ["  ".join(_cells(line, widths, right)).rstrip() for line in lines]
-
-
-def _cells(line: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    aligns = [">" if column in right else "<" for column in range(len(header))]
     return [
-        cell.rjust(width) if column in right else cell.ljust(width)
-        for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        "  ".join(
+            f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True)
+        ).rstrip()
+        for line in lines
     ]

@@ -16,12 +16,10 @@ from olivelike.runtime.pipeline.folder_target import check_folder_target, read_f
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
+from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.model_file import read_model_file
-from olivelike.runtime.sessions.network import Network
-from olivelike.runtime.sessions.nvidia import require_nvidia
-from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import Session
+from olivelike.runtime.sessions.session import Network, Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -232,7 +232,7 @@ def _lack(folder: Path) -> str | None:
 
 def _absence(settings: SessionSettings, *, needed: bool) -> str | None:
     """Return why pictures can't be made here, if a provider is absent; that is an error if they are needed."""
-    from olivelike.runtime.sessions.nvidia import require_nvidia
+    from olivelike.runtime.sessions.devices import require_nvidia
     from olivelike.runtime.sessions.providers import require_provider
 
     try:

@@ -6,8 +6,8 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from olivelike.runtime.pipeline.pipeline import open_pipeline
-from olivelike.runtime.pipeline.request import Batch, require_safe
+from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
+from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
-    from olivelike.runtime.pictures import PictureRecord, PictureWriter, SheetPicture
+    from olivelike.runtime.pictures import PictureRecord, PictureWriter
+    from olivelike.runtime.pictures.sheet import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
-    from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.runtime.pipeline.request import Picture, Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -107,7 +106,7 @@ def draw(
         UsageError: if a picture can't be written.
         SessionError: if a network can't be opened or run here.
     """
-    from olivelike.runtime.pictures import SheetPicture
+    from olivelike.runtime.pictures.sheet import SheetPicture
 
     for job in plan.jobs:
         writer.require_writable(job.record)

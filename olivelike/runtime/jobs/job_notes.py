@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from olivelike._text import size
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.job_records import HASH_DIGITS, checkpoint_hash
-from olivelike.runtime.prompts import Wildcards, shortened
+from olivelike.runtime.prompts.syntax import shortened
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -87,9 +88,11 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
     import psutil
 
     own, free = folder.default_size, psutil.virtual_memory().available
-    for (width, height), pictures in dict.fromkeys(
-        (request.size or own, _decoded_at_once(request)) for request in requests
-    ):
+    sizes = dict.fromkeys(
+        (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)))
+        for one in requests
+    )
+    for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
         if times > _LARGE:
             channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
@@ -105,10 +108,6 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
 def _factor(times: float) -> str:
     return f"{times:.3g}" if times < _EXACT else f"{times:,.0f}"
-
-
-def _decoded_at_once(request: Request) -> int:
-    return 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
 
 
 def record_notes(

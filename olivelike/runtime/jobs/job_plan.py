@@ -12,21 +12,18 @@ from olivelike.errors import UsageError
 from olivelike.runtime.jobs.job_notes import record_notes, size_notes, unread_notes
 from olivelike.runtime.jobs.job_records import picture_record, recorded_fields
 from olivelike.runtime.jobs.prompt_lines import PromptLine
-from olivelike.runtime.pictures import UsedFile, read_picture_record
+from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import SEEDS, Request
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.request import SEEDS, Request, RequestFields
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
-from olivelike.runtime.prompts import Wildcards, shortened, take_lora_tags
+from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from olivelike.runtime.pictures import PictureRecord
     from olivelike.runtime.pipeline.pipeline import Initializers
-    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import RequestFields
-    from olivelike.runtime.prompts import LoraTag
 
 _RANDOM: Final = -1
 """The seed that draws one, as in A1111."""

@@ -6,13 +6,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.model.records.output import OutputRecord
-from olivelike.runtime.pictures import PictureRecord
+from olivelike.runtime.pictures import PictureRecord, UsedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from olivelike.runtime.pictures import UsedFile
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request, RequestFields
 
@@ -39,13 +38,13 @@ def picture_record(
         used: initial picture and mask.
         loras: on top of the folder.
     """
-    from olivelike.runtime.schedulers.make_scheduler import make_scheduler, sampler_name
-    from olivelike.runtime.schedulers.scheduler_names import CLASSES
+    from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+    from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
 
     assert request.size is not None
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     own = type(scheduler).__name__
-    sampler, schedule = sampler_name(scheduler)
+    sampler, schedule = sampler_of(own, scheduler.config)
     alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
     return PictureRecord(
         **alike,

@@ -10,13 +10,11 @@ import io
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.pictures.a1111 import a1111_text
+from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image
-
-    from olivelike.runtime.pictures.picture_record import PictureRecord
 
 FORMATS: Final = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """File format by suffix."""

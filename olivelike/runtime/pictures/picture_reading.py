@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.a1111 import parse_a1111
 from olivelike.runtime.pictures.encoding import (
     EXIF_IFD,
     IMAGE_DESCRIPTION,
@@ -23,14 +22,12 @@ from olivelike.runtime.pictures.encoding import (
     UNICODE,
     USER_COMMENT,
 )
-from olivelike.runtime.pictures.picture_record import UsedFile, record_from_json
+from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from PIL import Image
-
-    from olivelike.runtime.pictures.picture_record import PictureRecord
 
 _MOST_BYTES = 256 << 20
 """Of a picture file."""

@@ -1,13 +1,25 @@
-"""What made a picture, as a value and as the JSON that is kept in the picture."""
+"""What made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
+
+A1111's has prompt, negative prompt, and a last line of settings. Written and read as `create_infotext` and
+`parse_generation_parameters` of A1111's `modules/processing.py` and `modules/infotext_utils.py` do.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
 from collections.abc import Mapping  # noqa: TC003  (pydantic reads the annotations)
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SourceError
+from olivelike.runtime.schedulers.scheduler_names import written_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _FORMAT = "olivelike/picture/1"
 
@@ -106,3 +118,129 @@ def record_from_json(text: str, where: str) -> PictureRecord:
             f"{where}: its record is damaged: a number is too large; fetch the file again"
         ) from error
     return record
+
+
+_NEGATIVE = "Negative prompt:"
+# A1111's pattern without blanks in front and with a bound on the name, so that no line takes quadratic time.
+_SETTING = re.compile(r'(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
+_LEAST = 3
+_SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
+_PLAIN_SCHEDULE = "Uniform"
+"""Always written: without a schedule type, A1111 has another one for many samplers."""
+_BEFORE_DEFAULTS = re.compile(r"v1\.[0-8]\.")
+"""Versions of A1111 in which a sampler without a schedule type had the plain one."""
+_RNG = "CPU"
+"""Makes A1111 draw its noise as torch's generator on the CPU does."""
+
+
+def a1111_text(record: PictureRecord) -> str:
+    """Return the text that A1111 and what descends from it read."""
+    lines = [record.prompt]
+    if record.negative_prompt:
+        lines.append(f"{_NEGATIVE} {record.negative_prompt}")
+    lines.append(", ".join(f"{name}: {_quote(value)}" for name, value in _settings(record)))
+    # A PNG's text ends at a NUL, and a lone surrogate has no UTF-8.
+    return "\n".join(lines).replace("\0", " ").encode("utf-8", "replace").decode()
+
+
+def parse_a1111(text: str) -> PictureRecord:
+    """Read the text of a picture; a text without settings is a prompt alone."""
+    *lines, last = text.strip().split("\n")
+    pairs = _SETTING.findall(last)
+    if len(pairs) < _LEAST:
+        lines.append(last)
+        pairs = []
+    prompts: tuple[list[str], list[str]] = ([], [])
+    negative = False
+    for line in (line.strip() for line in lines):
+        if line.startswith(_NEGATIVE):
+            negative = True
+            prompts[1].append(line.removeprefix(_NEGATIVE).strip())
+        else:
+            prompts[negative].append(line)
+    record = PictureRecord("\n".join(prompts[0]), "\n".join(prompts[1]) if negative else None)
+    return _with_settings(record, {name: _unquote(value) for name, value in pairs})
+
+
+def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
+    size = f"{record.width}x{record.height}" if record.width and record.height else None
+    hashes = ", ".join(f"{lora.name}: {lora.hash}" for lora in record.loras if lora.hash)
+    pairs: tuple[tuple[str, Any], ...] = (
+        ("Steps", record.steps),
+        ("Sampler", record.sampler),
+        ("Schedule type", (record.schedule or _PLAIN_SCHEDULE) if record.sampler else None),
+        ("CFG scale", record.guidance_scale),
+        ("CFG Rescale", record.guidance_rescale or None),
+        ("Seed", record.seed),
+        ("Size", size),
+        ("Model hash", record.model_hash),
+        ("Model", record.model),
+        ("Denoising strength", record.strength),
+        ("Clip skip", record.clip_skip + 1 if record.clip_skip else None),
+        ("Eta", record.eta or None),
+        ("Emphasis", None if record.prompt_weights else "None"),
+        ("Lora hashes", hashes or None),
+    )
+    other = {"RNG": _RNG, **record.other}
+    for name, value in (*pairs, *other.items(), ("Version", record.version)):
+        if value is not None:
+            yield name, str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRecord:
+    found: dict[str, Any] = {}
+    rest = dict(settings)
+    for name, key, read in (
+        ("Steps", "steps", int), ("Sampler", "sampler", str), ("Schedule type", "schedule", str),
+        ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
+        ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", _finite),
+        ("Clip skip", "clip_skip", lambda text: max(int(text), 1) - 1), ("Eta", "eta", _finite),
+        ("Version", "version", str), ("Lora hashes", "loras", _loras),
+    ):  # fmt: skip
+        if name in rest:
+            with contextlib.suppress(
+                ValueError
+            ):  # Another program's own notation stays among the other fields.
+                found[key] = read(rest[name])
+                del rest[name]
+    size = _SIZE.fullmatch(rest.get("Size", ""))
+    if size is not None:
+        found["width"], found["height"] = int(size[1]), int(size[2])
+        del rest["Size"]
+    if rest.get("Emphasis") == "None":
+        found["prompt_weights"] = False
+        del rest["Emphasis"]
+    if sampler := found.get("sampler"):
+        schedule = found.get("schedule")
+        if schedule is not None or not _BEFORE_DEFAULTS.match(found.get("version") or ""):
+            schedule = written_schedule(sampler, schedule)
+        found["schedule"] = schedule
+        found["scheduler"] = f"{sampler} {schedule}" if schedule else sampler
+    return replace(record, other=rest, **found)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number to work with")
+    return value
+
+
+def _loras(text: str) -> tuple[UsedFile, ...]:
+    pairs = (pair.partition(":") for pair in text.split(",") if pair.strip())
+    return tuple(UsedFile(name.strip(), value.strip() or None) for name, _, value in pairs)
+
+
+def _quote(text: str) -> str:
+    if any(mark in text for mark in ",:\n") or text.startswith('"') or text != text.strip():
+        return json.dumps(text, ensure_ascii=False)
+    return text
+
+
+def _unquote(text: str) -> str:
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"':
+        return text.strip()
+    try:
+        return str(parse_json(text))
+    except ValueError:
+        return text

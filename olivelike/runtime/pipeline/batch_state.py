@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.request import SEEDS
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+from olivelike.runtime.pipeline.request import SEEDS, Request
+from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import torch
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.schedulers.make_scheduler import Scheduler
 
 
 @dataclass(frozen=True, eq=False)

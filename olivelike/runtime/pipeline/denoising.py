@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import Interrupted, SourceError
 from olivelike.runtime.pipeline.vae import Preview
-from olivelike.runtime.schedulers.make_scheduler import seed_noise, step_facts
+from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from threading import Event
 
     import torch
 
     from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
     from olivelike.runtime.pipeline.latents import Start
-    from olivelike.runtime.sessions.network import Call, Network
-
-
-class Cancel(Protocol):
-    """Something like `threading.Event` that says when to stop."""
-
-    def is_set(self) -> bool:
-        """Say whether to stop."""
+    from olivelike.runtime.sessions.session import Call, Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +45,7 @@ class DenoisingCallbacks:
     batches: int
     attempt: int
     on_step: Callable[[Step], None] | None
-    cancel: Cancel | None
+    cancel: Event | None
 
 
 def denoise(
@@ -161,14 +155,13 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
 
 
 def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:
-    facts = step_facts(state.scheduler)
-    if facts.seeds:
-        seed_noise(state.scheduler, state.seeds, latents)
+    seed_noise(state.scheduler, state.seeds, latents)
+    taken = taken_in_steps(state.scheduler)
     arguments: dict[str, Any] = {}
-    if facts.generator:
+    if "generator" in taken:
         # One generator as such: not every scheduler takes a list.
         arguments["generator"] = state.sources if len(state.sources) > 1 else state.sources[0]
-    if facts.eta:
+    if "eta" in taken:
         arguments["eta"] = state.request.eta
     return arguments
 

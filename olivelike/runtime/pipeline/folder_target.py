@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
@@ -115,11 +116,7 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     record = OutputRecord.read(folder)
     if record is None or record.workflow != folder.resolve().name:
         return by_workflow
-    converted = f"olivelike convert {_word(record.source.name)} -t {target} -o {_word(f'{folder}_{target}')}"
+    converted = (
+        f"olivelike convert {quote(str(record.source.name))} -t {target} -o {quote(f'{folder}_{target}')}"
+    )
     return f"{converted}, or if a workflow file made it: {by_workflow}"
-
-
-def _word(text: object) -> str:
-    import shlex
-
-    return shlex.quote(str(text))

@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.runtime.pipeline.batch_state import draw_noise
+from olivelike.runtime.pipeline.batch_state import BatchState, draw_noise
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.sessions.network import Network
+    from olivelike.runtime.sessions.session import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +64,9 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
         channels: of latents.
         unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
     """
+    import torch
+    from torch.nn.functional import interpolate
+
     request = state.request
     assert request.init_image is not None
     assert request.mask is not None
@@ -84,14 +86,15 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     else:
         assert encoded is not None
         latents = _add_noise(state, encoded, drawn, timesteps)
-    small_mask = shrink(mask, state.latent_size)
+    small_mask: torch.Tensor = interpolate(mask, size=state.latent_size)
     if not knows_masks:
         assert encoded is not None
         # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
         draw_noise(shape, state.sources)
         return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(state.device), timesteps))
     masked = encode_picture(pixels * (mask < 0.5), encoder, channels, state.folder, state.sources)
-    return Start(latents, timesteps, channels=_join(small_mask, masked).to(state.device))
+    taken = torch.cat([small_mask.expand(len(masked), -1, -1, -1), masked], dim=1)
+    return Start(latents, timesteps, channels=taken.to(state.device))
 
 
 def _last_timesteps(state: BatchState) -> torch.Tensor:
@@ -114,12 +117,6 @@ def _add_noise(
 ) -> torch.Tensor:
     noisy: torch.Tensor = state.scheduler.add_noise(latents, drawn, timesteps[:1].repeat(len(latents)))
     return noisy
-
-
-def _join(mask: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return torch.cat([mask.expand(len(masked), -1, -1, -1), masked], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,14 +154,6 @@ def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torc
     )
     mask: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
     return mask
-
-
-def shrink(mask: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-    """Return a mask in the height and width of latents."""
-    from torch.nn.functional import interpolate
-
-    shrunk: torch.Tensor = interpolate(mask, size=size)
-    return shrunk
 
 
 def masked_channels(channels: int) -> int:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import SAFETY_CHECKER
-from olivelike.runtime.pipeline.batch_state import begin_batch, seed_of_attempt
+from olivelike.runtime.pipeline.batch_state import BatchState, begin_batch, seed_of_attempt
 from olivelike.runtime.pipeline.conditioning import encode
-from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, denoise
+from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.pipeline.latents import (
     from_noise,
@@ -17,28 +17,24 @@ from olivelike.runtime.pipeline.latents import (
     from_picture_with_hole,
     masked_channels,
 )
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
-from olivelike.runtime.pipeline.request import Batch, Picture, Result, require_safe
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts import open_tokenizer
+from olivelike.runtime.prompts.prompt_tokenizer import open_tokenizer
 from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.network import Network
-from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.session import Network, open_session
 from olivelike.runtime.sessions.session_failures import memory_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from threading import Event
 
     import numpy as np
 
-    from olivelike.runtime.pipeline.batch_state import BatchState
-    from olivelike.runtime.pipeline.denoising import Cancel, Step
     from olivelike.runtime.pipeline.latents import Start
-    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
@@ -137,7 +133,7 @@ class Pipeline:
         request: Request,
         *,
         on_step: Callable[[Step], None] | None = None,
-        cancel: Cancel | None = None,
+        cancel: Event | None = None,
     ) -> Result:
         """Make the pictures of a request.
 
@@ -165,7 +161,7 @@ class Pipeline:
         request: Request,
         *,
         on_step: Callable[[Step], None] | None = None,
-        cancel: Cancel | None = None,
+        cancel: Event | None = None,
     ) -> Iterator[Batch]:
         """Make the pictures of a request and hand them out batch by batch, flagged ones too.
 
@@ -174,7 +170,7 @@ class Pipeline:
         return self._batches(self.resolve_defaults(request), on_step, cancel)
 
     def _batches(
-        self, request: Request, on_step: Callable[[Step], None] | None, cancel: Cancel | None
+        self, request: Request, on_step: Callable[[Step], None] | None, cancel: Event | None
     ) -> Iterator[Batch]:
         prompts, size = request.seeded_prompts, request.batch_size
         batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
@@ -182,7 +178,9 @@ class Pipeline:
             began = time.monotonic()
             pictures: dict[int, Picture] = {}
             for attempt in range(1, request.retry_unsafe + 2):
-                left = [place for place in range(len(batch)) if _undecided(pictures.get(place))]
+                left = [
+                    place for place in range(len(batch)) if place not in pictures or pictures[place].flagged
+                ]
                 if not left:
                     break
                 callbacks = DenoisingCallbacks(number, len(batches), attempt, on_step, cancel)
@@ -247,7 +245,3 @@ class Pipeline:
                 f"{masked_channels(latents)} in the case of inpainting"
             )
         return taken, latents
-
-
-def _undecided(picture: Picture | None) -> bool:
-    return picture is None or picture.flagged is True

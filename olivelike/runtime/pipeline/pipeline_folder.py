@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean_path
@@ -156,9 +157,7 @@ def _not_a_pipeline(path: Path) -> str | None:
 
 
 def _convert_first(path: Path, name: str) -> str:
-    import shlex
-
-    source, made = shlex.quote(str(path)), shlex.quote(f"models/{name}")
+    source, made = quote(str(path)), quote(f"models/{name}")
     return f"optimise it first: olivelike convert {source} -t cpu -o {made}, then olivelike generate {made} PROMPT"
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.batch_state import begin_batch
-from olivelike.runtime.pipeline.request import SEEDS
+from olivelike.runtime.pipeline.request import SEEDS, Request
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
 
 _STRENGTH: Final = 0.8
 _ASPECT_TOLERANCE: Final = 0.02

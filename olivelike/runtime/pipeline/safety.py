@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
-    from olivelike.runtime.sessions.network import Network
+    from olivelike.runtime.sessions.session import Network
 
 _FLAGS: Final = "has_nsfw_concepts"
 _LARGEST_SIDE: Final = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.runtime.pictures import to_pictures
+from olivelike.runtime.pictures.encoding import to_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.sessions.network import Network
+    from olivelike.runtime.sessions.session import Network
 
 
 def encode_picture(

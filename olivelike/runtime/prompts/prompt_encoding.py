@@ -12,18 +12,20 @@ that a picture does not depend on its neighbours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
-from olivelike.runtime.prompts.syntax import Fragment, parse_prompt
+from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
     from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
-    from olivelike.runtime.prompts.syntax import PromptPart
+
+    TextEncoder = Callable[[torch.Tensor], "EncodedText"]
+    """Encodes ids, int32 of shape (rows, length); all rows differ."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,6 @@ class EncodedText:
     """Hidden states, of shape (rows, length, width)."""
     pooled: torch.Tensor | None = None
     """Pooled output, of shape (rows, width), of an encoder with projection."""
-
-
-class TextEncoder(Protocol):
-    """A text encoder, ready to run."""
-
-    def __call__(self, ids: torch.Tensor, /) -> EncodedText:
-        """Encode ids, int32 of shape (rows, length); all rows differ."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""A1111's prompt syntax: `(more)`, `[less]`, `(as much:1.3)`, `BREAK`, and `\(` for a bracket that is text.
+r"""A1111's prompt syntax: `(more)`, `[less]`, `(as much:1.3)`, `BREAK`, `\(` for a bracket that is text, LoRA tags.
 
 The rules are those of `parse_prompt_attention` in A1111's `modules/prompt_parser.py`
 (https://github.com/AUTOMATIC1111/stable-diffusion-webui), with two differences: `BREAK` inside brackets is a break
@@ -7,6 +7,7 @@ there too, and a weight that is no number is text.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -151,3 +152,61 @@ def shortened(prompt: str, longest: int = 60) -> str:
     """Return a prompt on one line of so many characters at most."""
     line = " ".join(prompt.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+_TAG: Final = re.compile(r"(\\)?<(?:lora|lyco):([^<>]+)>")
+_NAMES: Final = ("te", "unet", "dyn")
+
+
+@dataclass(frozen=True)
+class LoraTag:
+    """A LoRA that a prompt asks for."""
+
+    name: str
+    """Of its file, without suffix."""
+    text_weight: float
+    """For the text encoders."""
+    unet_weight: float
+    written: str
+
+
+def take_lora_tags(prompt: str) -> tuple[str, tuple[LoraTag, ...]]:
+    """Return a prompt without `<lora:NAME:WEIGHT>`, and these tags, as A1111's `modules/extra_networks.py` reads them.
+
+    Positional or named: `<lora:style:0.8>`, `<lora:style:0.5:0.8>` and `<lora:style:te=0.5:unet=0.8>`; `lyco` is the
+    same.
+
+    Raises:
+        UsageError: for a tag that says something else than a name and weights.
+    """
+    tags = tuple(_read(match[0], match[2]) for match in _TAG.finditer(prompt) if not match[1])
+    return _TAG.sub(lambda match: match[0][1:] if match[1] else "", prompt), tags
+
+
+def _read(written: str, content: str) -> LoraTag:
+    name, *parts = (part.strip() for part in content.split(":"))
+    if not name:
+        raise UsageError(f"{written}: names no LoRA; write <lora:NAME:WEIGHT>")
+    numbers: dict[str, float] = {}
+    for place, part in enumerate(parts):
+        key, equals, text = part.rpartition("=")
+        key = key if equals else _NAMES[min(place, len(_NAMES) - 1)]
+        if key not in _NAMES:
+            raise UsageError(f"{written}: {key} is nothing that a LoRA has here; give weights, te= and unet=")
+        if key == "dyn":
+            raise UsageError(
+                f"{written}: a rank of its own (dyn) can't be set here; leave the last number out"
+            )
+        numbers[key] = _number(written, text)
+    text_weight = numbers.get("te", 1.0)
+    return LoraTag(name, text_weight, numbers.get("unet", text_weight), written)
+
+
+def _number(written: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{written}: {text or 'nothing'} is no weight; write a number such as 0.8")
+    return value

@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import warnings
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -18,7 +17,6 @@ from olivelike.runtime.schedulers.scheduler_names import (
     SIGMAS,
     find_scheduler,
     packages_for,
-    sampler_of,
     why_not_own,
 )
 
@@ -71,20 +69,6 @@ class Scheduler(Protocol):
 
     def add_noise(self, original: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         """Return latents with the noise of each timestep."""
-
-
-@dataclass(frozen=True)
-class StepFacts:
-    """What a scheduler's `step` takes, and how it draws noise."""
-
-    generator: bool
-    """Whether it takes `generator`; one per picture in a list will do."""
-    eta: bool
-    """Whether it takes `eta`."""
-    order: int
-    """Calls of the network for each step but the last."""
-    seeds: bool
-    """Whether its noise comes from seeds, which `seed_noise` sets, and not from a generator."""
 
 
 def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
@@ -144,16 +128,15 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     return made
 
 
-def step_facts(scheduler: Scheduler) -> StepFacts:
-    """Return what a loop has to know of a scheduler beyond its interface."""
-    taken = inspect.signature(scheduler.step).parameters
-    return StepFacts(
-        "generator" in taken, "eta" in taken, scheduler.order, hasattr(scheduler, "noise_sampler")
-    )
+def taken_in_steps(scheduler: Scheduler) -> set[str]:
+    """Return what a scheduler's `step` takes of `generator` (one per picture in a list will do) and `eta`."""
+    return {"generator", "eta"} & inspect.signature(scheduler.step).parameters.keys()
 
 
 def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> None:
-    """Let a scheduler with `StepFacts.seeds` draw the noise of each picture on the CPU, whatever it computes on.
+    """Let a scheduler whose noise comes from seeds draw that of each picture on the CPU, whatever it computes on.
+
+    Others draw from generators, and stay as they are.
 
     Args:
         scheduler: its timesteps are set, and no step is done.
@@ -177,11 +160,6 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
             return tree(*times).to(latents.device)
 
     scheduler.noise_sampler = draw
-
-
-def sampler_name(scheduler: Scheduler) -> tuple[str, str | None]:
-    """Return A1111's names of sampler and schedule type, for the text of a picture."""
-    return sampler_of(type(scheduler).__name__, scheduler.config)
 
 
 def _scheduler_class(name: str | None) -> Any:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError
-from olivelike.model.targets import TARGETS
-from olivelike.runtime.sessions.offer import onnxruntime_offer, openvino_offer
-from olivelike.runtime.sessions.providers import CPU, OPENVINO, require_provider
+from olivelike.model.targets import TARGETS, Target
+from olivelike.runtime.sessions.providers import (
+    CPU,
+    OPENVINO,
+    RuntimeOffer,
+    onnxruntime_offer,
+    openvino_offer,
+    require_provider,
+)
 from olivelike.runtime.sessions.session_failures import lacks_memory, reason
 
 if TYPE_CHECKING:
@@ -17,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.graphs.inspect import Inspection
-    from olivelike.model.targets import Target
-    from olivelike.runtime.sessions.offer import RuntimeOffer
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _OWN_DOMAINS: Final = frozenset(
@@ -140,8 +145,6 @@ def count_operators(operators: Mapping[str, int]) -> str:
 
 
 def _unconverted(path: Path) -> str:
-    import importlib
-
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
     try:
         openvino.Core().read_model(path)

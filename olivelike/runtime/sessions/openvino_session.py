@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import dataclass, replace
 from threading import Event
@@ -14,7 +15,7 @@ from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.sessions.ort_options import library_path
 from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import Session
+from olivelike.runtime.sessions.session import Session, ValueSpec
 from olivelike.runtime.sessions.session_failures import run_failure
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -58,9 +58,10 @@ class OpenVinoSession(Session):
         constant: Collection[str],  # noqa: ARG002  (OpenVINO moves inputs by itself, constant or not)
     ) -> OpenVinoBoundCall:
         """Share tensors' memory with OpenVINO."""
+        openvino: Any = importlib.import_module("openvino")
         request = self._compiled.create_infer_request()
         for name, tensor in {**inputs, **outputs}.items():
-            request.set_tensor(name, _shared(tensor))
+            request.set_tensor(name, openvino.Tensor(tensor.numpy(), shared_memory=True))
         return OpenVinoBoundCall(
             self.network, self.provider, request, dict(inputs), dict(outputs), self._failed
         )
@@ -124,8 +125,6 @@ def open_openvino_session(
     """
     require_provider(settings.provider)
     _refuse_foreign(settings)
-    import importlib
-
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
     core = openvino.Core()
     device = _device(core, settings)
@@ -141,7 +140,9 @@ def open_openvino_session(
         model = core.read_model(path)
         _exchange(openvino, model, initializers)
         inputs, outputs = _fix_dimensions(model, settings.dimensions, inputs, outputs)
-        compiled = core.compile_model(model, device, {**_defaults(proto, device), **_properties(settings)})
+        threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
+        properties = {**_defaults(proto, device), **threads, **settings.options}
+        compiled = core.compile_model(model, device, properties)
     except (RuntimeError, MemoryError) as error:
         raise load_failure(path, error, settings) from error
     return OpenVinoSession(path.parent.name or path.name, compiled, device, inputs, outputs)
@@ -172,11 +173,6 @@ def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
     """
     brain = any(tensor.data_type == _BFLOAT16 for tensor in proto.graph.initializer)
     return {"INFERENCE_PRECISION_HINT": "f32"} if brain and device == "CPU" else {}
-
-
-def _properties(settings: SessionSettings) -> dict[str, str]:
-    threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
-    return {**threads, **settings.options}
 
 
 def _device(core: Any, settings: SessionSettings) -> str:
@@ -243,10 +239,3 @@ def _with_sizes(specs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> dic
         name: replace(spec, dims=tuple(sizes.get(str(dim), dim) for dim in spec.dims))
         for name, spec in specs.items()
     }
-
-
-def _shared(tensor: torch.Tensor) -> Any:
-    import importlib
-
-    openvino: Any = importlib.import_module("openvino")
-    return openvino.Tensor(tensor.numpy(), shared_memory=True)

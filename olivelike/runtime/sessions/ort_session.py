@@ -8,10 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
-from olivelike.runtime.sessions.devices import find_device
+from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
 from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 from olivelike.runtime.sessions.load_failure import load_failure
-from olivelike.runtime.sessions.nvidia import Placement, place, require_nvidia
 from olivelike.runtime.sessions.ort_options import provider_list, session_options
 from olivelike.runtime.sessions.providers import require_provider
 from olivelike.runtime.sessions.session import Session, ValueSpec

@@ -1,4 +1,4 @@
-"""What the pipeline asks of an inference engine: one network, opened for one device.
+"""What the pipeline asks of an inference engine: one network, opened for one device, and its buffers.
 
 Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where
 the engine reads and writes them in place.
@@ -8,14 +8,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from olivelike.errors import SessionError
+from olivelike.errors import SessionError, SourceError
+from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
+    from pathlib import Path
 
+    import numpy as np
     import torch
+
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    Shapes = dict[str, tuple[int, ...]]
+
+
+def open_session(
+    model_path: Path,
+    settings: SessionSettings,
+    initializers: Mapping[str, np.ndarray[Any, Any]] | None = None,
+) -> Session:
+    """Open a network.
+
+    Args:
+        model_path: An ONNX file; its data files are read from its folder.
+        settings: Provider, device and options.
+        initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
+
+    Raises:
+        SessionError: if the network can't be opened here as asked; the message says what the file asks for
+            and what the installed runtime offers.
+    """
+    if not model_path.is_file():
+        raise SessionError(f"{model_path}: there is no such model file")
+    if settings.provider.name == OPENVINO:
+        from olivelike.runtime.sessions.openvino_session import open_openvino_session
+
+        return open_openvino_session(model_path, settings, initializers or {})
+    from olivelike.runtime.sessions.ort_session import open_ort_session
+
+    return open_ort_session(model_path, settings, initializers or {})
 
 
 @dataclass(frozen=True)
@@ -116,3 +150,85 @@ def _check_tensor(what: str, spec: ValueSpec, tensor: torch.Tensor, device: str)
         raise SessionError(f"{what}: the tensor is not contiguous")
     if str(tensor.device) != device:
         raise SessionError(f"{what}: the tensor is on {tensor.device}, the session reads tensors on {device}")
+
+
+_KEPT: Final = 2
+"""Sets of buffers that stay: those of the size in use, and of its last batch, which may be smaller."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A network with bound buffers: fill `inputs`, `run`, read `outputs`."""
+
+    inputs: Mapping[str, torch.Tensor]
+    outputs: Mapping[str, torch.Tensor]
+    bound: BoundCall
+
+    def run(self) -> None:
+        """Compute the outputs from what is in the inputs."""
+        self.bound.run()
+
+
+class Network:
+    """A component of a pipeline, open in a session."""
+
+    def __init__(self, component: str, session: Session) -> None:
+        self.component = component
+        self.session = session
+        self._calls: dict[tuple[object, ...], Call] = {}
+
+    @property
+    def device(self) -> str:
+        """Where its tensors live, as torch names it."""
+        return self.session.tensor_device
+
+    def input(self, name: str) -> ValueSpec:
+        """Return what is known of an input.
+
+        Raises:
+            SourceError: if the network has none of that name.
+        """
+        return self._spec("input", self.session.inputs, name)
+
+    def output(self, name: str) -> ValueSpec:
+        """Return what is known of an output.
+
+        Raises:
+            SourceError: if the network has none of that name.
+        """
+        return self._spec("output", self.session.outputs, name)
+
+    def prepare(self, inputs: Shapes, outputs: Shapes) -> Call:
+        """Return a call for these shapes: the same one, with the same buffers, as long as they stay."""
+        key = (tuple(inputs.items()), tuple(outputs.items()))
+        call = self._calls.pop(key, None)
+        if call is None:
+            tensors = {name: self._empty(self.input(name), shape) for name, shape in inputs.items()}
+            results = {name: self._empty(self.output(name), shape) for name, shape in outputs.items()}
+            call = Call(tensors, results, self.session.bind(tensors, results))
+        self._calls[key] = call
+        while len(self._calls) > _KEPT:
+            del self._calls[next(iter(self._calls))]
+        return call
+
+    def hold(self, call: Call, constant: Collection[str]) -> Call:
+        """Return the call with inputs that stay through all further runs as they are now.
+
+        Where tensors are on the CPU and the network is not, they go to the device here, and not in each run.
+        """
+        if self.device != "cpu" or not self.session.moves_inputs:
+            return call
+        return Call(call.inputs, call.outputs, self.session.bind(call.inputs, call.outputs, constant))
+
+    def _spec(self, kind: str, values: Mapping[str, ValueSpec], name: str) -> ValueSpec:
+        if name not in values:
+            raise SourceError(
+                f"{self.component}/model.onnx: has no {kind} {name!r} (it has: {', '.join(values)}); "
+                "make the folder with `olivelike run`, whose own layout has it"
+            )
+        return values[name]
+
+    def _empty(self, spec: ValueSpec, shape: tuple[int, ...]) -> torch.Tensor:
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, spec.dtype), device=self.device)

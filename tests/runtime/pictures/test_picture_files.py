@@ -15,18 +15,11 @@ from picture_samples import PLAIN, RECORD, save
 from PIL import Image
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.pictures import (
-    PictureWriter,
-    SheetPicture,
-    is_picture,
-    parse_output,
-    picture_sheet,
-    read_picture,
-    read_picture_record,
-    to_pictures,
-)
-from olivelike.runtime.pictures.a1111 import a1111_text
-from olivelike.runtime.pictures.picture_names import slug
+from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record
+from olivelike.runtime.pictures.encoding import to_pictures
+from olivelike.runtime.pictures.picture_record import a1111_text
+from olivelike.runtime.pictures.sheet import SheetPicture, picture_sheet
+from olivelike.runtime.pictures.writer import parse_output, slug
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, image):

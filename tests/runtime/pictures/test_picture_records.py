@@ -13,14 +13,8 @@ from PIL import Image, ImageChops
 from PIL.PngImagePlugin import PngInfo
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures import (
-    UsedFile,
-    is_picture,
-    read_picture,
-    read_picture_record,
-)
-from olivelike.runtime.pictures.a1111 import a1111_text, parse_a1111
-from olivelike.runtime.pictures.picture_record import record_from_json
+from olivelike.runtime.pictures import UsedFile, is_picture, read_picture, read_picture_record
+from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.jpeg", "a.webp", "a.PNG"])

@@ -10,7 +10,7 @@ from torch_pipelines import psnr
 
 from olivelike.errors import Interrupted
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.sessions.network import Network
+from olivelike.runtime.sessions.session import Network
 
 pytest.importorskip("torch")
 

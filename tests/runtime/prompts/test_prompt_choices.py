@@ -8,7 +8,8 @@ import pytest
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.jobs.job_notes import unread
-from olivelike.runtime.prompts import LoraTag, Wildcards, take_lora_tags
+from olivelike.runtime.prompts.syntax import LoraTag, take_lora_tags
+from olivelike.runtime.prompts.wildcards import Wildcards
 
 
 @pytest.fixture

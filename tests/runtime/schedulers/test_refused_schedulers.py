@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import MissingError, SourceError, UsageError
-from olivelike.runtime.schedulers.make_scheduler import make_scheduler, step_facts
+from olivelike.runtime.schedulers.make_scheduler import make_scheduler, taken_in_steps
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler
 
 CONFIG = {"_class_name": "PNDMScheduler", "beta_schedule": "scaled_linear"}
@@ -124,7 +124,9 @@ def test_a_folder_of_networks_trained_as_edm_keeps_its_own(class_name):
         latents = torch.ones((1, 4, 2, 2)) * one.init_noise_sigma
         for timestep in one.timesteps:
             predicted = one.scale_model_input(latents, timestep) * 0.1
-            more = {"generator": torch.Generator().manual_seed(1)} if step_facts(one).generator else {}
+            more = (
+                {"generator": torch.Generator().manual_seed(1)} if "generator" in taken_in_steps(one) else {}
+            )
             latents = one.step(predicted, timestep, latents, **more).prev_sample
         ends.append(latents)
     assert torch.equal(*ends)

@@ -9,9 +9,8 @@ import pytest
 
 from olivelike.runtime.schedulers.make_scheduler import (
     make_scheduler,
-    sampler_name,
     seed_noise,
-    step_facts,
+    taken_in_steps,
 )
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
@@ -61,7 +60,7 @@ def denoise(scheduler, steps=24, half=False, batch=1):
     generator = torch.Generator().manual_seed(1)
     target = torch.randn((batch, 4, 4, 4), generator=generator)
     scheduler.set_timesteps(steps)
-    facts = step_facts(scheduler)
+    taken = taken_in_steps(scheduler)
     seed_noise(scheduler, range(batch), target)
     noise = torch.randn(target.shape, generator=generator)
     latents = noise * scheduler.init_noise_sigma
@@ -77,7 +76,7 @@ def denoise(scheduler, steps=24, half=False, batch=1):
         predicted = ((given - alpha * target) / (alpha * sigma)).float()
         if half:
             predicted = predicted.half().float()
-        more = {"generator": generator} if facts.generator else {}
+        more = {"generator": generator} if "generator" in taken else {}
         latents = scheduler.step(predicted, timestep, latents, **more).prev_sample
         assert latents.dtype == torch.float32
     return float((latents - target).abs().max()), len(scheduler.timesteps)
@@ -168,7 +167,8 @@ def test_names_are_found_however_they_are_written(written, class_name):
     "name", usable(["Euler a", "DPM++ 2M SDE Karras", "PLMS", "DEISMultistep", "LMS Beta"])
 )
 def test_a_scheduler_tells_the_name_that_makes_it(name, filled):
-    sampler, schedule = sampler_name(make_scheduler(name, filled))
+    made = make_scheduler(name, filled)
+    sampler, schedule = sampler_of(type(made).__name__, made.config)
     assert find_scheduler(sampler, schedule) == find_scheduler(name)
 
 
@@ -223,12 +223,13 @@ def _with_karras():
 
 
 def test_facts_say_how_to_call_step(filled):
-    facts = {name: step_facts(make_scheduler(name, filled)) for name in ("DDIM", "Heun", "Euler a", "TCD")}
-    assert (facts["DDIM"].eta, facts["DDIM"].generator, facts["DDIM"].order) == (True, True, 1)
-    assert (facts["Heun"].eta, facts["Heun"].generator, facts["Heun"].order) == (False, False, 2)
-    assert (facts["Euler a"].eta, facts["Euler a"].generator) == (False, True)
-    assert facts["TCD"].eta
-    assert not any(one.seeds for one in facts.values())
+    made = {name: make_scheduler(name, filled) for name in ("DDIM", "Heun", "Euler a", "TCD")}
+    taken = {name: taken_in_steps(scheduler) for name, scheduler in made.items()}
+    assert (taken["DDIM"], made["DDIM"].order) == ({"eta", "generator"}, 1)
+    assert (taken["Heun"], made["Heun"].order) == (set(), 2)
+    assert taken["Euler a"] == {"generator"}
+    assert "eta" in taken["TCD"]
+    assert not any(hasattr(scheduler, "noise_sampler") for scheduler in made.values())
 
 
 @pytest.mark.skipif(find_spec("torchsde") is None, reason="torchsde is not installed")

@@ -13,8 +13,7 @@ from small_networks import OUTER, PASSTHROUGH, weights, write_linear, write_netw
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.open_session import open_session
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import ValueSpec, open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 torch = pytest.importorskip("torch")

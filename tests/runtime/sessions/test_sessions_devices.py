@@ -7,10 +7,10 @@ import pytest
 from small_networks import PASSTHROUGH, write_network
 
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions import nvidia
+from olivelike.runtime.sessions import devices
 from olivelike.runtime.sessions.devices import Device, find_device, list_devices
-from olivelike.runtime.sessions.open_session import open_session
 from olivelike.runtime.sessions.providers import available_providers, find_provider
+from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 
 GPUS = (Device(0, "NVIDIA GeForce RTX 4090"), Device(1, "NVIDIA H100 80GB HBM3"), Device(2, "NVIDIA H100"))
@@ -79,11 +79,11 @@ def test_a_device_that_openvino_lacks_is_refused_with_a_list(tmp_path, device, m
 
 
 def test_a_library_that_cuda_lacks_is_named(monkeypatch, capfd):
-    monkeypatch.setattr(nvidia, "list_devices", lambda provider: GPUS)
+    monkeypatch.setattr(devices, "list_devices", lambda provider: GPUS)
     if CUDA.name not in available_providers():
         pytest.skip("this build of ONNX Runtime has no CUDA")
     try:
-        nvidia.require_nvidia(CUDA)
+        devices.require_nvidia(CUDA)
     except SessionError as error:
         assert "cuda: a library that it needs can't be loaded: lib" in str(error)
     assert capfd.readouterr() == ("", "")
@@ -94,7 +94,7 @@ def test_cuda_without_a_gpu_is_refused_and_not_passed_over(tmp_path):
     code = (
         "import sys; from pathlib import Path\n"
         "from olivelike.errors import SessionError\n"
-        "from olivelike.runtime.sessions.open_session import open_session\n"
+        "from olivelike.runtime.sessions.session import open_session\n"
         "from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider\n"
         "try: open_session(Path(sys.argv[1]), SessionSettings((parse_provider('cuda'),)))\n"
         "except SessionError as error: print(error)\n"

@@ -9,8 +9,8 @@ from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
 from olivelike.model.targets.target import TargetChoice
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
-from olivelike.runtime.sessions.offer import onnxruntime_offer
-from olivelike.runtime.sessions.open_session import open_session
+from olivelike.runtime.sessions.providers import onnxruntime_offer
+from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from tests.fixtures.sample_records import write_output_record
 

@@ -8,7 +8,7 @@ import pytest
 from small_networks import CONTRIB, PASSTHROUGH, write_linear, write_network
 
 from olivelike.cli.app import run_command_line
-from olivelike.runtime.sessions.offer import installed_offers, onnxruntime_offer
+from olivelike.runtime.sessions.providers import installed_offers, onnxruntime_offer
 
 
 @pytest.fixture
