@@ -34,7 +34,7 @@ def home(tmp_path_factory):
 def architecture(one_torch_thread):
     """An architecture that is traced in a second: a text encoder with one layer."""
     config = tiny_model("text_encoder").architecture.config
-    return Architecture("text_encoder", {**config, "num_hidden_layers": 1})
+    return Architecture("text_encoder", "transformers", "CLIPTextModel", {**config, "num_hidden_layers": 1})
 
 
 def digest_in_another_process(architecture: Architecture) -> tuple[str, str]:
