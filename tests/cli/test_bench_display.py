@@ -4,6 +4,7 @@ import pytest
 
 from olivelike.cli.display import bench_display
 from olivelike.cli.display.bench_display import table_lines
+from olivelike.measure.bench.row import Row
 
 MEASURED = {
     "engine": "onnxruntime", "provider": "CPUExecutionProvider", "dtype": "float32", "batch_size": 1,
@@ -15,7 +16,7 @@ MEASURED = {
 
 
 class Report:
-    rows = (MEASURED, {**MEASURED, "engine": "torch-compile", "speed": 1.0})
+    rows = (Row(**MEASURED), Row(**{**MEASURED, "engine": "torch-compile", "speed": 1.0}))
     skipped = failed = ()
 
 

@@ -63,7 +63,7 @@ def test_wrong_options_are_refused_without_any_engine(folders):
         "bench little --height 17": (2, "multiples of"),
         "bench nowhere": (3, "no such folder"),
         "verify little --provider nope": (2, "unknown provider 'nope'"),
-        "verify nowhere": (3, "has no readable olivelike.json"),
+        "verify nowhere": (3, "no such folder"),
         "profile little --provider nope": (2, "unknown provider 'nope'"),
     }
     for (status, message), (found, error, heavy) in zip(said.values(), refusals(folders, *said), strict=True):

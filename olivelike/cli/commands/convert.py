@@ -10,7 +10,7 @@ from olivelike.cli import options as shared
 from olivelike.cli.option_groups import with_groups
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
-from olivelike.model.targets import Precision, find_target
+from olivelike.model.targets import TARGETS, Precision, find_target
 
 
 @with_groups
@@ -24,7 +24,8 @@ def convert(
         ),
     ],
     target: Annotated[
-        str, typer.Option("-t", "--target", metavar="TARGET", help="Execution provider, such as directml.")
+        str,
+        typer.Option("-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
     limits: shared.LimitOptions,

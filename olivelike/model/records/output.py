@@ -8,6 +8,7 @@ from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
@@ -138,6 +139,10 @@ class OutputRecord:
         try:
             return cls._parse(folder)
         except (FileNotFoundError, NotADirectoryError):
+            if not folder.exists():
+                raise SourceError(
+                    f"{folder}: no such folder; {did_you_mean_path(folder, 'check the path')}"
+                ) from None
             raise SourceError(
                 f"{folder}: has no readable {RECORD_FILE}; name a folder that `olivelike run` wrote"
             ) from None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from olivelike.engine.plan import differences, nearest
+from olivelike.model.records.run_record import NodeRecord
+from tests.fixtures.sample_records import run_record
 
 BEFORE: dict[str, Any] = {
     "pass": "float16",
@@ -46,6 +49,7 @@ def test_equal_keys_differ_in_nothing() -> None:
 def test_the_nearest_earlier_run_is_the_one_with_the_fewest_changes() -> None:
     far = {**BEFORE, "options": {"keep_io": True}, "code": "9"}
     near = {**BEFORE, "options": {"keep_io": True}}
-    runs = [{"nodes": [{"id": "unet.float16", "inputs": inputs}]} for inputs in (far, near)]
+    node = NodeRecord("unet.float16", "unet", "float16", "executed")
+    runs = [run_record(nodes=(replace(node, inputs=inputs),)) for inputs in (far, near)]
     assert nearest("unet.float16", BEFORE, runs) == near
     assert nearest("unet.convert", BEFORE, runs) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 from olivelike._text import roughly
 from olivelike.engine.plan import Node
 from olivelike.engine.plan.forecast import Forecast
+from olivelike.model.records.run_record import NodeRecord, RunRecord
+from tests.fixtures.sample_records import run_record
 
 
 @dataclass
@@ -21,12 +23,9 @@ class Network:
     tensors: dict[str, Any]
 
 
-def record(seconds: dict[str, float], status: str = "executed", **sizes: int) -> dict[str, Any]:
-    nodes = [
-        {"component": id_.split(".")[0], "name": id_.split(".")[1], "status": status, "seconds": value}
-        for id_, value in seconds.items()
-    ]
-    return {"elements": sizes, "nodes": nodes}
+def record(seconds: dict[str, float], status: str = "executed", **sizes: int) -> RunRecord:
+    nodes = [NodeRecord(name, *name.split("."), status, seconds=value) for name, value in seconds.items()]
+    return run_record(elements=sizes, nodes=tuple(nodes))
 
 
 def chain(component: str, *names: str) -> list[Node]:
@@ -39,7 +38,7 @@ def chain(component: str, *names: str) -> list[Node]:
 
 
 def forecast(
-    nodes: list[Node], *records: dict[str, Any], workers: int = 2, memory_limit: int = 1 << 40, **sizes: int
+    nodes: list[Node], *records: RunRecord, workers: int = 2, memory_limit: int = 1 << 40, **sizes: int
 ) -> Forecast:
     source: Any = SimpleNamespace(checkpoints={name: Network(size, {}) for name, size in sizes.items()})
     source.checkpoint = source.checkpoints.__getitem__
@@ -62,7 +61,7 @@ def test_the_same_component_tells_more_than_another_of_the_same_size():
 
 
 def test_a_network_of_quite_another_size_tells_nothing():
-    runs = [record({"unet.load": 5}, unet=10), {"nodes": [{"status": "executed"}]}]
+    runs = [record({"unet.load": 5}, unet=10), run_record(nodes=(NodeRecord("x", "x", "x", "executed"),))]
     runs.append(record({"unet.load": 5}, status="failed", unet=100))
     found = forecast(chain("unet", "load"), *runs, unet=100)
     assert found.seconds("unet.load") is None
@@ -99,7 +98,7 @@ def test_a_node_that_runs_counts_what_is_left_of_it(two_chains):
 
 def test_nodes_of_unknown_time_are_counted_apart(two_chains):
     nodes, before = two_chains
-    before["nodes"] = [node for node in before["nodes"] if node["component"] == "unet"]
+    before = replace(before, nodes=tuple(node for node in before.nodes if node.component == "unet"))
     left = forecast(nodes, before, unet=100, vae=10).left({node.id for node in nodes})
     assert (left.seconds, left.unknown) == (40, 2)
 

@@ -11,9 +11,8 @@ from olivelike.graphs.fusion import fuse
 from olivelike.graphs.fusion.rules import RULES
 from olivelike.graphs.precision.half import HalfPrecision
 from olivelike.model import Graph
-from olivelike.model.targets import find_target
+from olivelike.model.targets import TARGETS, find_target
 
-TARGETS = ("cpu", "openvino", "cuda", "tensorrt", "directml", "migraphx", "webgpu")
 ALL_ON = {rule.name: True for rule in RULES} | {"fast_gelu": False}
 NONE_ON = dict.fromkeys(ALL_ON, False)
 
