@@ -96,7 +96,7 @@ class FileOptions:
 
 @dataclass(frozen=True)
 class WorkflowOptions(FileOptions):
-    """What is said of a workflow whose nodes are placed: also its additions and its store."""
+    """What is said of a workflow whose nodes are placed: also its adapters and its store."""
 
     loras: Annotated[
         list[str] | None,

@@ -17,13 +17,12 @@ from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.passes.text_paths import absolute
 from olivelike.workflow.places import Place
 from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
-from olivelike.workflow.writing import Draft, workflow_text
+from olivelike.workflow.writing import workflow_text
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
-    from olivelike.workflow import FileRef
 
 
 @dataclass(frozen=True)
@@ -100,35 +99,38 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     """
     here = Path.cwd()
     target = find_target(request.target)
-    source, vae = text_source(request.source, here), text_source(request.vae, here) if request.vae else None
+    source = text_source(request.source, here)
+    vae = text_source(request.vae, here) if request.vae else None
     spec = source_spec(source, vae)
-    components = [
-        name for name in COMPONENTS if name in available_components(spec, allow_pickle=options.allow_pickle)
-    ]
+    available = available_components(spec, allow_pickle=options.allow_pickle)
+    components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
     precision = request.precision or target.precision
     chains = {name: _chain(opened.checkpoint(name), precision) for name in components}
 
-    def place(ref: FileRef) -> str:
-        return str(ref) if ref.path is None else _relative(ref.path, folder)
+    def place(path: Path | None, text: str) -> str:
+        return text if path is None else _relative(path, folder)
 
+    said = place(source.path, request.source)
     loras = [parse_lora(text, here) for text in request.loras]
-    draft = Draft(
-        name=request.output.name or "converted",
-        source=_relative(source.path, folder) if source.path is not None else request.source,
-        target=target.name,
-        components=chains,
-        output=_relative(absolute(request.output, here), folder),
-        precision=request.precision,
-        prediction=request.prediction,
-        vae=(_relative(vae.path, folder) if vae.path is not None else request.vae)
-        if vae is not None
-        else None,
-        loras=[(place(lora.file), lora.weight) for lora in loras],
-        embeddings=[place(file_ref(text, here)) for text in request.embeddings],
-        layout=request.layout,
+    embeddings = [file_ref(text, here) for text in request.embeddings]
+    return workflow_text(
+        {
+            "name": request.output.name or "converted",
+            "source": {"path": said, "prediction": request.prediction} if request.prediction else said,
+            "vae": place(vae.path, request.vae) if vae and request.vae else None,
+            "loras": [
+                {"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras
+            ],
+            "embeddings": [place(file.path, str(file)) for file in embeddings],
+            "target": {"provider": target.name, "precision": request.precision}
+            if request.precision
+            else target.name,
+            "components": chains,
+            "layout": request.layout,
+            "output": _relative(absolute(request.output, here), folder),
+        }
     )
-    return workflow_text(draft)
 
 
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:

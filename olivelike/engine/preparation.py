@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.admission import check_apart
-from olivelike.engine.output.state import OutputStates
+from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
-from olivelike.engine.plan.additions import check_additions, open_additions
+from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
@@ -26,7 +26,7 @@ from olivelike.workflow.passes.text_paths import may_be_path
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from olivelike.engine.plan import Additions, Node, Plan
+    from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
@@ -131,7 +131,7 @@ class Prepared:
 
     workflow: LoadedWorkflow
     source: PipelineSource
-    additions: Additions
+    adapters: Adapters
     store: Store
     outputs: tuple[Output, ...]
     nodes: tuple[Node, ...]
@@ -140,7 +140,7 @@ class Prepared:
 
     def resolver(self) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        inputs = Inputs(self.workflow, self.source, self.additions, self.store)
+        inputs = Inputs(self.workflow, self.source, self.adapters, self.store)
         return Resolver(inputs, OutputStates(self.store))
 
     def plan(self) -> Plan:
@@ -187,8 +187,8 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     def read_pickle(path: Path) -> dict[str, RawTensor]:
         return _remembered_pickle_table(path, store)
 
-    additions = open_additions(loaded, read_pickle if options.allow_pickle else None)
-    steps = active_steps(loaded, outputs, additions, options.only)
+    adapters = open_adapters(loaded, read_pickle if options.allow_pickle else None)
+    steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
         source_spec(loaded.workflow.source, loaded.workflow.vae),
@@ -197,11 +197,11 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         read_pickle=read_pickle,
     )
     if options.until is None:
-        check_apart(outputs, loaded, source, additions, store)
-    check_additions(additions, loaded, source)
+        check_apart(outputs, loaded, source, adapters, store)
+    check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
     history = History(store, loaded.workflow.name)
-    return Prepared(loaded, source, additions, store, outputs, nodes, history, options)
+    return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 
 def source_spec(source: Source, vae: Source | None) -> SourceSpec:

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from olivelike.engine.execute.driver import Driver, Execution, NodeResult
+    from olivelike.engine.execute.driver import Driver, Execution
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.execute.executor import ExecutorMaker
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
-    from olivelike.model.records.run_record import RunRecord
+    from olivelike.model.records.run_record import NodeRecord, RunRecord
     from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
@@ -311,7 +311,7 @@ class _Run:
             self._emit("run_finished", **result.to_json())
         return result
 
-    def _keep(self, result: RunResult, nodes: Sequence[NodeResult], error: str | None) -> Path | None:
+    def _keep(self, result: RunResult, nodes: Sequence[NodeRecord], error: str | None) -> Path | None:
         """Keep the record, and write the report; without room for them a run goes on all the same."""
         from olivelike.engine.run_record import run_record
 
@@ -340,10 +340,10 @@ class _Run:
         self._listener(Event(name, data))
 
 
-def _failure(failed: Sequence[NodeResult]) -> OlivelikeError:
+def _failure(failed: Sequence[NodeRecord]) -> OlivelikeError:
     """Return the error of a run with failed nodes: of the gravest kind, what is missing before what went wrong."""
     lines = [f"{result.id} failed: {result.error}\n  log: {result.log}" for result in failed]
-    kinds = [error_of(result.facts["error_kind"]) for result in failed]
+    kinds = [error_of(str(result.facts["error_kind"])) for result in failed]
     return min(kinds, key=_gravity)("\n".join(lines))
 
 

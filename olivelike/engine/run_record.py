@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from olivelike.engine.environment import host, versions
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
-from olivelike.model.records.run_record import EarlierNode, EarlierRun, NodeRecord, RunRecord
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from olivelike.engine.execute.driver import NodeResult
-    from olivelike.engine.plan import Node
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
+    from olivelike.model.records.run_record import NodeRecord
     from olivelike.store import Store
 
 
 def run_record(
-    prepared: Prepared, result: RunResult, nodes: Sequence[NodeResult], error: str | None
+    prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord], error: str | None
 ) -> RunRecord:
     """Return the record of a run."""
-    by_id = {node.id: node for node in prepared.nodes}
     workflow, command, source = prepared.workflow, prepared.options.command, prepared.source
     return RunRecord(
         run_id=result.run_id,
@@ -48,9 +47,9 @@ def run_record(
         versions=versions(),
         host=host(),
         elements={name: found.elements for name, found in source.checkpoints.items()},
-        nodes=tuple(_node(by_id[node.id], node) for node in nodes),
-        loras=tuple(opened.record(opened.origin) for opened in prepared.additions.loras),
-        embeddings=tuple(opened.record(opened.origin) for opened in prepared.additions.embeddings),
+        nodes=tuple(replace(node, facts=_kept(node.facts)) for node in nodes),
+        loras=tuple(opened.record(opened.origin) for opened in prepared.adapters.loras),
+        embeddings=tuple(opened.record(opened.origin) for opened in prepared.adapters.embeddings),
         source_files=_source_files(prepared),
         # After a failure a folder still holds what an earlier run wrote.
         output_files={str(path): _output_files(path) for path in result.outputs if result.status == "ok"},
@@ -94,11 +93,9 @@ def _output_files(folder: Path) -> dict[str, int]:
     return {} if record is None else {name: file.size for name, file in record.files.items()}
 
 
-def _node(node: Node, result: NodeResult) -> NodeRecord:
-    """Return how a node ended, without what the output's own record holds: a derivation per initializer."""
-    facts = {name: value for name, value in result.facts.items() if name != "derivations"}
-    output = str(node.output.path) if node.output is not None else None
-    return NodeRecord(**{**result.to_json(), "parent": node.parent, "output": output, "facts": facts})
+def _kept(facts: Mapping[str, object]) -> dict[str, object]:
+    """Drop what the output's own record holds: a derivation per initializer."""
+    return {name: value for name, value in facts.items() if name != "derivations"}
 
 
 def _previous(history: Iterable[RunRecord], run_id: str) -> EarlierRun | None:

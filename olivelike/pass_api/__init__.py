@@ -36,7 +36,7 @@ from olivelike.pass_api.context import (
     Progress,
     TensorAccess,
 )
-from olivelike.pass_api.pass_class import ADDITIONS as ADDITIONS
+from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS
 from olivelike.pass_api.pass_class import INPUTS as INPUTS
 from olivelike.pass_api.pass_class import PASS_API, Pass, Resources
 

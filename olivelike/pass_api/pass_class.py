@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 PASS_API = 1
 """Version of what a pass is promised; see `docs/passes.md`."""
 
-ADDITIONS = ("loras", "embeddings")
+ADAPTERS = ("loras", "embeddings")
 """What a workflow adds to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
-INPUTS = ("target", "precision", *ADDITIONS, "original")
+INPUTS = ("target", "precision", *ADAPTERS, "original")
 """What a pass may read beside facets."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -40,25 +39,8 @@ class Action:
     """Time in UTC, ISO 8601."""
 
 
-def get(folder: StoreFolder, key: str) -> Action | None:
-    """Return the action if its record and all its parts are there; note the time of use."""
-    action = recorded(folder, key)
-    if action is None or missing_part(folder, action) is not None:
-        return None
-    if folder.writable:
-        with contextlib.suppress(OSError):  # the time only decides what is collected first
-            folder.fs.touch(folder.action(key))
-    return action
-
-
 def put(folder: StoreFolder, action: Action) -> None:
-    """Write the record; every part must be in the store.
-
-    Raises:
-        ValueError: if an output is not among the parts.
-        DamagedError: if a part is missing: the store was cleared or collected meanwhile.
-        StoreError: if the disk refuses.
-    """
+    """Write the record; raises as `Store.put_action`."""
     path = folder.action(action.key)
     data = seal(_KIND, asdict(action))
     if parse(folder, path, data) is None:
@@ -81,11 +63,6 @@ def recorded(folder: StoreFolder, key: str) -> Action | None:
     if action is None:
         folder.set_aside(path)
     return action
-
-
-def every(folder: StoreFolder) -> Iterator[Action]:
-    """Yield every readable record, by key."""
-    return readable(folder, paths(folder))
 
 
 def readable(folder: StoreFolder, paths: Iterable[Path]) -> Iterator[Action]:

@@ -88,10 +88,7 @@ class Claims:
 
     def sweep(self) -> None:
         """Remove what dead processes left: temporary files and claims."""
-        own = self._own.get(os.getpid())
         for token in sorted({*self._fs.names(self._temporary), *self._tokens()}):
-            if own and token == own.token:
-                continue
             if not self.is_live(token):
                 self._fs.remove(self._temporary / token)
                 self._fs.remove(self._lock_path(token))

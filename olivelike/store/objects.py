@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._files import NewFile
 from olivelike.digest import digest_bytes
+from olivelike.errors import DamagedError
 from olivelike.store.folder import MISSING, UNREADABLE, explained
 
 if TYPE_CHECKING:
@@ -56,42 +57,73 @@ class ObjectWriter:
         return digest
 
 
-def put_bytes(folder: StoreFolder, data: bytes, digest: str | None = None) -> str:
-    """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
-    folder.check_writable()
-    digest = digest or digest_bytes(data)
-    path = folder.object(digest)
-    # Read back rather than trust the name: putting is how damage heals.
-    if folder.read(path) == data:
-        with contextlib.suppress(OSError):  # fresh objects are safe from collection
-            folder.fs.touch(path)
-    else:
-        folder.write(path, data)
-    return digest
+class Objects:
+    """The objects of a store."""
 
+    def __init__(self, folder: StoreFolder) -> None:
+        self._folder = folder
 
-def put_file(folder: StoreFolder, source: Path) -> str:
-    """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied."""
-    folder.check_writable()
-    if not source.absolute().is_relative_to(folder.temporary.absolute()):
-        with ObjectWriter(folder) as writer, source.open("rb", buffering=0) as file:
-            while piece := file.read(_CHUNK):
-                writer.write(piece)
-            return writer.commit()
-    with explained(source, "read"), NewFile(source, folder.fs, written=True) as moved:
-        digest = _digest_of(folder, moved.descriptor)
-        folder.publish(moved, folder.object(digest), lambda: is_whole(folder, digest))
-    return digest
+    def object_path(self, digest: str) -> Path:
+        """Return where an object lies, present or not."""
+        return self._folder.object(digest)
 
+    def writer(self) -> ObjectWriter:
+        """Return a context manager with `write(piece)` and `commit() -> digest`, for big objects."""
+        return ObjectWriter(self._folder)
 
-def read_bytes(folder: StoreFolder, digest: str) -> bytes | None:
-    """Return an object's bytes, or `None` if it is absent or was damaged; damage goes to quarantine."""
-    path = folder.object(digest)
-    data = folder.read(path)
-    if data is None or digest_bytes(data) == digest:
+    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
+        """Store `data`, unless it is there and whole; return its digest, which is computed unless it is given."""
+        self._folder.check_writable()
+        digest = digest or digest_bytes(data)
+        path = self._folder.object(digest)
+        # Read back rather than trust the name: putting is how damage heals.
+        if self._folder.read(path) == data:
+            with contextlib.suppress(OSError):  # fresh objects are safe from collection
+                self._folder.fs.touch(path)
+        else:
+            self._folder.write(path, data)
+        return digest
+
+    def put_file(self, source: Path) -> str:
+        """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied."""
+        folder = self._folder
+        folder.check_writable()
+        if not source.absolute().is_relative_to(folder.temporary.absolute()):
+            with ObjectWriter(folder) as writer, source.open("rb", buffering=0) as file:
+                while piece := file.read(_CHUNK):
+                    writer.write(piece)
+                return writer.commit()
+        with explained(source, "read"), NewFile(source, folder.fs, written=True) as moved:
+            digest = _digest_of(folder, moved.descriptor)
+            folder.publish(moved, folder.object(digest), lambda: is_whole(folder, digest))
+        return digest
+
+    def read_bytes(self, digest: str) -> bytes | None:
+        """Return an object's bytes, checked; `None` if it is absent, or damaged and now in quarantine."""
+        path = self._folder.object(digest)
+        data = self._folder.read(path)
+        if data is None or digest_bytes(data) == digest:
+            return data
+        self._folder.set_aside(path)
+        return None
+
+    def require_bytes(self, digest: str, what: str) -> bytes:
+        """Return an object's bytes.
+
+        Raises:
+            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
+        """
+        data = self.read_bytes(digest)
+        if data is None:
+            raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")
         return data
-    folder.set_aside(path)
-    return None
+
+    def check_object(self, digest: str) -> bool:
+        """Read an object through; if it does not match its digest, quarantine it and return `False`."""
+        if is_whole(self._folder, digest):
+            return True
+        self._folder.set_aside(self._folder.object(digest))
+        return False
 
 
 def is_whole(folder: StoreFolder, digest: str) -> bool:

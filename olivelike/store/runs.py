@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from olivelike.store.folder import seal, unseal
+from olivelike.store.folder import unseal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.store.folder import StoreFolder
 
-_KIND = "run/1"
+KIND = "run/1"
+"""Kind of the sealed record."""
 KEPT_RUNS = 200
 """How many run records, with their logs, garbage collection leaves."""
 
@@ -24,13 +25,6 @@ def new_run_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{os.urandom(3).hex()}"
 
 
-def put(folder: StoreFolder, record: dict[str, Any]) -> Path:
-    """Write a run's record under its `run_id`; a later record of the same run replaces it."""
-    path = folder.run(record["run_id"])
-    folder.write(path, seal(_KIND, record))
-    return path
-
-
 def paths(folder: StoreFolder) -> list[Path]:
     """Return the paths of all records, oldest first."""
     return [folder.runs / name for name in folder.names(folder.runs)]
@@ -38,7 +32,7 @@ def paths(folder: StoreFolder) -> list[Path]:
 
 def read(folder: StoreFolder, path: Path) -> dict[str, Any] | None:
     """Return one record, or `None` if it is damaged."""
-    record = unseal(_KIND, folder.read(path))
+    record = unseal(KIND, folder.read(path))
     return record if record and f"{record['run_id']}.json" == path.name else None
 
 

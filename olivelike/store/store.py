@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._files import FileSystem, Lock, held, try_lock
-from olivelike.store import actions, objects, roots, runs
-from olivelike.store.folder import StoreFolder, explained
+from olivelike.store import actions, roots, runs
+from olivelike.store.folder import StoreFolder, explained, seal
+from olivelike.store.objects import Objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +38,7 @@ class Entry:
     """Whether a live run or a pin keeps it from garbage collection."""
 
 
-class Store:
+class Store(Objects):
     """A folder of results; any number of processes and threads may use it at once.
 
     Damage of any kind gives a miss, never a wrong result. Every method that writes raises `StoreError` if
@@ -46,8 +47,8 @@ class Store:
 
     def __init__(self, folder: StoreFolder) -> None:
         """Use `open`, which also prepares the folder."""
+        super().__init__(folder)
         self.root = folder.root
-        self._folder = folder
 
     @classmethod
     def open(cls, root: Path, *, create: bool = True, filesystem: FileSystem | None = None) -> Store:
@@ -84,63 +85,37 @@ class Store:
         """Whether this store may be written: false if opened with `create=False`, or on a read-only disk."""
         return self._folder.writable
 
-    # Objects
-
-    def object_path(self, digest: str) -> Path:
-        """Return where an object lies, present or not."""
-        return self._folder.object(digest)
-
-    def put_bytes(self, data: bytes, digest: str | None = None) -> str:
-        """Store `data` and return its digest, computed unless given; a damaged object of that digest is replaced."""
-        return objects.put_bytes(self._folder, data, digest)
-
-    def put_file(self, path: Path) -> str:
-        """Store a finished file and return its digest; one in `scratch()` is moved, any other copied."""
-        return objects.put_file(self._folder, path)
-
-    def writer(self) -> objects.ObjectWriter:
-        """Return a context manager with `write(piece)` and `commit() -> digest`, for big objects."""
-        return objects.ObjectWriter(self._folder)
-
-    def read_bytes(self, digest: str) -> bytes | None:
-        """Return an object's bytes, checked; `None` if it is absent, or damaged and now in quarantine."""
-        return objects.read_bytes(self._folder, digest)
-
-    def check_object(self, digest: str) -> bool:
-        """Read an object through; if it does not match its digest, quarantine it and return `False`."""
-        if objects.is_whole(self._folder, digest):
-            return True
-        self._folder.set_aside(self._folder.object(digest))
-        return False
-
     # Actions
 
     def get_action(self, key: str) -> Action | None:
         """Return the action; `None` if its record is absent or damaged, or a part is missing."""
-        return actions.get(self._folder, key)
+        action = actions.recorded(self._folder, key)
+        if action is None or actions.missing_part(self._folder, action) is not None:
+            return None
+        if self.writable:
+            with contextlib.suppress(OSError):  # the time of use only decides what is collected first
+                self._folder.fs.touch(self._folder.action(key))
+        return action
 
     def put_action(self, action: Action) -> None:
         """Record a result, after all of its parts were put.
 
         Raises:
             ValueError: if an output is not among the parts.
-            StoreError: if a part is missing, or the disk refuses.
+            DamagedError: if a part is missing: the store was cleared or collected meanwhile.
+            StoreError: if the disk refuses.
         """
         actions.put(self._folder, action)
 
-    def drop_action(self, key: str) -> int:
-        """Remove an action and the parts that nothing else needs; return the bytes freed."""
-        return self.drop_actions([key])
-
-    def drop_actions(self, keys: Iterable[str]) -> int:
-        """Do the same for several actions, in one look at the store."""
+    def drop_action(self, *keys: str) -> int:
+        """Remove actions and the parts that nothing else needs; return the bytes freed."""
         from olivelike.store import garbage
 
         return garbage.drop(self._folder, keys)
 
     def actions(self) -> Iterator[Action]:
         """Yield every action that is recorded, by key."""
-        return actions.every(self._folder)
+        return actions.readable(self._folder, actions.paths(self._folder))
 
     def lock(
         self, key: str, on_wait: Callable[[], None] | None = None
@@ -154,24 +129,20 @@ class Store:
             key: the action's key.
             on_wait: called once if another holder has it; raising from it gives up.
         """
-        return self._held(self._folder.key_lock(key), on_wait)
+        return _holding(self._key_lock(key), on_wait)
 
     def try_lock(self, key: str) -> Lock | None:
         """Take the lock on a key, or return `None` at once if another holder has it."""
+        path = self._key_lock(key)
+        with explained(path):
+            return try_lock(path)
+
+    def _key_lock(self, key: str) -> Path:
         path = self._folder.key_lock(key)
         self._folder.check_writable()
         with explained(path):
             self._folder.fs.make_folder(path.parent)
-            return try_lock(path)
-
-    @contextlib.contextmanager
-    def _held(self, path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
-        self._folder.check_writable()
-        with contextlib.ExitStack() as stack:
-            with explained(path):
-                self._folder.fs.make_folder(path.parent)
-                stack.enter_context(held(path, on_wait))
-            yield
+        return path
 
     # Hints
 
@@ -195,7 +166,9 @@ class Store:
 
     def put_run(self, record: dict[str, Any]) -> Path:
         """Write the record of a run under its `run_id` (see `new_run_id`) and return its path."""
-        return runs.put(self._folder, record)
+        path = self._folder.run(record["run_id"])
+        self._folder.write(path, seal(runs.KIND, record))
+        return path
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """Yield the run records, newest first; damaged ones are left out."""
@@ -287,7 +260,7 @@ class Store:
     def entries(self) -> Iterator[Entry]:
         """Yield each action with its size, last use and protection, by key."""
         keys, _ = roots.protected(self._folder)
-        for action in actions.every(self._folder):
+        for action in self.actions():
             with explained(self.root, "read"), contextlib.suppress(FileNotFoundError):
                 used = self._folder.fs.stat(self._folder.action(action.key)).st_mtime
                 yield Entry(action, sum(action.parts.values()), used, action.key in keys)
@@ -326,3 +299,11 @@ class Store:
             return self._folder
         place = Path(tempfile.mkdtemp(prefix="olivelike-logs-"))
         return StoreFolder(place, self._folder.fs, writable=True)
+
+
+@contextlib.contextmanager
+def _holding(path: Path, on_wait: Callable[[], None] | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with explained(path):
+            stack.enter_context(held(path, on_wait))
+        yield

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from olivelike._text import did_you_mean
-from olivelike.errors import UsageError
+from olivelike.errors import PluginError, UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
 from olivelike.workflow.findings import Findings
-from olivelike.workflow.listed_plugins import listed_plugins, require_allowed
 from olivelike.workflow.long_form import is_hub_id
 from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.passes import Registry, resolve_plugin
@@ -30,10 +29,11 @@ from olivelike.workflow.weight_inputs import (
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from collections.abc import Sequence as SequenceOf
 
     from olivelike.model.targets import Target
+    from olivelike.workflow.findings import Position
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.places import Place
     from olivelike.workflow.schema import Step
@@ -88,8 +88,10 @@ def load_workflow(
     findings = Findings()
     root = read_with_bases(place, findings)
     apply_overrides(root, overrides, place.project_folder, findings)
-    listed = list(listed_plugins(root, place, findings))
-    if not allow_plugins:
+    listed = list(_listed_plugins(root, place, findings))
+    if listed and not allow_plugins:
+        from olivelike.workflow.passes.allowed_plugins import require_allowed
+
         require_allowed(listed, ask, findings)
     plugins = [
         *(plugin for plugin, _ in listed),
@@ -121,6 +123,18 @@ def default_cache_dir(loaded: LoadedWorkflow) -> Path:
     """
     named = os.environ.get("OLIVELIKE_CACHE_DIR")
     return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
+
+
+def _listed_plugins(root: Mapping, place: Place, findings: Findings) -> Iterator[tuple[str, Position]]:
+    """Yield the plugins, each path relative to the file that lists it, and where they are listed."""
+    listed = root.entries.get("plugins")
+    for item in listed.items if isinstance(listed, Sequence) else ():
+        if isinstance(item, Scalar) and isinstance(item.value, str):
+            try:
+                folder = (item.position.document.path or place.path).parent
+                yield resolve_plugin(item.value, folder), item.position
+            except PluginError as error:
+                findings.add(item.position, str(error))
 
 
 def _workflow(

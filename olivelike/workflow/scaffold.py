@@ -12,6 +12,7 @@ from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
+from olivelike.workflow.writing import workflow_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,21 +94,15 @@ def _workflow_text(name: str, source: str, target: str) -> str:
     shipped = _shipped(target)
     chains = {component: list(chain) for component, chain in shipped["components"].items()}
     chains["text_encoder"].append(PLUGIN)
-    width = max(map(len, chains)) + 2
-    lines = [f"  {component + ':':<{width}}{_flow(chain)}" for component, chain in chains.items()]
-    return "\n".join(
-        [
-            "# yaml-language-server: $schema=workflow.schema.json",
-            f"name: {name}",
-            f"source: {_flow(source)}",
-            f"target: {_flow(shipped['target'])}",
-            "plugins: [../plugins]",
-            "components:",
-            *lines,
-            f"output: models/{name}",
-            "",
-        ]
-    )
+    content = {
+        "name": name,
+        "source": source,
+        "target": shipped["target"],
+        "plugins": ["../plugins"],
+        "components": chains,
+        "output": f"models/{name}",
+    }
+    return f"# yaml-language-server: $schema=workflow.schema.json\n{workflow_text(content)}"
 
 
 def _shipped(target: str) -> dict[str, Any]:
@@ -123,11 +118,3 @@ def _shipped(target: str) -> dict[str, Any]:
     text = files("olivelike.workflows").joinpath(f"{prefix}{name}.yaml").read_text(encoding="utf-8")
     shipped: dict[str, Any] = yaml.safe_load(text)
     return shipped
-
-
-def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
-    import yaml
-
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
-    return text.removesuffix("...\n").strip()

@@ -10,7 +10,6 @@ from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.components import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
-from olivelike.workflow.chain_order import check_order
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
 from olivelike.workflow.schema import Step
@@ -18,6 +17,7 @@ from olivelike.workflow.validation import validate
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from collections.abc import Sequence as SequenceOf
 
     from olivelike.pass_api import Pass
@@ -52,7 +52,7 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
         ]
         found_steps = [step for step in resolved if step is not None]
         if len(found_steps) == len(resolved):  # A step that is wrong may be the one that another needs.
-            check_order(component, found_steps, findings)
+            _check_order(component, found_steps, findings)
         chains[component] = _with_precision(found_steps)
     return {component: chains[component] for component in known if component in chains}
 
@@ -96,6 +96,34 @@ def resolve_sweep(
         laid_over = merge(base, components) if isinstance(components, Mapping) else components
         variants[name.value] = resolve_components(laid_over, registry, findings)
     return variants
+
+
+def _check_order(component: str, chain: SequenceOf[Step], findings: Findings) -> None:
+    """Report each step whose pass requires, forbids or repeats another one."""
+    for index, step in enumerate(chain):
+        for message in _mistakes(step, chain[:index], chain[index + 1 :]):
+            findings.add(step.position, f"pass {step.pass_name!r} of {component} {message}")
+
+
+def _mistakes(step: Step, earlier: SequenceOf[Step], later: SequenceOf[Step]) -> Iterator[str]:
+    wanted = step.instance
+    before, behind = ([other.pass_name for other in steps] for steps in (earlier, later))
+    for name in wanted.requires_before:
+        if name not in before:
+            remedy = "move it there" if name in behind else "add it"
+            yield f"needs `{name}` before it; {remedy}"
+    for name in wanted.requires_after:
+        if name not in behind:
+            remedy = "move it there" if name in before else "add it"
+            yield f"needs `{name}` behind it; {remedy}"
+    for name in wanted.comes_before:
+        if name in before:
+            yield f"must come before `{name}`; move it there"
+    for other in earlier:  # A conflict is one mistake, told where the second pass stands.
+        if other.pass_name in wanted.conflicts or step.pass_name in other.instance.conflicts:
+            yield f"can't be in one chain with `{other.pass_name}`; remove one of the two"
+    if wanted.once and step.pass_name in before:
+        yield "stands in the chain twice; remove one"
 
 
 def _with_precision(chain: SequenceOf[Step]) -> tuple[Step, ...]:

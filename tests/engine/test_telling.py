@@ -9,6 +9,7 @@ from olivelike.engine.execute import telling
 from olivelike.engine.execute.events import Event
 from olivelike.engine.plan import Node
 from olivelike.engine.plan.forecast import Forecast
+from olivelike.model.records.run_record import NodeRecord
 
 
 def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatch) -> None:
@@ -18,12 +19,8 @@ def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatc
         Node("unet.load", "unet", "load", None),
         Node("unet.materialize", "unet", "tokenizer", "unet.load"),
     ]
-    runs = [
-        {
-            "elements": {"unet": 7},
-            "nodes": [{"component": "unet", "name": "load", "status": "executed", "seconds": 40.04}],
-        }
-    ]
+    node = NodeRecord("unet.load", "unet", "load", "executed", seconds=40.04)
+    runs: Any = [SimpleNamespace(elements={"unet": 7}, nodes=[node])]
     source: Any = SimpleNamespace(checkpoints={"unet": SimpleNamespace(elements=7)})
     events: list[Event] = []
     teller = telling.Teller(

@@ -132,7 +132,7 @@ def test_dropping_an_action_frees_what_nothing_else_needs(store: Store) -> None:
     assert store.get_action(two.key) == two
     assert store.read_bytes(one.outputs["graph"]) is None
     assert store.read_bytes(two.outputs["graph"]) == b"graph two" * 99
-    store.drop_actions([one.key, two.key])
+    store.drop_action(one.key, two.key)
     assert store.size().files["objects"] == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.execute.events import Event
@@ -14,6 +14,7 @@ from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
 from olivelike.engine.plan import Resolution, estimate, explain_status
 from olivelike.errors import DamagedError
+from olivelike.model.records.run_record import NodeRecord
 from olivelike.store import Action
 
 if TYPE_CHECKING:
@@ -38,38 +39,10 @@ _POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
 
 
 @dataclass
-class NodeResult:
-    """How one node ended."""
-
-    id: str
-    component: str
-    name: str
-    status: Status
-    reason: str = ""
-    key: str | None = None
-    inputs: dict[str, Any] | None = None
-    outputs: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    start_seconds: float | None = None
-    """From the beginning of the run; `None` of what did not run."""
-    seconds: float = 0.0
-    peak_memory_bytes: int = 0
-    """The most that its worker had resident, with what that had before."""
-    memory_before_bytes: int = 0
-    """What its worker had resident as it began."""
-    error: str | None = None
-    log: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return asdict(self)
-
-
-@dataclass
 class Execution:
     """How all nodes ended."""
 
-    results: dict[str, NodeResult]
+    results: dict[str, NodeRecord]
     peak_memory_bytes: int
 
 
@@ -169,7 +142,7 @@ class Driver:
         self._running.clear()
         self._waiting.clear()
         for node in self._open_nodes():
-            self._end(node, "skipped", f"{failed[0]} failed", None)
+            self._end(node, "skipped", f"{failed[0]} failed")
         return True
 
     def _advance(self) -> None:
@@ -190,7 +163,7 @@ class Driver:
         if node.parent is not None and parent is None:
             return False
         if parent is not None and parent.status in {"failed", "skipped"}:
-            self._end(node, "skipped", f"{node.parent} did not succeed", None)
+            self._end(node, "skipped", f"{node.parent} did not succeed")
             return True
         if not self._resolver.is_ready(node):
             self._waiting.add(node.id)
@@ -217,9 +190,10 @@ class Driver:
     def _hit(self, node: Node, resolution: Resolution, reason: str) -> None:
         if resolution.action is not None:
             self._resolver.record_outputs(node, resolution.action.outputs)
-        result = self._end(node, "hit", reason, resolution)
-        if resolution.action is not None:
-            result.outputs, result.facts = resolution.action.outputs, resolution.action.facts
+            made = {"outputs": resolution.action.outputs, "facts": resolution.action.facts}
+        else:
+            made = {}
+        self._end(node, "hit", reason, resolution, **made)
 
     def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
@@ -282,37 +256,58 @@ class Driver:
                     Action(key.digest, key.inputs(), outputs, parts, facts, done.seconds, peak, created)
                 )
             self._resolver.record_outputs(node, done.outputs)
-        result = self._end(node, "executed", running.reason, running.resolution, emit=False)
-        result.outputs, result.facts = done.outputs, done.facts
-        result.seconds, result.peak_memory_bytes = done.seconds, peak
-        result.memory_before_bytes = done.memory_before_bytes
-        # Counted from its end: a new worker takes a while to come up before it begins.
-        result.start_seconds = max(running.started, ended - result.seconds) - self._settings.began
-        costs = {"peak_memory_bytes": peak, "memory_before_bytes": result.memory_before_bytes}
-        self._emit("node_finished", node, seconds=round(result.seconds, 3), **costs)
+        costs = {"peak_memory_bytes": peak, "memory_before_bytes": done.memory_before_bytes}
+        self._end(
+            node,
+            "executed",
+            running.reason,
+            running.resolution,
+            outputs=done.outputs,
+            facts=done.facts,
+            # Counted from its end: a new worker takes a while to come up before it begins.
+            start_seconds=max(running.started, ended - done.seconds) - self._settings.began,
+            seconds=done.seconds,
+            **costs,
+        )
+        self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
 
     def _fail(self, running: _Running, failed: Failed, peak: int) -> None:
         if failed.error == DamagedError.word:
             raise DamagedError(failed.message)
-        result = self._end(running.node, "failed", running.reason, running.resolution, emit=False)
-        result.error, result.log = failed.message, str(self._log_of(running.node))
-        result.start_seconds = running.started - self._settings.began
-        result.seconds = time.perf_counter() - running.started
-        result.peak_memory_bytes, result.memory_before_bytes = peak, failed.memory_before_bytes
-        result.facts = {**failed.facts, "error_kind": failed.error}
-        self._emit("node_failed", running.node, error=result.error, log=result.log)
+        log = str(self._log_of(running.node))
+        self._end(
+            running.node,
+            "failed",
+            running.reason,
+            running.resolution,
+            error=failed.message,
+            log=log,
+            start_seconds=running.started - self._settings.began,
+            seconds=time.perf_counter() - running.started,
+            peak_memory_bytes=peak,
+            memory_before_bytes=failed.memory_before_bytes,
+            facts={**failed.facts, "error_kind": failed.error},
+        )
+        self._emit("node_failed", running.node, error=failed.message, log=log)
 
     def _end(
-        self, node: Node, status: Status, reason: str, resolution: Resolution | None, *, emit: bool = True
-    ) -> NodeResult:
+        self, node: Node, status: Status, reason: str, resolution: Resolution | None = None, **ended: Any
+    ) -> None:
         key = resolution.key if resolution is not None else None
-        result = NodeResult(node.id, node.component, node.name, status, reason)
-        if key is not None:
-            result.key, result.inputs = key.digest, key.inputs()
-        self._results[node.id] = result
-        if emit:
+        self._results[node.id] = NodeRecord(
+            node.id,
+            node.component,
+            node.name,
+            status,
+            reason,
+            node.parent,
+            str(node.output.path) if node.output is not None else None,
+            None if key is None else key.digest,
+            None if key is None else key.inputs(),
+            **ended,
+        )
+        if status in {"hit", "skipped"}:
             self._emit("node_hit" if status == "hit" else "node_skipped", node, reason=reason)
-        return result
 
     def _emit(self, name: EventName, node: Node, **data: Any) -> None:
         self._settings.listener(Event(name, {"node": node.id, **data}))

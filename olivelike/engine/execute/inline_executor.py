@@ -7,9 +7,9 @@ import warnings
 from collections import deque
 from pathlib import Path
 
-from olivelike.engine.execute.attempt import attempt, logging_to
 from olivelike.engine.execute.executor import Advanced, Answer
 from olivelike.engine.execute.memory_budget import resident
+from olivelike.engine.execute.worker import attempt, logging_to
 from olivelike.engine.kinds.kind import Job
 
 

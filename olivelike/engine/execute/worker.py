@@ -1,23 +1,30 @@
-"""A worker: a child process that runs one job after another until its standard input ends."""
+"""Doing jobs: one, wherever that is; and a worker, a child process that does one after another until its input ends."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import time
-from dataclasses import asdict
+import traceback
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.execute.attempt import attempt, logging_to
 from olivelike.engine.execute.executor import Failed
 from olivelike.engine.execute.json_child import serve
+from olivelike.engine.execute.memory_budget import resident
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
-from olivelike.engine.kinds.kind import Job
+from olivelike.engine.kinds.kind import Job, Workbench
+from olivelike.errors import OlivelikeError, PassError, VerificationError
+from olivelike.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from olivelike.engine.kinds.kind import Done
+    from olivelike.pass_api import Progress
 
 _PROGRESS_INTERVAL = 0.1
 
@@ -37,6 +44,43 @@ def do(message: dict[str, Any], answer: Callable[[Mapping[str, Any]], None]) -> 
     with _printing_to(log), logging_to(log) as logger:
         content = attempt(job, logger, progress)
         answer({"answer": "failed" if isinstance(content, Failed) else "done", **asdict(content)})
+
+
+def attempt(job: Job, logger: logging.Logger, progress: Progress) -> Done | Failed:
+    """Do a job; whatever it raises is an answer too, since this is the worker's boundary."""
+    before, start = resident(os.getpid()), time.perf_counter()
+    node, facts, word = job.place.node, {}, PassError.word
+    try:
+        done = job.run(Workbench(Store.open(Path(job.place.store)), logger, progress))
+    except OlivelikeError as error:
+        logger.exception("%s failed", node)
+        message, word = str(error), error.word
+        facts = dict(error.facts) if isinstance(error, VerificationError) else {}
+    except MemoryError:
+        logger.exception("%s ran out of memory", node)
+        message = "ran out of memory; allow more with --memory-limit, or use --workers 1"
+    except (Exception, SystemExit) as error:
+        logger.exception("%s raised", node)
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{type(error).__name__}: {error} (at {Path(place.filename).name}:{place.lineno})"
+    else:
+        return replace(done, seconds=time.perf_counter() - start, memory_before_bytes=before)
+    return Failed(message, word, facts, before)
+
+
+@contextlib.contextmanager
+def logging_to(path: Path) -> Iterator[logging.Logger]:
+    """Send a job's log to `path`."""
+    logger = logging.getLogger("olivelike.job")
+    logger.setLevel(logging.INFO)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield logger
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
 
 
 @contextlib.contextmanager

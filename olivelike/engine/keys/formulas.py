@@ -69,16 +69,8 @@ class Key:
 
     def inputs(self) -> dict[str, Any]:
         """Return the parts as JSON, for records and for `explain`."""
-        return {
-            "pass": self.name,
-            "code": self.code,
-            "modules": self.modules,
-            "options": self.options,
-            "facets": self.facets,
-            "target": self.target,
-            "tools": self.tools,
-            "named": self.named,
-        }
+        parts = asdict(self)
+        return {"pass": parts.pop("name"), **parts}
 
 
 # Nodes that are no pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_file, digest_json
@@ -13,27 +12,19 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes import PassEntry
 
 
-def named_files(entry: PassEntry) -> dict[str, Path]:
-    """Return the data files that a pass names, by the name that it gives them.
-
-    Raises:
-        PluginError: if Python does not say where the pass lies.
-    """
-    names = entry.cls.files or ()
-    if names and entry.module_file is None:
-        raise PluginError(f"pass {entry.name}: its data files can't be found, since its module is no file")
-    folder = entry.module_file.parent if entry.module_file is not None else Path()
-    return {name: folder / name for name in names}
-
-
 def named_inputs(entry: PassEntry) -> dict[str, str]:
     """Return the digest of each file's content and each variable's value; values themselves are kept nowhere.
 
     Raises:
-        PluginError: if a file is missing or can't be read.
+        PluginError: if a file is missing or can't be read, or Python does not say where the pass lies.
     """
     found: dict[str, str] = {}
-    for name, path in named_files(entry).items():
+    for name in entry.cls.files or ():
+        if entry.module_file is None:
+            raise PluginError(
+                f"pass {entry.name}: its data files can't be found, since its module is no file"
+            )
+        path = entry.module_file.parent / name
         try:
             if not path.is_file():
                 raise PluginError(_refused(entry, name, f"there is no file {path}"))

@@ -33,7 +33,7 @@ class AssetsJob(Job):
     files: Mapping[str, str]
     """Path of each file, by relative path."""
     tokens: Mapping[str, Mapping[str, Any]]
-    """What tokenizers get, by their folder: see `Additions.tokens`."""
+    """What tokenizers get, by their folder: see `Adapters.tokens`."""
 
     def run(self, bench: Workbench) -> Done:
         """Make the table of assets."""
@@ -61,7 +61,7 @@ class AssetsNode(Kind):
             raise SourceError(
                 f"{error.filename} can't be read: {error.strerror}; fetch the source again"
             ) from error
-        tokens = inputs.additions.tokens(source)
+        tokens = inputs.adapters.tokens(source)
         added = {"tokens": tokens_digest(tokens)} if tokens else {}
         return {ASSETS: assets_digest(source.index, files), **added}
 
@@ -73,7 +73,7 @@ class AssetsNode(Kind):
         """Return what a worker is to do."""
         source = assignment.inputs.source
         files = {relative: str(path) for relative, path in source.extras.items()}
-        return AssetsJob(place, dict(source.index), files, assignment.inputs.additions.tokens(source))
+        return AssetsJob(place, dict(source.index), files, assignment.inputs.adapters.tokens(source))
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ class TokenizerJob(Job):
         from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 
         component = self.place.component
-        table = json.loads(bench.stored(self.assets, f"{self.place.node}: its table of assets"))
+        table = json.loads(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
         files = {
-            name: bench.stored(digest, f"{self.place.node}: its {name}")
+            name: bench.store.require_bytes(digest, f"{self.place.node}: its {name}")
             for name, digest in table.items()
             if name.startswith(f"{component}/")
         }

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from olivelike.engine.keys.formulas import work_key
-from olivelike.errors import DamagedError, PassError
+from olivelike.errors import PassError
 
 if TYPE_CHECKING:
     import logging
@@ -108,17 +108,6 @@ class Workbench:
     store: Store
     logger: logging.Logger
     progress: Progress
-
-    def stored(self, digest: str, what: str) -> bytes:
-        """Return an object of the store.
-
-        Raises:
-            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
-        """
-        data = self.store.read_bytes(digest)
-        if data is None:
-            raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")
-        return data
 
     def keep(self, made: Mapping[str, bytes], facts: Mapping[str, Any] | None = None) -> Done:
         """Store what a job has made, by name."""

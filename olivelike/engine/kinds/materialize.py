@@ -56,7 +56,7 @@ class MaterializeJob(ModelJob):
                 write_file(folder / "config.json", content)
                 result.files["config.json"] = asdict(facts_of(folder / "config.json"))
         self.check_unchanged()
-        return Done(facts=result.to_json())
+        return Done(facts=vars(result))
 
 
 class MaterializeNode(ModelNode):

@@ -69,7 +69,7 @@ class ModelJob(Job):
         return {
             name: Weights.from_json(self.tables[digest])
             if digest in self.tables
-            else FACETS[name].from_bytes(bench.stored(digest, f"{self.place.node}: its {name}"))
+            else FACETS[name].from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its {name}"))
             for name, digest in digests.items()
             if name in FACETS
         }
@@ -89,7 +89,7 @@ class ModelNode(Kind):
         if "original" in reads:
             bound = bound and "weights" in _as_loaded(upstream)
         files = () if bound else inputs.weight_files(node.component)
-        return (*files, *inputs.additions.files(node.component, reads))
+        return (*files, *inputs.adapters.files(node.component, reads))
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
         """Return the digest of all that the node reads, by name."""
@@ -104,7 +104,7 @@ class ModelNode(Kind):
                 network["architecture"] = loaded["architecture"]
             found |= {f"{ORIGINAL}{name}": d for name, d in network.items() if found.get(name) != d}
         if "loras" in reads:
-            loras = inputs.additions.loras_of(component)
+            loras = inputs.adapters.loras_of(component)
             found["loras"] = loras_digest(
                 (
                     [inputs.digests[path] for path in lora.files],
@@ -114,7 +114,7 @@ class ModelNode(Kind):
                 for lora in loras
             )
         if "embeddings" in reads:
-            embeddings = inputs.additions.embeddings_of(component)
+            embeddings = inputs.adapters.embeddings_of(component)
             found["embeddings"] = embeddings_digest(
                 (one.token, inputs.digests[one.path]) for one in embeddings
             )
@@ -131,7 +131,7 @@ class ModelNode(Kind):
             bound = inputs.bound_weights(node.component, adaptation)
             if bound in assignment.facets.values():
                 tables[bound] = inputs.weight_table(node.component, adaptation).to_json()
-        stamped = {*files, *inputs.additions.files(node.component, reads)}
+        stamped = {*files, *inputs.adapters.files(node.component, reads)}
         return {
             "facets": assignment.facets,
             "tables": tables,

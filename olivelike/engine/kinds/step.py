@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json
-from olivelike.engine.execute.stored_memory import StoredCache
 from olivelike.engine.execute.stored_tensors import StoredTensors
-from olivelike.engine.keys.formulas import pass_key, precision_digest
+from olivelike.engine.keys.formulas import pass_key, precision_digest, question_digest
 from olivelike.engine.kinds.kind import Done, Estimate, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.errors import PassError
 from olivelike.model import FACETS, Model
+from olivelike.pass_api import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.node import Node
     from olivelike.pass_api import Context, Pass
     from olivelike.sources import PipelineSource
+    from olivelike.store import Store
     from olivelike.workflow import Step
     from olivelike.workflow.passes import PassEntry
 
@@ -78,7 +79,7 @@ class StepJob(ModelJob):
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
         from olivelike.model.targets import find_target
-        from olivelike.pass_api import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan
+        from olivelike.pass_api import Context, EmbeddingInput, LoraInput, PrecisionPlan
 
         target = None
         if self.target is not None:
@@ -107,6 +108,22 @@ class StepJob(ModelJob):
                 f"pass {self.pass_name} changed while it was waiting or running ({entry.module_file}, or what it "
                 "uses); run again"
             )
+
+
+class StoredCache(Cache):
+    """Answers under the digest of a pass's code and the question; what the store loses is asked again."""
+
+    def __init__(self, store: Store, maker: str) -> None:
+        """Serve one pass; `maker` is the digest of its code and tools."""
+        self._store, self._maker = store, maker
+
+    def get(self, question: Any) -> Any:
+        """Return the answer to a question, or `None`."""
+        return self._store.recall_json("memory", question_digest(self._maker, question))
+
+    def put(self, question: Any, answer: Any) -> None:
+        """Keep an answer."""
+        self._store.remember_json("memory", question_digest(self._maker, question), answer)
 
 
 def check_input(name: str, instance: Pass, model: Model) -> None:
@@ -196,8 +213,8 @@ class StepNode(ModelNode):
         step, inputs, key = _step(assignment.node), assignment.inputs, assignment.key
         entry = inputs.workflow.registry.get(step.pass_name)
         reads = step.instance.reads
-        loras = inputs.additions.loras_of(place.component) if "loras" in reads else ()
-        embeddings = inputs.additions.embeddings_of(place.component) if "embeddings" in reads else ()
+        loras = inputs.adapters.loras_of(place.component) if "loras" in reads else ()
+        embeddings = inputs.adapters.embeddings_of(place.component) if "embeddings" in reads else ()
         return StepJob(
             place,
             **self.model_fields(assignment),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.output.output_files import explained, resolved
+from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
-from olivelike.engine.output.state import is_right
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS
@@ -19,7 +17,7 @@ from olivelike.workflow.passes.text_paths import exists
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from olivelike.engine.plan import Additions, Node
+    from olivelike.engine.plan import Adapters, Node
     from olivelike.engine.preparation import Prepared
     from olivelike.model.records.output import FileFacts
     from olivelike.sources import PipelineSource
@@ -34,7 +32,7 @@ def check_apart(
     outputs: Iterable[Output],
     loaded: LoadedWorkflow,
     source: PipelineSource,
-    additions: Additions,
+    adapters: Adapters,
     store: Store,
 ) -> None:
     """Refuse outputs that meet what a run reads, or each other, through whatever links and spellings.
@@ -49,7 +47,7 @@ def check_apart(
                 f"the source has a file {ascii(name)[1:-1]}, as its {INDEX_FILE} says, whose name can't be one in "
                 "an output folder; rename it, or drop it from there"
             )
-    inputs = list(_inputs(loaded, source, additions))
+    inputs = list(_inputs(loaded, source, adapters))
     seen: list[Output] = []
     for output in outputs:
         for what, path in inputs:
@@ -71,9 +69,7 @@ def check_apart(
         seen.append(output)
 
 
-def _inputs(
-    loaded: LoadedWorkflow, source: PipelineSource, additions: Additions
-) -> Iterator[tuple[str, Path]]:
+def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
     for what, given in (("source", workflow.source), ("VAE", workflow.vae)):
@@ -83,8 +79,8 @@ def _inputs(
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
     # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
-    yield from (("LoRA", opened.file.path) for opened in additions.loras)
-    yield from (("embedding", opened.path) for opened in additions.embeddings)
+    yield from (("LoRA", opened.file.path) for opened in adapters.loras)
+    yield from (("embedding", opened.path) for opened in adapters.embeddings)
 
 
 def _meet(one: Path, other: Path) -> bool:
@@ -144,12 +140,11 @@ def remember_pipeline(prepared: Prepared, output: Output) -> None:
 
 def existing_files(prepared: Prepared, output: Output, before: OutputRecord | None) -> Existing:
     """Return what lies in an output; files that the store has seen unchanged are not read again."""
-    is_current = partial(_is_current, output.path, prepared.store)
+
+    def is_current(relative: str, facts: FileFacts) -> bool:
+        return is_right(output.path / relative, facts, prepared.store)
+
     return Existing(resolved(output.path), before.files if before is not None else {}, is_current)
-
-
-def _is_current(folder: Path, store: Store, relative: str, facts: FileFacts) -> bool:
-    return is_right(folder / relative, facts, store)
 
 
 def check_room(prepared: Prepared, output: Output) -> None:

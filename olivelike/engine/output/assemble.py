@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
-from olivelike.engine.output.output_files import write_file
+from olivelike.engine.output.output_files import is_current, remember, write_file
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
-from olivelike.engine.output.state import is_current, remember
 from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.planner import ancestors
-from olivelike.errors import DamagedError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan import Node, Resolver
     from olivelike.engine.preparation import Prepared
-    from olivelike.store import Store
     from olivelike.workflow import Output
 
 
@@ -114,11 +111,12 @@ def publish_output(
             continue
         facets = resolver.facets(node) or {}
         assert result.key is not None
-        for name, facts in result.facts["files"].items():
-            file = OutputFile(facts["size"], facts["sha256"], node.id, result.key)
+        facts: Mapping[str, Any] = result.facts
+        for name, written_file in facts["files"].items():
+            file = OutputFile(written_file["size"], written_file["sha256"], node.id, result.key)
             files[f"{node.component}/{name}"] = file
             written[f"{node.component}/{name}"] = file.sha256
-        found = {name: result.facts[name] for name in ("derivations", "saturated", "flushed")}
+        found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
         components[node.component] = ComponentRecord(
             result.key, facets, _passes(node, prepared.nodes), **found
         )
@@ -140,7 +138,7 @@ def publish_output(
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
-    adapters, digests = prepared.additions, resolver.inputs.digests
+    adapters, digests = prepared.adapters, resolver.inputs.digests
     record = OutputRecord(
         workflow.name,
         target,
@@ -166,17 +164,11 @@ def _assets(prepared: Prepared, digest: str, components: Iterable[str], output: 
     layout = LAYOUTS[output.layout]
     if not layout.is_pipeline:
         return {}
-    table = json.loads(_stored(prepared.store, digest))
-    files = {relative: _stored(prepared.store, content) for relative, content in table.items()}
+    read = prepared.store.require_bytes
+    table = json.loads(read(digest, "the table of assets"))
+    files = {relative: read(content, relative) for relative, content in table.items()}
     files[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
     return files
-
-
-def _stored(store: Store, digest: str) -> bytes:
-    data = store.read_bytes(digest)
-    if data is None:
-        raise DamagedError(f"object {digest[:12]} was lost or damaged; run again to remake it")
-    return data
 
 
 def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:

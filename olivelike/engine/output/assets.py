@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.output.clip_vocabulary import clip_vocabulary
 from olivelike.engine.output.pipeline_files import current_name, to_json
 from olivelike.errors import SourceError
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
 _LOADING_KEYS = ("is_local", "local_files_only", "name_or_path")
 _CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
+_WORD_END = "</w>"
+_TEXT_ENDS = ("<|startoftext|>", "<|endoftext|>")
 
 
 def normalise_assets(
@@ -98,7 +99,7 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     whole = contents.get(f"{folder}/tokenizer.json")
     if whole is None and names[1] in contents:
         # A single-file checkpoint brings no tokenizer; the package holds the merges of CLIP's.
-        vocabulary = clip_vocabulary(contents[names[1]], f"the source's {names[1]}")
+        vocabulary = _clip_vocabulary(contents[names[1]], f"the source's {names[1]}")
         return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode()}
     if whole is None:
         raise SourceError(f"the source's {folder} has neither vocab.json with merges.txt nor tokenizer.json")
@@ -112,6 +113,37 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     lines = "\n".join(["#version: 0.2", *pairs]) + "\n"
     return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
+
+
+def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
+    """Return token → id for the `merges.txt` of a CLIP tokenizer; `where` names that file in messages.
+
+    The rule is that of OpenAI's tokenizer (https://github.com/openai/CLIP, `simple_tokenizer.py`): the 256 byte
+    symbols, the same at the end of a word, each pair that merges joins, start and end of a text; ids in that order.
+    """
+    symbols = _byte_symbols()
+    tokens = dict.fromkeys([*symbols, *(symbol + _WORD_END for symbol in symbols)])
+    for line in merges.decode(errors="replace").splitlines():
+        if not line or line.startswith("#version"):
+            continue
+        left, _, right = line.partition(" ")
+        if left not in tokens or right not in tokens or left + right in tokens:
+            raise SourceError(
+                f"{where}: {line!r} is no merge of CLIP, so vocab.json can't be made from it; fetch both files again"
+            )
+        tokens[left + right] = None
+    return {token: index for index, token in enumerate([*tokens, *_TEXT_ENDS])}
+
+
+def _byte_symbols() -> list[str]:
+    """Return a printable symbol for each byte, as GPT-2 assigns them: printable bytes first, as themselves."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    others = 256 - len(printable)
+    return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(others)]
 
 
 def _saved_today(

@@ -57,7 +57,7 @@ class LiveLoras:
             UsageError: if it names no file, or its weight is none.
             SourceError: if the file is no LoRA.
         """
-        from olivelike.engine.plan.additions import fetch
+        from olivelike.engine.plan.adapters import fetch
         from olivelike.workflow.weight_inputs import parse_lora
 
         file, _, weight = text.rpartition(":")

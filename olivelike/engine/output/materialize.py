@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +61,6 @@ class Materialized:
     """Finite values beyond ±65,504 that became ±65,504, per initializer."""
     flushed: dict[str, int] = field(default_factory=dict)
     """Non-zero values that became zero, per initializer."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return asdict(self)
 
 
 def materialize(

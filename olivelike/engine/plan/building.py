@@ -1,4 +1,4 @@
-"""Building the DAG: steps of a workflow, and what its outputs and additions bring with them, placed as nodes."""
+"""Building the DAG: steps of a workflow, and what its outputs and adapters bring with them, placed as nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from olivelike.workflow import Step
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from olivelike.engine.plan.additions import Additions
+    from olivelike.engine.plan.adapters import Adapters
     from olivelike.workflow import LoadedWorkflow, Output
 
 
@@ -26,14 +26,14 @@ ActiveSteps = Mapping[str | None, Mapping[str, Sequence[Step]]]
 
 
 def active_steps(
-    workflow: LoadedWorkflow, outputs: Sequence[Output], additions: Additions, only: Collection[str] = ()
+    workflow: LoadedWorkflow, outputs: Sequence[Output], adapters: Adapters, only: Collection[str] = ()
 ) -> ActiveSteps:
     """Return the chains that a run has, those of tokenizers included that a layout wants as ONNX models.
 
     Args:
         workflow: The resolved workflow.
         outputs: Folders to write.
-        additions: LoRAs and textual inversions; a step that reads them is left out where none apply.
+        adapters: LoRAs and textual inversions; a step that reads them is left out where none apply.
         only: Components to keep; all if empty.
 
     Raises:
@@ -45,7 +45,7 @@ def active_steps(
     for name, variant in workflow.variants.items():
         mine = [output for output in outputs if output.variant == name]
         found[name] = {
-            component: _active(component, steps, variant, additions)
+            component: _active(component, steps, variant, adapters)
             for component, steps in _with_tokenizers(variant, mine).items()
             if (not only or component in only) and any(_holds(o, component, variant) for o in mine)
         }
@@ -161,26 +161,26 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
 
 
 def _active(
-    component: str, steps: Sequence[Step], workflow: LoadedWorkflow, additions: Additions
+    component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters
 ) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written.
     """
-    if additions.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
-        names = ", ".join(str(lora.file.path.name) for lora in additions.loras_of(component))
+    if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
+        names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
             f"{steps[0].position}: {names} changes {component}, whose chain has no `merge_lora`; add it, or give the "
             f"LoRA `weights: {{{component}: 0}}`"
         )
-    if additions.embeddings_of(component) and not any("embeddings" in step.instance.reads for step in steps):
+    if adapters.embeddings_of(component) and not any("embeddings" in step.instance.reads for step in steps):
         entry = workflow.registry.get(ADD_EMBEDDINGS)
         steps = [Step(ADD_EMBEDDINGS, entry.cls(), steps[0].position), *steps]
     return [
         step
         for step in steps
-        if ("loras" not in step.instance.reads or additions.loras_of(component))
-        and ("embeddings" not in step.instance.reads or additions.embeddings_of(component))
+        if ("loras" not in step.instance.reads or adapters.loras_of(component))
+        and ("embeddings" not in step.instance.reads or adapters.embeddings_of(component))
     ]
 
 

@@ -10,13 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.errors import DamagedError
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from olivelike.engine.plan.additions import Additions
+    from olivelike.engine.plan.adapters import Adapters
     from olivelike.model import Weights
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -32,7 +31,7 @@ class Inputs:
 
     workflow: LoadedWorkflow
     source: PipelineSource
-    additions: Additions
+    adapters: Adapters
     store: Store
     _bound: dict[str, str] = field(default_factory=dict)
 
@@ -49,8 +48,8 @@ class Inputs:
     def prefetch(self) -> None:
         """Begin to hash every file that holds weights in the background."""
         paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
-        paths.update(path for opened in self.additions.loras for path in opened.files)
-        paths.update(opened.path for opened in self.additions.embeddings)
+        paths.update(path for opened in self.adapters.loras for path in opened.files)
+        paths.update(opened.path for opened in self.adapters.embeddings)
         self.digests.prefetch(paths)
 
     def bound_weights(self, component: str, adaptation: str) -> str:
@@ -68,11 +67,7 @@ class Inputs:
 
         Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys.
         """
-        data = self.store.read_bytes(adaptation)
-        if data is None:
-            raise DamagedError(
-                f"{component}: its adaptation ({adaptation[:12]}) was lost or damaged; run again"
-            )
+        data = self.store.require_bytes(adaptation, f"{component}: its adaptation")
         files = {path: self.digests[path] for path in self.weight_files(component)}
         return bind(Adaptation.from_bytes(data), self.source.checkpoint(component), files)
 

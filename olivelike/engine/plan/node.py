@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
 from olivelike.model.components import TOKENIZERS
-from olivelike.pass_api import ADDITIONS
+from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass
@@ -60,7 +60,7 @@ class Node:
 
 
 def changes_network(instance: Pass) -> bool:
-    """Tell whether a pass makes other weights, or another architecture, than the checkpoint with its additions has."""
-    return bool({"architecture", "weights"} & set(instance.writes)) and not set(ADDITIONS) & set(
+    """Tell whether a pass makes other weights, or another architecture, than the checkpoint with its adapters has."""
+    return bool({"architecture", "weights"} & set(instance.writes)) and not set(ADAPTERS) & set(
         instance.reads
     )

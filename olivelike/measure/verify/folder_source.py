@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_file
-from olivelike.engine.plan.additions import fetch
+from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from olivelike._files import write_whole
 from olivelike.digest import digest_json
 from olivelike.errors import PluginError
+from olivelike.model.records.reading import part_of_json, to_json
 from olivelike.workflow.code.code_digest import plugin_modules
+
+if TYPE_CHECKING:
+    from olivelike.workflow.findings import Findings, Position
 
 Answer = Literal["yes", "always", "no"]
 """`yes`: the code as it is now; `always`: whatever lies in the plugin's folder."""
@@ -42,6 +46,16 @@ Ask = Callable[[Sequence[ListedPlugin]], Answer]
 """Asks the user whether plugins may run."""
 
 
+@dataclass(frozen=True)
+class _Record:
+    folders: tuple[str, ...]
+    code: Mapping[str, str]
+    """Digest of each plugin's code, by path."""
+
+
+_NOTHING = _Record((), {})
+
+
 class AllowedPlugins:
     """The record, read when it is asked."""
 
@@ -56,10 +70,10 @@ class AllowedPlugins:
             PluginError: if the record can be written by other users.
         """
         record = self._read()
-        folders = [Path(folder) for folder in record["folders"]]
+        folders = map(Path, record.folders)
         if any(plugin.path.is_relative_to(folder) for folder in folders):
             return True
-        allowed = record["code"].get(str(plugin.path))
+        allowed = record.code.get(str(plugin.path))
         return allowed is not None and allowed == _code(plugin)
 
     def allow(self, plugins: Sequence[ListedPlugin]) -> None:
@@ -69,8 +83,8 @@ class AllowedPlugins:
             PluginError: if the record can't be written.
         """
         record = self._read()
-        record["code"] |= {str(plugin.path): _code(plugin) for plugin in plugins}
-        self._write(record)
+        code = {str(plugin.path): _code(plugin) for plugin in plugins}
+        self._write(replace(record, code={**record.code, **code}))
 
     def allow_folders(self, folders: Sequence[Path]) -> None:
         """Allow whatever lies in folders, now and later.
@@ -79,11 +93,9 @@ class AllowedPlugins:
             PluginError: if the record can't be written.
         """
         record = self._read()
-        record["folders"] = sorted({*record["folders"], *map(str, folders)})
-        self._write(record)
+        self._write(replace(record, folders=tuple(sorted({*record.folders, *map(str, folders)}))))
 
-    def _read(self) -> dict[str, Any]:
-        nothing: dict[str, Any] = {"folders": [], "code": {}}
+    def _read(self) -> _Record:
         try:
             with self._file.open(encoding="utf-8") as file:
                 status = os.fstat(file.fileno())
@@ -96,21 +108,23 @@ class AllowedPlugins:
                     )
                 record = json.load(file)
         except (FileNotFoundError, NotADirectoryError):
-            return nothing
+            return _NOTHING
         except OSError as error:
             raise PluginError(
                 f"{self._file} can't be read: {error.strerror}; remove it, or give --allow-plugins for this "
                 "command alone"
             ) from error
         except (ValueError, RecursionError):
-            return nothing  # What is damaged allows nothing; the next yes writes it anew.
-        return record if _is_record(record) else nothing
+            return _NOTHING  # What is damaged allows nothing; the next yes writes it anew.
+        return part_of_json(_Record, record) or _NOTHING
 
-    def _write(self, record: dict[str, Any]) -> None:
+    def _write(self, record: _Record) -> None:
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Made for its owner alone.
-            write_whole(self._file, json.dumps(record, indent=1, sort_keys=True).encode(), mode=0o600)
+            write_whole(
+                self._file, json.dumps(to_json(record), indent=1, sort_keys=True).encode(), mode=0o600
+            )
         except OSError as error:
             raise PluginError(
                 f"{self._file} can't be written, so a yes can't be remembered: {error.strerror}; "
@@ -118,13 +132,39 @@ class AllowedPlugins:
             ) from error
 
 
-def _is_record(record: object) -> bool:
-    return (
-        isinstance(record, dict)
-        and isinstance(record.get("folders"), list)
-        and all(isinstance(folder, str) for folder in record["folders"])
-        and isinstance(record.get("code"), dict)
-    )
+def require_allowed(plugins: Sequence[tuple[str, Position]], ask: Ask | None, findings: Findings) -> None:
+    """Let pass what the user named, installed or allowed; ask about the rest, where somebody can be asked.
+
+    Raises:
+        WorkflowError: for files and folders that are not allowed; nothing of them has run.
+    """
+    # What `--set` names is named on the command line, and a module by name is installed.
+    files = [
+        (Path(plugin), position)
+        for plugin, position in plugins
+        if position.document.path is not None and Path(plugin).is_absolute()
+    ]
+    if not files:
+        return
+    allowed = AllowedPlugins()
+    listed = [(ListedPlugin(path, str(position)), position) for path, position in files]
+    strange = [(plugin, position) for plugin, position in listed if not allowed.allows(plugin)]
+    if not strange:
+        return
+    asked = [plugin for plugin, _ in strange]
+    match ask(asked) if ask is not None else "no":
+        case "yes":
+            allowed.allow(asked)
+        case "always":
+            allowed.allow_folders([plugin.folder for plugin in asked])
+        case _:
+            for plugin, position in strange:
+                findings.add(
+                    position,
+                    f"it would run the code of {plugin.path}, which you have not allowed; read that code, then "
+                    "give --allow-plugins",
+                )
+            findings.raise_if_any()
 
 
 def _code(plugin: ListedPlugin) -> str:

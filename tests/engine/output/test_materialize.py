@@ -182,7 +182,6 @@ def test_values_that_float16_cannot_hold_are_counted_and_saturated(tmp_path):
     result = write(tmp_path, parse(HALF, {"weight": "weight"}), {"weight": weight})
     assert (result.saturated, result.flushed) == ({"weight": 2}, {"weight": 1})
     assert initializers(tmp_path)["weight"].tolist() == [[65504, -65504], [0, 2]]
-    assert result.to_json()["saturated"] == {"weight": 2}
 
 
 def test_bfloat16_saturates_nothing(tmp_path):

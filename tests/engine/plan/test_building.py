@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.engine.plan import Additions, active_steps, build_nodes
+from olivelike.engine.plan import Adapters, active_steps, build_nodes
 from olivelike.errors import WorkflowError
 from olivelike.workflow import load_workflow
 
@@ -26,7 +26,7 @@ def nodes(tmp_path):
         path.write_text(HEAD + lines)
         loaded = load_workflow(str(path))
         outputs = loaded.workflow.outputs
-        found = build_nodes(loaded, outputs, active_steps(loaded, outputs, Additions()), until)
+        found = build_nodes(loaded, outputs, active_steps(loaded, outputs, Adapters()), until)
         return {node.id: node for node in found}
 
     return build

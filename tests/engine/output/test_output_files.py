@@ -7,7 +7,7 @@ import os
 import pytest
 from output_folders import OLD, publish_files
 
-from olivelike.engine.output.state import is_current, remember
+from olivelike.engine.output.output_files import is_current, remember
 from olivelike.model.records.output import OutputRecord
 from olivelike.store import Store
 
@@ -59,9 +59,9 @@ def test_a_missing_file_is_not_current(output, store):
 
 
 def test_a_file_known_to_be_right_is_not_read_again(output, store, monkeypatch):
-    import olivelike.engine.output.state as state
+    from olivelike.engine.output import output_files
 
     for path, facts in OutputRecord.read(output).files.items():
         remember(output / path, store, facts.sha256)
-    monkeypatch.delattr(state, "digest_file")
+    monkeypatch.delattr(output_files, "digest_file")
     assert current(output, store)

@@ -57,7 +57,7 @@ class OpenedEmbedding:
 
 
 @dataclass(frozen=True)
-class Additions:
+class Adapters:
     """The LoRAs and textual inversions of one workflow."""
 
     loras: tuple[OpenedLora, ...] = ()
@@ -100,7 +100,7 @@ class Additions:
         return found
 
 
-def open_additions(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Additions:
+def open_adapters(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Adapters:
     """Open the LoRAs and textual inversions of a workflow as far as their headers; fetch those on a hub.
 
     Args:
@@ -119,17 +119,17 @@ def open_additions(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Ad
             raise SourceError(
                 f"{first.path} and {opened.path} both add the token {opened.token!r}; give one of them another `token:`"
             )
-    return Additions(loras, embeddings)
+    return Adapters(loras, embeddings)
 
 
-def check_additions(additions: Additions, loaded: LoadedWorkflow, source: PipelineSource) -> None:
+def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineSource) -> None:
     """Check that LoRAs and textual inversions are made for the family of the source, and all of each is used.
 
     Raises:
         SourceError: if one is not, or has keys for a component that the workflow leaves out.
     """
     components = set.intersection(*(set(variant.steps) for variant in loaded.variants.values()))
-    for opened in additions.loras:
+    for opened in adapters.loras:
         weighty = {name for name in opened.file.components if opened.lora.weight_of(name)}
         if left_out := sorted(weighty - components):
             raise SourceError(
@@ -138,7 +138,7 @@ def check_additions(additions: Additions, loaded: LoadedWorkflow, source: Pipeli
             )
         if "unet" in source.checkpoints:
             _check_family(opened, source)
-    for embedding in additions.embeddings:
+    for embedding in adapters.embeddings:
         if left_out := sorted(embedding.shapes.keys() - components):
             raise SourceError(
                 f"{embedding.path}: it has vectors for {left_out[0]}, which the workflow does not have; add it under "
