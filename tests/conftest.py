@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from olivelike.testing import tiny_model
+
+TOGETHER = ("engine", "cli", "sources", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
+"""Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Give each worker whole folders of `TOGETHER`, in that order, and whole files of the others."""
+    order = {}
+    for item in items:
+        here = Path(__file__).parent
+        folder = next((folder for folder in TOGETHER if item.path.is_relative_to(here / folder)), None)
+        item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
+        order[item] = TOGETHER.index(folder) if folder else len(TOGETHER)
+    items.sort(key=order.__getitem__)
 
 
 @pytest.fixture(scope="session", autouse=True)

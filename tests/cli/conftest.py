@@ -14,6 +14,8 @@ from little_project import PLUGIN, WORKFLOW
 
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
+from olivelike.engine.execute import process_executor
+from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.testing import load_model
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.models import lend_graphs
@@ -72,6 +74,18 @@ def empty_folder(tmp_path, monkeypatch):
 def _no_store_of_the_user(monkeypatch):
     for name in ("OLIVELIKE_CACHE_DIR", "OLIVELIKE_CACHE_SIZE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _jobs_in_this_process(request, monkeypatch):
+    """Spare runs in this process their worker processes; commands that `start` starts have them, and tests of them."""
+    if "worker_processes" not in request.fixturenames:
+        monkeypatch.setattr(process_executor, "ProcessExecutor", InlineExecutor)
+
+
+@pytest.fixture
+def worker_processes():
+    """Let runs in this process start worker processes."""
 
 
 @pytest.fixture

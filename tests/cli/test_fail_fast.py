@@ -21,7 +21,7 @@ sweep:
 """
 
 
-def test_a_failure_ends_what_runs_beside_it_and_leaves_no_temporary_files(project):
+def test_a_failure_ends_what_runs_beside_it_and_leaves_no_temporary_files(project, worker_processes):
     Path("workflows/sweep.yaml").write_text(SWEEP)
     events = []
     begin = time.monotonic()

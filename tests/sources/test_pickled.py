@@ -150,14 +150,14 @@ def test_a_compressed_archive_is_refused_rather_than_read_as_it_lies(tmp_path: P
     with pytest.raises(
         SourceError, match=r"a\.ckpt: a is compressed in it \(a/data/0\).*save it as safetensors"
     ):
-        read_pickle_table(tmp_path / "a.ckpt")
+        describe_pickle(tmp_path / "a.ckpt")
 
 
 def test_an_archive_that_is_packed_anew_without_compression_is_read(tmp_path: Path) -> None:
     torch.save({"a": torch.arange(4096.0)}, tmp_path / "a.ckpt")
     repacked(tmp_path / "a.ckpt", zipfile.ZIP_STORED)
-    (table,) = read_pickle_table(tmp_path / "a.ckpt").values()
-    data = (tmp_path / "a.ckpt").read_bytes()[table.offset :]
+    ((_, _, offset),) = describe_pickle(tmp_path / "a.ckpt").values()
+    data = (tmp_path / "a.ckpt").read_bytes()[offset:]
     assert data.startswith(torch.arange(4096.0).numpy().tobytes())
 
 
@@ -167,7 +167,7 @@ def test_tensors_beyond_their_entry_are_refused(tmp_path: Path) -> None:
         tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: data[:16] if "/data/" in name else data
     )
     with pytest.raises(SourceError, match=r"a\.ckpt: the bytes of a are not inside|can't be loaded as plain"):
-        read_pickle_table(tmp_path / "a.ckpt")
+        describe_pickle(tmp_path / "a.ckpt")
 
 
 def test_big_endian_numbers_are_refused(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_big_endian_numbers_are_refused(tmp_path: Path) -> None:
         tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: b"big" if "byteorder" in name else data
     )
     with pytest.raises(SourceError, match=r"a\.ckpt: its numbers are big-endian"):
-        read_pickle_table(tmp_path / "a.ckpt")
+        describe_pickle(tmp_path / "a.ckpt")
 
 
 def test_modules_of_the_current_folder_are_not_imported(

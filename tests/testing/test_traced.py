@@ -9,6 +9,7 @@ import pytest
 
 from olivelike.model import Architecture
 from olivelike.store import Store
+from olivelike.testing import tiny_model
 from olivelike.testing.models import shared_folder, traced_graph
 
 CHILD = """
@@ -29,6 +30,13 @@ def home(tmp_path_factory):
         yield folder
 
 
+@pytest.fixture(scope="module")
+def architecture(one_torch_thread):
+    """An architecture that is traced in a second: a text encoder with one layer."""
+    config = tiny_model("text_encoder").architecture.config
+    return Architecture("text_encoder", "transformers", "CLIPTextModel", {**config, "num_hidden_layers": 1})
+
+
 def digest_in_another_process(architecture: Architecture) -> tuple[str, str]:
     command = [sys.executable, "-c", CHILD]
     done = subprocess.run(command, input=architecture.to_bytes(), capture_output=True, check=True)
@@ -37,16 +45,14 @@ def digest_in_another_process(architecture: Architecture) -> tuple[str, str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names its folder by $XDG_CACHE_HOME")
-def test_a_graph_is_traced_once_and_then_read_by_any_process(tiny, home):
-    architecture = tiny("vae_encoder").architecture
+def test_a_graph_is_traced_once_and_then_read_by_any_process(architecture, home):
     graph = traced_graph(architecture)
     assert shared_folder().is_relative_to(home)
     assert digest_in_another_process(architecture) == (graph.digest, "False")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names its folder by $XDG_CACHE_HOME")
-def test_a_damaged_graph_is_traced_again(tiny, home):
-    architecture = tiny("vae_encoder").architecture
+def test_a_damaged_graph_is_traced_again(architecture, home):
     graph = traced_graph(architecture)
     Store.open(shared_folder()).object_path(graph.digest).chmod(0o600)
     Store.open(shared_folder()).object_path(graph.digest).write_bytes(b"\0" * len(graph.to_bytes()))
