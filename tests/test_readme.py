@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from olivelike.cli.app import run_command_line
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| `olivelike ([a-z-]+)", README, re.MULTILINE)
@@ -22,11 +24,9 @@ def test_the_make_targets_of_the_readme_exist() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_of_the_readme_exist(command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "olivelike", command, "--help"], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_commands_of_the_readme_exist(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line([command, "--help"]) == 0
+    assert f"olivelike {command}" in capsys.readouterr().out
 
 
 def test_the_five_line_workflow_of_the_readme_is_valid(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from olivelike.errors import OlivelikeError
 
-QUICK = 300
+QUICK = 100
 SLOW = 20_000
 SECONDS = 5.0
 BYTES = 1 << 30
