@@ -40,9 +40,7 @@ def graph_engine(model: LocalModel, folder: Path, feeds: dict[str, Any]) -> Engi
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--off", action="append", default=[], help="also measure without this rule")
     parser.add_argument("--rounds", type=int, default=9)

@@ -32,12 +32,9 @@ def write_workflow(project: Path, source: Path) -> Path:
     path = project / "workflows" / "lora.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     chains = "\n".join(
-        f"  {name}: [{'merge_lora, ' if name in PROMPT_SIDE else ''}convert, fuse, float16]"
-        for name in COMPONENTS
+        f"  {name}: [{'merge_lora, ' if name in PROMPT_SIDE else ''}convert, fuse, float16]" for name in COMPONENTS
     )
-    path.write_text(
-        f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/lora\n", encoding="utf-8"
-    )
+    path.write_text(f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/lora\n", encoding="utf-8")
     return path
 
 
@@ -45,17 +42,13 @@ def executed(project: Path) -> list[str]:
     """Return the nodes that the last run executed."""
     records = sorted((project / "cache").glob("**/runs/*.json"), key=lambda path: path.stat().st_mtime)
     return [
-        name
-        for name, status in json.loads(records[-1].read_bytes())["node_results"].items()
-        if status == "executed"
+        name for name, status in json.loads(records[-1].read_bytes())["node_results"].items() if status == "executed"
     ]
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny networks")
     parser.add_argument("--folder", type=Path, help="where checkpoint, LoRAs and project go (kept)")
     options = parser.parse_args()
@@ -66,13 +59,9 @@ def main() -> None:
         make_checkpoint(source, 0, size)
         loras = [folder / f"{size}-style-{seed}.safetensors" for seed in (1, 2)]
         for seed, path in enumerate(loras, 1):
-            make_lora(
-                path, "kohya", base=source, rank=16, alpha=8, seed=seed, modules="attention+ff", dtype="F16"
-            )
+            make_lora(path, "kohya", base=source, rank=16, alpha=8, seed=seed, modules="attention+ff", dtype="F16")
         only_unet = folder / f"{size}-unet.safetensors"
-        make_lora(
-            only_unet, "peft", base=source, rank=16, seed=3, components=("unet",), modules="attention+ff"
-        )
+        make_lora(only_unet, "peft", base=source, rank=16, seed=3, components=("unet",), modules="attention+ff")
         project = folder / "lora-project"
         shutil.rmtree(project, ignore_errors=True)
         workflow = write_workflow(project, source)

@@ -22,18 +22,14 @@ from spine import HERE, Measured, make_checkpoint, measure, size_of
 WHOLE = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 
 
-def ours(
-    folder: Path, source: Path, name: str, components: tuple[str, ...], chain: str
-) -> tuple[Path, Measured]:
+def ours(folder: Path, source: Path, name: str, components: tuple[str, ...], chain: str) -> tuple[Path, Measured]:
     """Run a workflow from nothing; return its output and what it took."""
     project = folder / f"peers-{source.name}-{name}"
     shutil.rmtree(project, ignore_errors=True)
     path = project / "workflows" / "peer.yaml"
     path.parent.mkdir(parents=True)
     chains = "\n".join(f"  {component}: [{chain}]" for component in components)
-    path.write_text(
-        f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/peer\n", encoding="utf-8"
-    )
+    path.write_text(f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/peer\n", encoding="utf-8")
     return project / "models" / "peer", measure(sys.executable, "-m", "olivelike", "run", str(path), "--json")
 
 
@@ -61,14 +57,10 @@ def show(name: str, result: tuple[Path, Measured] | str) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny networks")
     parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
-    parser.add_argument(
-        "--peers", metavar="PYTHON", help="Python of an environment with Olive and ONNX Runtime"
-    )
+    parser.add_argument("--peers", metavar="PYTHON", help="Python of an environment with Olive and ONNX Runtime")
     parser.add_argument("--optimum", metavar="PYTHON", help="Python of an environment with optimum-onnx")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -77,10 +69,7 @@ def main() -> None:
         source = folder / f"{size}-0"
         make_checkpoint(source, 0, size)
         print("| what | seconds | peak resident GB | output GB |\n| --- | --- | --- | --- |")
-        show(
-            "olivelike: the UNet, fused, float16",
-            ours(folder, source, "unet", ("unet",), "convert, fuse, float16"),
-        )
+        show("olivelike: the UNet, fused, float16", ours(folder, source, "unet", ("unet",), "convert, fuse, float16"))
         if options.peers:
             show("ONNX Runtime's optimizer: the same", peer(folder, source, options.peers, "ort_unet.py"))
             show("Olive: the same", peer(folder, source, options.peers, "olive_unet.py"))

@@ -50,8 +50,7 @@ def optimise(folder: Path, source: Path, target: str) -> Path:
     half = ", bfloat16" if target == "openvino" else ""
     chains = "\n".join(f"  {name}: [convert, fuse{half}]" for name in COMPONENTS)
     path.write_text(
-        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n",
-        encoding="utf-8",
+        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n", encoding="utf-8"
     )
     run(path)
     return project / "models" / target
@@ -120,9 +119,7 @@ def step_seconds(result: Measured) -> float | None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny networks")
     parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
     parser.add_argument("--steps", type=int, default=4, help="of each batch")
@@ -157,8 +154,7 @@ def main() -> None:
         }
         if options.no_compile:
             single, half = (
-                {name: job for name, job in group.items() if "compile" not in name}
-                for group in (single, half)
+                {name: job for name, job in group.items() if "compile" not in name} for group in (single, half)
             )
         measure("float32", single, options.rounds)
         measure("bfloat16", half, options.rounds)

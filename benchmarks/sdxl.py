@@ -22,9 +22,7 @@ from olivelike.testing.single_file_writer import make_single_file
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, help="an SDXL single file that is there already")
     parser.add_argument("--target", default="cuda", help="what to optimise for")
     parser.add_argument("--folder", type=Path, help="where checkpoint, store and output go (kept)")

@@ -81,9 +81,7 @@ def write_workflow(project: Path, source: Path) -> Path:
     path = project / "workflows" / "spine.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     chains = "\n".join(f"  {name}: [convert, float16]" for name in COMPONENTS)
-    path.write_text(
-        f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/spine\n", encoding="utf-8"
-    )
+    path.write_text(f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/spine\n", encoding="utf-8")
     return path
 
 
@@ -109,9 +107,7 @@ def show(name: str, measured: Measured) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny networks")
     parser.add_argument("--peer", action="store_true", help="also run Olive on the same UNet")
     parser.add_argument("--folder", type=Path, help="where checkpoints and project go (kept)")

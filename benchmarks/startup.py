@@ -34,9 +34,7 @@ def cpu_seconds(*command: str) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the demo's optimised folder")
     parser.add_argument("--against", help="Python of an environment with another olivelike")
     parser.add_argument("--runs", type=int, default=9, help="runs of each")
@@ -50,19 +48,10 @@ def main() -> None:
             picture = ("--steps", "10", "--seed", "3", "--overwrite", "-o", str(place / f"{name}.png"))
             return {
                 f"{name}: run, nothing to do": (*olivelike, "run", str(WORKFLOW), *store),
-                f"{name}: generate, 10 steps": (
-                    *olivelike,
-                    "generate",
-                    str(options.folder),
-                    PROMPT,
-                    *picture,
-                ),
+                f"{name}: generate, 10 steps": (*olivelike, "generate", str(options.folder), PROMPT, *picture),
             }
 
-        all_commands = {
-            "the libraries' imports": (sys.executable, "-c", LIBRARIES),
-            **commands("this", sys.executable),
-        }
+        all_commands = {"the libraries' imports": (sys.executable, "-c", LIBRARIES), **commands("this", sys.executable)}
         if options.against is not None:
             all_commands |= commands("other", options.against)
         seconds: dict[str, list[float]] = {name: [] for name in all_commands}
@@ -76,9 +65,7 @@ def main() -> None:
     for name, median in medians.items():
         print(f"| {name} | {median:.3f} |")
     imports = medians["the libraries' imports"]
-    print(
-        f"\nrun, nothing to do / the libraries' imports: {medians['this: run, nothing to do'] / imports:.2f}"
-    )
+    print(f"\nrun, nothing to do / the libraries' imports: {medians['this: run, nothing to do'] / imports:.2f}")
     if options.against is not None:
         other = medians["other: generate, 10 steps"]
         print(f"generate, this / other: {medians['this: generate, 10 steps'] / other:.2f}")

@@ -154,18 +154,14 @@ DISK = FileSystem()
 class NewFile:
     """A file in the making, a context manager: it gets its name once it is whole, or leaves nothing behind."""
 
-    def __init__(
-        self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False
-    ) -> None:
+    def __init__(self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False) -> None:
         """Create the file under a temporary name on the disk of the final one, or take over one that is `written`.
 
         Raises:
             OSError: if the disk refuses, as all that follows does.
         """
         self._path, self._disk = temporary, disk
-        self._descriptor: int | None = (
-            disk.open(temporary, write=True) if written else disk.create(temporary, mode)
-        )
+        self._descriptor: int | None = disk.open(temporary, write=True) if written else disk.create(temporary, mode)
 
     def __enter__(self) -> Self:
         return self
@@ -229,9 +225,7 @@ class NewFile:
             self._disk.close(descriptor)
 
 
-def write_whole(
-    path: Path, data: bytes, *, durable: bool = True, overwrite: bool = True, mode: int = 0o666
-) -> None:
+def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: bool = True, mode: int = 0o666) -> None:
     """Write a file that other programs see complete, or as it was before.
 
     Args:
@@ -306,11 +300,7 @@ def try_lock(path: Path) -> Lock | None:
 
 @contextlib.contextmanager
 def held(
-    path: Path,
-    on_wait: Callable[[], None] | None = None,
-    *,
-    timeout: float = float("inf"),
-    leaves_file: bool = True,
+    path: Path, on_wait: Callable[[], None] | None = None, *, timeout: float = float("inf"), leaves_file: bool = True
 ) -> Iterator[None]:
     """Hold the lock during the block.
 

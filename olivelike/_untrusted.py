@@ -74,10 +74,7 @@ def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
 
 
 def parse_json(
-    data: bytes | str,
-    pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None,
-    *,
-    halves: bool = False,
+    data: bytes | str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None, *, halves: bool = False
 ) -> Any:
     """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
 
@@ -91,9 +88,7 @@ def parse_json(
     """
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     try:
-        value = json.loads(
-            text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant
-        )
+        value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)
     except RecursionError:
         raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels") from None
     _check_depth(value)

@@ -73,9 +73,7 @@ class Float16(Pass):
         """Return blocks that stay in float32 beside those that the options name."""
         return ()
 
-    def conversion(
-        self, model: Model, context: Context, policy: HalfPolicy, blocks: tuple[str, ...]
-    ) -> HalfPrecision:
+    def conversion(self, model: Model, context: Context, policy: HalfPolicy, blocks: tuple[str, ...]) -> HalfPrecision:
         """Return the conversion that leaves `blocks`, too, in float32; it is yet to be made."""
         from olivelike.graphs.precision.half import HalfPrecision
 

@@ -28,9 +28,7 @@ class Fuse(Pass):
     writes: ClassVar = ("graph",)
     optional: ClassVar = ("architecture",)
     comes_before: ClassVar = ("float16", "bfloat16")
-    removed_options: ClassVar = MappingProxyType(
-        dict.fromkeys(("precision", "force_fp32", "known_overflows"), _KNOWN)
-    )
+    removed_options: ClassVar = MappingProxyType(dict.fromkeys(("precision", "force_fp32", "known_overflows"), _KNOWN))
     resources: ClassVar = Resources(memory_bytes=300 << 20)
     rules: ClassVar[tuple[Rule, ...]] = ()
     """Those that plugins add."""
@@ -92,9 +90,7 @@ class Fuse(Pass):
     @classmethod
     def with_rules(cls, rules: Sequence[Rule]) -> type[Fuse]:
         """Return the pass with more rules, each an option of its name beside those of the built-in ones."""
-        options: dict[str, Any] = {
-            rule.name: (bool, Field(rule.default, description=rule.matches)) for rule in rules
-        }
+        options: dict[str, Any] = {rule.name: (bool, Field(rule.default, description=rule.matches)) for rule in rules}
         found = create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, __module__=__name__, **options)
         found.rules = (*cls.rules, *rules)
         return found

@@ -29,18 +29,12 @@ class MergeLora(Pass):
 
         weights, architecture = model.require("weights"), model.require("architecture")
         loras = [
-            WeightedLora(
-                open_lora(lora.path, adapter=lora.adapter, read_pickle=read_pickle_table), lora.weight
-            )
+            WeightedLora(open_lora(lora.path, adapter=lora.adapter, read_pickle=read_pickle_table), lora.weight)
             for lora in context.loras
         ]
         shapes = {name: tensor.shape for name, tensor in weights.items()}
         merged = merge(
-            model.component,
-            architecture.config,
-            shapes,
-            loras,
-            lambda name: context.tensors.read(weights[name]),
+            model.component, architecture.config, shapes, loras, lambda name: context.tensors.read(weights[name])
         )
         changed: dict[str, Tensor] = {}
         for name, array in merged:

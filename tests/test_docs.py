@@ -31,9 +31,7 @@ def test_each_decision_says_why_what_and_what_follows_and_is_listed() -> None:
         text = page.read_text(encoding="utf-8")
         title = text.splitlines()[0].removeprefix("# ")
         assert page.name.startswith(f"{number:03d}-")
-        assert re.search(r"^Status: (accepted|replaced by \d{3}) · \d{4}-\d\d-\d\d$", text, re.MULTILINE), (
-            page
-        )
+        assert re.search(r"^Status: (accepted|replaced by \d{3}) · \d{4}-\d\d-\d\d$", text, re.MULTILINE), page
         assert re.findall(r"^## (.+)", text, re.MULTILINE) == ["Context", "Decision", "Consequences"], page
         assert f"{number}. [{title}]({page.name})\n" in index, page
 
@@ -79,9 +77,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("my-checkpoint", "other"):
         (folder / name).symlink_to(folder / "checkpoint")
     make_lora(folder / "style.safetensors", "kohya", base=folder / "checkpoint")
-    workflow = (
-        "source: ./checkpoint\ntarget: cpu\ncomponents:\n  unet: [merge_lora, convert, fuse, float16]\n"
-    )
+    workflow = "source: ./checkpoint\ntarget: cpu\ncomponents:\n  unet: [merge_lora, convert, fuse, float16]\n"
     rest = "".join(f"  {name}: [convert]\n" for name in ("text_encoder", "vae_decoder", "safety_checker"))
     (folder / "mine.yaml").write_text(f"{workflow}{rest}output: models/mine\n")
     return folder

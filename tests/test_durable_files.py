@@ -159,16 +159,10 @@ def test_what_is_finished_takes_no_more(tmp_path):
 )  # fmt: skip
 def test_a_refusal_is_told_with_place_reason_and_remedy(code, remedy):
     told = f"can't write the page: /place: {os.strerror(code)}; {remedy}, or choose another folder"
-    with (
-        pytest.raises(StoreError) as raised,
-        explained("write the page", Path("/place"), "choose another folder"),
-    ):
+    with pytest.raises(StoreError) as raised, explained("write the page", Path("/place"), "choose another folder"):
         raise OSError(code, os.strerror(code))
     assert str(raised.value) == told
-    with (
-        pytest.raises(StoreError, match="/named:"),
-        explained("write", Path("/place"), "choose another folder"),
-    ):
+    with pytest.raises(StoreError, match="/named:"), explained("write", Path("/place"), "choose another folder"):
         raise OSError(code, os.strerror(code), "/named")
 
 

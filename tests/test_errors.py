@@ -7,9 +7,7 @@ import pytest
 from olivelike import errors
 from olivelike.errors import OlivelikeError, PassError, error_of
 
-KINDS = [
-    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OlivelikeError)
-]
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, OlivelikeError)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not OlivelikeError])

@@ -105,9 +105,7 @@ def test_passes_know_nothing_of_store_or_engine(forbidden: str) -> None:
 
 def test_no_room_has_a_single_file() -> None:
     folders = {path.parent for path in modules()} - {PACKAGE / "data"}
-    lonely = [
-        folder for folder in folders if len(list(folder.glob("*.py"))) + len(list(folder.glob("*/"))) < 3
-    ]
+    lonely = [folder for folder in folders if len(list(folder.glob("*.py"))) + len(list(folder.glob("*/"))) < 3]
     assert not [folder for folder in lonely if not any(folder.glob("*/__init__.py"))]
 
 

@@ -38,11 +38,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def test_passes_and_workflows_are_installed_below_olivelike(names: set[str]) -> None:
-    assert {
-        "olivelike/passes/__init__.py",
-        "olivelike/passes/convert.py",
-        "olivelike/passes/float16.py",
-    } <= names
+    assert {"olivelike/passes/__init__.py", "olivelike/passes/convert.py", "olivelike/passes/float16.py"} <= names
     assert {"olivelike/workflows/sd15_directml.yaml", "olivelike/workflows/workflow.schema.json"} <= names
 
 

@@ -71,8 +71,7 @@ def private_names() -> set[str]:
                 case ast.Attribute(attr=name, value=value) if is_private(name) and not is_super(value):
                     here.add(name)
                 case ast.Call(
-                    func=ast.Name(id="getattr" | "hasattr" | "setattr"),
-                    args=[_, ast.Constant(value=str(name)), *_],
+                    func=ast.Name(id="getattr" | "hasattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]
                 ) if is_private(name):
                     here.add(name)
         asked |= here - ours
@@ -199,9 +198,7 @@ def test_onnxruntimes_libraries_lie_in_the_folder_capi():
     assert any(name.startswith("onnxruntime_pybind11_state") for name in names)
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         prefix, suffix = ("", ".dll") if sys.platform == "win32" else ("lib", ".so")
-        assert {
-            f"{prefix}onnxruntime_providers_{kind}{suffix}" for kind in ("shared", "cuda", "tensorrt")
-        } <= names
+        assert {f"{prefix}onnxruntime_providers_{kind}{suffix}" for kind in ("shared", "cuda", "tensorrt")} <= names
 
 
 def test_namespace_packages_tell_their_folders_without_being_imported(tmp_path, monkeypatch):
@@ -307,12 +304,7 @@ def test_diffusers_has_the_classes_that_its_reference_leaves_out():
     from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
     assert safety_checker.StableDiffusionSafetyChecker is StableDiffusionSafetyChecker
-    assert list(inspect.signature(BrownianTreeNoiseSampler).parameters)[:4] == [
-        "x",
-        "sigma_min",
-        "sigma_max",
-        "seed",
-    ]
+    assert list(inspect.signature(BrownianTreeNoiseSampler).parameters)[:4] == ["x", "sigma_min", "sigma_max", "seed"]
     assert "generator" in inspect.signature(DiagonalGaussianDistribution.sample).parameters
 
 

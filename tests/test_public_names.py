@@ -44,16 +44,11 @@ def listed() -> str:
         value = getattr(olivelike, name)
         if name in ASKED_FOR:
             assert dataclasses.is_dataclass(value)
-            lines += [
-                f"class {name}:",
-                *(f"    {part}" for part in _arguments(value)),
-            ]
+            lines += [f"class {name}:", *(f"    {part}" for part in _arguments(value))]
         elif isinstance(value, type):
             lines.append(f"class {name}")
         elif callable(value):
-            lines.append(
-                f"def {name}({', '.join(_arguments(value))}) -> {inspect.signature(value).return_annotation}"
-            )
+            lines.append(f"def {name}({', '.join(_arguments(value))}) -> {inspect.signature(value).return_annotation}")
         else:
             lines.append(name)
     return "\n".join(lines) + "\n"
@@ -71,10 +66,7 @@ def test_each_has_a_docstring_and_functions_have_types() -> None:
         assert inspect.getdoc(value), name
         if not isinstance(value, type):
             annotations = [one.annotation for one in inspect.signature(value).parameters.values()]
-            assert inspect.Signature.empty not in [
-                *annotations,
-                inspect.signature(value).return_annotation,
-            ], name
+            assert inspect.Signature.empty not in [*annotations, inspect.signature(value).return_annotation], name
 
 
 def test_type_checkers_see_the_same_names() -> None:

@@ -35,10 +35,7 @@ def test_the_five_line_workflow_of_the_readme_is_valid(tmp_path: Path) -> None:
     path.write_text(block, encoding="utf-8")
     assert len(yaml.safe_load(block)) == 4
     done = subprocess.run(
-        [sys.executable, "-m", "olivelike", "validate", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "olivelike", "validate", str(path)], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -13,11 +13,7 @@ def test_a_pipe_a_device_a_folder_and_a_long_file_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "long").write_bytes(bytes(11))
-    for name, why in (
-        ("pipe", "device, pipe"),
-        ("zero", "device, pipe"),
-        ("long", "11 bytes, and at most 10"),
-    ):
+    for name, why in (("pipe", "device, pipe"), ("zero", "device, pipe"), ("long", "11 bytes, and at most 10")):
         with pytest.raises(OSError, match=why):
             read_bytes(tmp_path / name, 10)
     with pytest.raises(IsADirectoryError):
@@ -28,8 +24,7 @@ def test_a_pipe_a_device_a_folder_and_a_long_file_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[" * 60 + "]" * 60, "[" * 100_000, "1e999", "NaN", "-Infinity", "9" * 5000, '"\\ud800"', b"\xff", ""],
+    "text", ["[" * 60 + "]" * 60, "[" * 100_000, "1e999", "NaN", "-Infinity", "9" * 5000, '"\\ud800"', b"\xff", ""]
 )
 def test_json_is_shallow_finite_and_of_whole_characters(text):
     with pytest.raises(ValueError):

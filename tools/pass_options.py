@@ -29,9 +29,7 @@ def page() -> str:
 def _section(entry: PassEntry) -> str:
     found, options = describe_pass(entry), pass_options(entry)
     facts = {"reads": found.reads, "writes": found.writes, "components": found.components}
-    declared = [
-        f"{name} {', '.join(f'`{value}`' for value in values)}" for name, values in facts.items() if values
-    ]
+    declared = [f"{name} {', '.join(f'`{value}`' for value in values)}" for name, values in facts.items() if values]
     lines = [f"## {found.name}", found.description, "", "; ".join(declared).capitalize() + ".", ""]
     if options:
         lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]

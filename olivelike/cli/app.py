@@ -94,18 +94,14 @@ def _show_version(wanted: bool) -> None:
 
 
 _app = typer.Typer(
-    cls=Commands,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=Commands, rich_markup_mode=None, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
 
 @_app.callback()
 def olivelike(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Optimise Stable Diffusion pipelines for ONNX Runtime, as a workflow file says."""

@@ -39,16 +39,12 @@ Workflow = Annotated[
 ]
 Plugins = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."
-    ),
+    typer.Option("--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."),
 ]
 StoreDir = Annotated[
     Path | None,
     typer.Option(
-        "--cache-dir",
-        metavar="DIR",
-        help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache.",
+        "--cache-dir", metavar="DIR", help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache."
     ),
 ]
 """For commands that name no workflow."""
@@ -70,9 +66,7 @@ JsonLines = Annotated[
 ]
 AllowPickle = Annotated[
     bool,
-    typer.Option(
-        "--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."
-    ),
+    typer.Option("--allow-pickle", help="Read `.bin`, `.ckpt` and `.pt` files, which are pickles; off for safety."),
 ]
 OutputFolder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="A folder that `olivelike run` wrote.", show_default=False)
@@ -96,8 +90,7 @@ class FileOptions:
     allow_plugins: Annotated[
         bool,
         typer.Option(
-            "--allow-plugins",
-            help="Run the code that the workflow file names under `plugins:`, without asking.",
+            "--allow-plugins", help="Run the code that the workflow file names under `plugins:`, without asking."
         ),
     ] = False
 
@@ -129,12 +122,10 @@ class NodeOptions:
     """Which of a workflow's nodes."""
 
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated."),
+        list[str] | None, typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated.")
     ] = None
     until: Annotated[
-        str | None,
-        typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written."),
+        str | None, typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written.")
     ] = None
 
 
@@ -143,14 +134,12 @@ class LimitOptions:
     """What a run may use."""
 
     workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most."),
+        int | None, typer.Option(metavar="N", min=1, help="Processes at once; by default one per core, 4 at most.")
     ] = None
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE",
-            help="What all nodes together may use, such as 8GB; by default four fifths of what is free.",
+            metavar="SIZE", help="What all nodes together may use, such as 8GB; by default four fifths of what is free."
         ),
     ] = None
 
@@ -281,9 +270,7 @@ def ask_plugins(plugins: Sequence["ListedPlugin"]) -> "Answer":
     # A name with a line feed could make the question say something else.
     lines = [f"  {one_line(str(plugin.path))}  ({one_line(plugin.listed_at)})" for plugin in plugins]
     sys.stderr.write(
-        "This workflow runs code that you have not allowed, or that changed since:\n"
-        + "\n".join(lines)
-        + "\n"
+        "This workflow runs code that you have not allowed, or that changed since:\n" + "\n".join(lines) + "\n"
         "Such code can do all that you can. Read it first if it is not yours.\n"
         "Run it? [y]es, [a]lways for these folders, changed code too, [N]o: "
     )

@@ -27,14 +27,10 @@ _VALID_SECONDS = 86_400.0
 """After a day the store is told anew what is in use, so that it is not collected."""
 _MOST = 64
 """How many receipts are kept."""
-_VOLATILE = frozenset(
-    {"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID"}
-)
+_VOLATILE = frozenset({"_", "COLUMNS", "LINES", "OLDPWD", "PWD", "SHLVL", "TERM", "TERM_SESSION_ID", "WINDOWID"})
 """Variables that say where a command was typed, and nothing about what it does."""
 
-_ASKING_OTHERS = frozenset(
-    {"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn"}
-)
+_ASKING_OTHERS = frozenset({"socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.posix_spawn"})
 """What others say is in no file."""
 _stat, _lstat = os.stat, os.lstat
 """These, which look without being noted."""
@@ -159,11 +155,7 @@ def _state(how: str, path: str) -> list[int] | None:
     identity = [status.st_dev, status.st_ino, status.st_mode]
     if how == "used":  # An entry of the store: its times say when it was used last.
         return [*identity, status.st_size]
-    if (
-        how == "listed"
-        or stat.S_ISREG(status.st_mode)
-        or (how == "unfollowed" and stat.S_ISLNK(status.st_mode))
-    ):
+    if how == "listed" or stat.S_ISREG(status.st_mode) or (how == "unfollowed" and stat.S_ISLNK(status.st_mode)):
         return [*identity, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     return identity
 

@@ -28,9 +28,7 @@ class ProviderOptions:
     ] = None
     provider_options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--provider-option", metavar="KEY=VALUE", help="Option of the first provider; may be repeated."
-        ),
+        typer.Option("--provider-option", metavar="KEY=VALUE", help="Option of the first provider; may be repeated."),
     ] = None
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="Number of the device, or a part of its name.")
@@ -38,14 +36,10 @@ class ProviderOptions:
     session_options: Annotated[
         list[str] | None,
         typer.Option(
-            "--session-option",
-            metavar="KEY=VALUE",
-            help="Session configuration of ONNX Runtime; may be repeated.",
+            "--session-option", metavar="KEY=VALUE", help="Session configuration of ONNX Runtime; may be repeated."
         ),
     ] = None
-    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads within an operator.", min=1)] = (
-        None
-    )
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads within an operator.", min=1)] = None
 
     def settings(self, folder: Path) -> "SessionSettings":
         """Return the settings for a folder: those of its target, as far as the command line says nothing else.
@@ -77,15 +71,12 @@ class LoadOptions(ProviderOptions):
 
     dimensions: Annotated[
         list[str] | None,
-        typer.Option(
-            "--dimension", metavar="NAME=SIZE", help="Fix a dynamic dimension by its name; may be repeated."
-        ),
+        typer.Option("--dimension", metavar="NAME=SIZE", help="Fix a dynamic dimension by its name; may be repeated."),
     ] = None
     graph_optimization: Annotated[
         str | None,
         typer.Option(
-            metavar="LEVEL",
-            help="What ONNX Runtime may rewrite as it loads: none, basic, extended, layout or all.",
+            metavar="LEVEL", help="What ONNX Runtime may rewrite as it loads: none, basic, extended, layout or all."
         ),
     ] = None
     custom_operators: CustomOperators = None
@@ -110,13 +101,9 @@ class AllSessionOptions(LoadOptions):
 
     run_options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--run-option", metavar="KEY=VALUE", help="Run configuration of ONNX Runtime; may be repeated."
-        ),
+        typer.Option("--run-option", metavar="KEY=VALUE", help="Run configuration of ONNX Runtime; may be repeated."),
     ] = None
-    inter_threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Operators that run at once.", min=1)
-    ] = None
+    inter_threads: Annotated[int | None, typer.Option(metavar="N", help="Operators that run at once.", min=1)] = None
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Record each network's work on the GPU once, and replay it.")
     ] = False

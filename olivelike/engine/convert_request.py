@@ -119,13 +119,9 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "name": request.output.name or "converted",
             "source": {"path": said, "prediction": request.prediction} if request.prediction else said,
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
-            "loras": [
-                {"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras
-            ],
+            "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
-            "target": {"provider": target.name, "precision": request.precision}
-            if request.precision
-            else target.name,
+            "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,
             "components": chains,
             "layout": request.layout,
             "output": _relative(absolute(request.output, here), folder),

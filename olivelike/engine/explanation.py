@@ -47,9 +47,7 @@ class Explanation:
         }
 
 
-def explain(
-    ref: str | Place, options: Options = DEFAULTS, node: str | None = None
-) -> tuple[Explanation, ...]:
+def explain(ref: str | Place, options: Options = DEFAULTS, node: str | None = None) -> tuple[Explanation, ...]:
     """Say why each node of a workflow would run or not; nothing changes.
 
     Args:

@@ -138,9 +138,7 @@ class _Run:
     def run(self) -> RunResult:
         loaded = self._prepared.workflow.workflow
         node_ids = [node.id for node in self._prepared.nodes]
-        self._emit(
-            "run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids
-        )
+        self._emit("run_started", workflow=loaded.name, run_id=self._id, nodes=len(node_ids), node_ids=node_ids)
         warning = self._prepared.source.origin.warning
         if warning:
             self._emit("warning", message=warning)
@@ -203,9 +201,7 @@ class _Run:
             StoreError: naming what is missing.
         """
         nodes = self._prepared.plan().nodes
-        missing = [
-            planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None
-        ]
+        missing = [planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None]
         if missing or self._options.clean_cache:
             what = f"lacks {listed(missing, _SHOWN)}" if missing else "can't be cleaned"
             raise StoreError(
@@ -248,9 +244,7 @@ class _Run:
                 return execution
         raise AssertionError
 
-    def _execute(
-        self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool
-    ) -> Execution:
+    def _execute(self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool) -> Execution:
         from olivelike.engine.execute.driver import Driver, Settings
         from olivelike.engine.execute.process_executor import ProcessExecutor
 
@@ -318,9 +312,7 @@ class _Run:
         if not self._store.writable:
             if result.status == "ok":  # An error names them.
                 self._store.drop_temporary_logs()
-            self._emit(
-                "warning", message="the store is read-only: no record of this run was kept, and no report"
-            )
+            self._emit("warning", message="the store is read-only: no record of this run was kept, and no report")
             return None
         record = run_record(self._prepared, result, nodes, error)
         for keep in (lambda: self._store.put_run(record.to_json()), self._store.gc):

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from olivelike.store import Store
 
 
-def run_record(
-    prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord], error: str | None
-) -> RunRecord:
+def run_record(prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord], error: str | None) -> RunRecord:
     """Return the record of a run."""
     workflow, command, source = prepared.workflow, prepared.options.command, prepared.source
     return RunRecord(

@@ -123,9 +123,7 @@ def profile_folder(
     models = _models(path)
     check_dimensions(settings.dimensions, models)
     profiles = [
-        _profile(
-            model, settings, sizes_of(model.parent, batch_size=batch_size, height=height, width=width), runs
-        )
+        _profile(model, settings, sizes_of(model.parent, batch_size=batch_size, height=height, width=width), runs)
         for model in models
     ]
     return FolderProfile(
@@ -179,9 +177,7 @@ def _profile(model: Path, settings: SessionSettings, sizes: PictureSizes, runs: 
 
 def _feeds(model: Path, name: str, inputs: Iterable[ValueSpec], sizes: PictureSizes) -> dict[str, Array]:
     tokens = read_config(model.parent).get("vocab_size")
-    shapes = {
-        spec.name: (spec.dtype, sizes.shape(name, spec.name, spec.dims, by_place=True)) for spec in inputs
-    }
+    shapes = {spec.name: (spec.dtype, sizes.shape(name, spec.name, spec.dims, by_place=True)) for spec in inputs}
     try:
         return random_values(shapes, tokens if isinstance(tokens, int) else _VOCABULARY)
     except (MemoryError, ValueError) as error:  # ValueError: more than an array can have.
@@ -210,8 +206,7 @@ def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[float
             nodes[place] += 1
     total = sum(times.values())
     operators = [
-        OperatorTime(*place, nodes[place], time / 1000, time / total if total else 0.0)
-        for place, time in times.items()
+        OperatorTime(*place, nodes[place], time / 1000, time / total if total else 0.0) for place, time in times.items()
     ]
     operators.sort(key=lambda found: (-found.milliseconds, found.operator, found.provider))
     return median["dur"] / 1000, tuple(operators)

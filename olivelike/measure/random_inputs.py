@@ -64,9 +64,7 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
     return random_values(shapes, config.get("vocab_size", 0), seed)
 
 
-def random_values(
-    inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int, seed: int = 0
-) -> dict[str, Array]:
+def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int, seed: int = 0) -> dict[str, Array]:
     """Return seeded values of the kinds that networks are used to: noise, token ids, a whole timestep.
 
     Args:

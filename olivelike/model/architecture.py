@@ -31,9 +31,7 @@ class Architecture:
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
-        return canonical_json(
-            ["architecture/1", self.component, self.library, self.class_name, self.config],
-        )
+        return canonical_json(["architecture/1", self.component, self.library, self.class_name, self.config])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Architecture:

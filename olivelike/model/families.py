@@ -45,19 +45,10 @@ _SD_SCALING, _XL_SCALING = 0.18215, 0.13025
 FAMILIES: Final[Mapping[FamilyName, Family]] = {
     "sd1": Family("Stable Diffusion 1.x", {"text_encoder": 768}, (320, 640, 1280, 1280), 64, _SD_SCALING),
     "sd2": Family(
-        "Stable Diffusion 2.x",
-        {"text_encoder": 1024},
-        (320, 640, 1280, 1280),
-        64,
-        _SD_SCALING,
-        "v_prediction",
+        "Stable Diffusion 2.x", {"text_encoder": 1024}, (320, 640, 1280, 1280), 64, _SD_SCALING, "v_prediction"
     ),
     "sdxl": Family(
-        "Stable Diffusion XL",
-        {"text_encoder": 768, "text_encoder_2": 1280},
-        (320, 640, 1280),
-        128,
-        _XL_SCALING,
+        "Stable Diffusion XL", {"text_encoder": 768, "text_encoder_2": 1280}, (320, 640, 1280), 128, _XL_SCALING
     ),
     "sdxl_refiner": Family(
         "Stable Diffusion XL refiner", {"text_encoder_2": 1280}, (384, 768, 1536, 1536), 128, _XL_SCALING

@@ -126,10 +126,7 @@ def refused_config(component: str, class_name: str, error: Exception, *, from_on
         from_one_file: The config is the family's published one, with sizes read from the tensors of a single file.
     """
     if from_one_file:
-        config, remedy = (
-            "the config of its family",
-            "a network of its own sizes is read from a diffusers folder only",
-        )
+        config, remedy = ("the config of its family", "a network of its own sizes is read from a diffusers folder only")
     else:
         config, remedy = "its config", "compare its config.json with that of the network that it belongs to"
     return f"{component}: {class_name} refuses {config}: {first_line(error)}; {remedy}"
@@ -146,15 +143,11 @@ def _check_unet(class_name: str, config: Config) -> None:
     for option, (supported, meaning) in _OPTIONS.items():
         value = config.get(option)
         if value not in supported:
-            raise SourceError(
-                f"unet: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}"
-            )
+            raise SourceError(f"unet: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}")
     width = config.get("cross_attention_dim", 1)
     if width is None or isinstance(width, list | tuple):
         meaning = "it attends to no text" if width is None else "it attends to texts of several widths"
-        raise SourceError(
-            f"unet: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}"
-        )
+        raise SourceError(f"unet: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}")
     if config.get("addition_embed_type") == "text_time":
         each, whole = (config.get(option) for option in _TEXT_TIME)
         if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
@@ -177,9 +170,7 @@ def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:
                 yield f"`{name}` of {len(value)} members, where 1 to {_LONGEST} make sense"
             for number in _flat(value):
                 # Some are written as 1280.0, and libraries take that.
-                whole = (
-                    isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
-                )
+                whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
                 if not whole or not least <= number <= most:
                     yield f"`{name}: {_shown(value)}`, where whole numbers from {least} to {most} make sense"
     size, patch = config.get("image_size"), config.get("patch_size")

@@ -27,15 +27,7 @@ from olivelike.model import (
     weight_values,
 )
 from olivelike.model.targets import Target
-from olivelike.pass_api.context import (
-    Cache,
-    Context,
-    EmbeddingInput,
-    LoraInput,
-    PrecisionPlan,
-    Progress,
-    TensorAccess,
-)
+from olivelike.pass_api.context import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan, Progress, TensorAccess
 from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS
 from olivelike.pass_api.pass_class import INPUTS as INPUTS
 from olivelike.pass_api.pass_class import PASS_API, Pass, Resources

@@ -28,22 +28,11 @@ if TYPE_CHECKING:
 
 _BOOKKEEPING = frozenset(
     {"_name_or_path", "_commit_hash", "name_or_path", "torch_dtype", "dtype", "architectures"}
-    | {"_diffusers_version", "transformers_version"},
+    | {"_diffusers_version", "transformers_version"}
 )
 """Config keys that say where a checkpoint comes from, not what it is."""
 _DIFFUSERS_STEM = "diffusion_pytorch_model"
-WEIGHT_SUFFIXES = (
-    ".safetensors",
-    ".bin",
-    ".ckpt",
-    ".pt",
-    ".pth",
-    ".msgpack",
-    ".h5",
-    ".onnx",
-    ".gguf",
-    ".xml",
-)
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".ckpt", ".pt", ".pth", ".msgpack", ".h5", ".onnx", ".gguf", ".xml")
 
 _TOKENIZER = re.compile(r"Tokenizer(Fast)?$")
 _MAIN_FILES = {
@@ -131,11 +120,9 @@ def read_checkpoint(
     if found.pickled and read_pickle is None:
         raise SourceError(
             f"{files.where}: {folder} has only pickled weights ({found.name}), which can run code as they "
-            "load; use a checkpoint with .safetensors files, or pass --allow-pickle if you trust this one",
+            "load; use a checkpoint with .safetensors files, or pass --allow-pickle if you trust this one"
         )
-    read = (
-        read_pickle if found.pickled and read_pickle is not None else lambda path: read_header(path).tensors
-    )
+    read = read_pickle if found.pickled and read_pickle is not None else lambda path: read_header(path).tensors
     tensors: dict[str, tuple[RawTensor, Path]] = {}
     for relative, expected in _parts(files, inside, found).items():
         if relative.removeprefix(inside) not in names:
@@ -146,7 +133,7 @@ def read_checkpoint(
         if absent:
             raise SourceError(
                 f"{path}: lacks {len(absent)} tensors that {found.name} places in it, {absent[0]} the first; "
-                f"index and shards belong to different checkpoints; {files.remedy}",
+                f"index and shards belong to different checkpoints; {files.remedy}"
             )
         tensors |= {name: (tensor, path) for name, tensor in table.items()}
     return Checkpoint(component, library, class_name, config, tensors)
@@ -162,9 +149,7 @@ def _parts(files: SourceFiles, inside: str, found: WeightFile) -> dict[str, set[
         for name, file in sorted(index["weight_map"].items()):
             parts.setdefault(f"{inside}{file}", set()).add(name)
     except (KeyError, AttributeError) as error:
-        raise SourceError(
-            f"{files.where}: {inside}{found.name} has no weight_map; {files.remedy}",
-        ) from error
+        raise SourceError(f"{files.where}: {inside}{found.name} has no weight_map; {files.remedy}") from error
     return parts
 
 
@@ -176,11 +161,11 @@ def _no_weights(files: SourceFiles, folder: str, names: frozenset[str], variant:
     if variant is None:
         return SourceError(
             f"{files.where}: {folder} has no weights without a variant; it has {listed}; "
-            "name the variant, such as `variant: fp16`, or get the other files",
+            "name the variant, such as `variant: fp16`, or get the other files"
         )
     return SourceError(
         f"{files.where}: {folder} has no weights of variant {variant!r}; it has {listed}; "
-        "change `variant:` or leave it out",
+        "change `variant:` or leave it out"
     )
 
 
@@ -210,9 +195,7 @@ def find_weight_file(names: frozenset[str], library: str, variant: str | None) -
 
 def weight_files_among(names: frozenset[str]) -> list[str]:
     """Return the names that look like weights, sorted, for messages."""
-    return sorted(
-        name for name in names if name.endswith((*WEIGHT_SUFFIXES, ".json")) and name != "config.json"
-    )
+    return sorted(name for name in names if name.endswith((*WEIGHT_SUFFIXES, ".json")) and name != "config.json")
 
 
 def missing_main_file(class_name: str, names: Collection[str]) -> str | None:
@@ -241,9 +224,7 @@ def _missing_vocabulary(names: Collection[str]) -> str | None:
 
 def _candidates(library: str, variant: str | None) -> Iterator[WeightFile]:
     # A class of a pipeline's own package, such as the safety checker, may belong to either library.
-    stems = {"diffusers": [_DIFFUSERS_STEM], "transformers": ["model"]}.get(
-        library, ["model", _DIFFUSERS_STEM]
-    )
+    stems = {"diffusers": [_DIFFUSERS_STEM], "transformers": ["model"]}.get(library, ["model", _DIFFUSERS_STEM])
     for pickled in (False, True):
         for stem in stems:
             own_stem = "pytorch_model" if pickled and stem == "model" else stem
@@ -258,7 +239,5 @@ def _spellings(stem: str, variant: str | None, *, pickled: bool) -> Iterator[Wei
         yield WeightFile(f"{stem}.{suffix}", sharded=False, pickled=pickled)
         return
     yield WeightFile(f"{stem}.{suffix}.index.{variant}.json", sharded=True, pickled=pickled)
-    yield WeightFile(
-        f"{stem}.{suffix}.{variant}.index.json", sharded=True, pickled=pickled
-    )  # older diffusers
+    yield WeightFile(f"{stem}.{suffix}.{variant}.index.json", sharded=True, pickled=pickled)  # older diffusers
     yield WeightFile(f"{stem}.{variant}.{suffix}", sharded=False, pickled=pickled)

@@ -31,11 +31,7 @@ Opened = TypeVar("Opened")
 _TIMEOUT = 20.0  # seconds until the hub counts as out of reach
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_USUAL_NAMES = (
-    "pytorch_lora_weights.safetensors",
-    "adapter_model.safetensors",
-    "learned_embeds.safetensors",
-)
+_USUAL_NAMES = ("pytorch_lora_weights.safetensors", "adapter_model.safetensors", "learned_embeds.safetensors")
 _ADAPTER_CONFIG = "adapter_config.json"
 _BY_STATUS = {
     401: "the hub does not accept this machine's token (401); run `hf auth login`, or `hf auth logout`",
@@ -76,9 +72,7 @@ def known_digest(path: Path) -> str | None:
     return None
 
 
-def fetch_hub_file(
-    repository: str, name: str | None = None, revision: str | None = None
-) -> tuple[Path, Origin]:
+def fetch_hub_file(repository: str, name: str | None = None, revision: str | None = None) -> tuple[Path, Origin]:
     """Return the local path of a weight file, after a download where one is needed, and its origin.
 
     Args:
@@ -95,9 +89,7 @@ def fetch_hub_file(
         folder, _, file = relative.rpartition("/")
         if file not in files.names(folder):
             there = ", ".join(sorted(_weights(files.names(folder)))) or "no weights"
-            raise SourceError(
-                f"{files.where}: {relative} is missing; that folder has {there}; {files.remedy}"
-            )
+            raise SourceError(f"{files.where}: {relative} is missing; that folder has {there}; {files.remedy}")
         if _ADAPTER_CONFIG in files.names(folder):
             files.path("/".join(filter(None, (folder, _ADAPTER_CONFIG))))
         return files.path(relative), replace(files.origin, file=relative)
@@ -112,12 +104,9 @@ def _only_file(files: SourceFiles) -> str:
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise SourceError(
-            f"{files.where}: has no .safetensors file; name one as `OWNER/NAME/FILE`; {files.remedy}"
-        )
+        raise SourceError(f"{files.where}: has no .safetensors file; name one as `OWNER/NAME/FILE`; {files.remedy}")
     raise SourceError(
-        f"{files.where}: has {len(candidates)} weight files: {', '.join(candidates)}; "
-        "name one, as `OWNER/NAME/FILE`"
+        f"{files.where}: has {len(candidates)} weight files: {', '.join(candidates)}; name one, as `OWNER/NAME/FILE`"
     )
 
 
@@ -133,7 +122,7 @@ def _open_online(repository: str, revision: str | None, read: Callable[[SourceFi
         if commit is None or not _snapshot(repository, commit).is_dir():
             raise SourceError(
                 f"{repository}: not in the local cache, and the hub can't be reached ({error}); connect and "
-                "try again, or copy the pipeline here and name its folder as `source:`",
+                "try again, or copy the pipeline here and name its folder as `source:`"
             ) from error
         warning = f"the hub can't be reached; {revision or 'main'} may have moved on since {commit[:12]}"
         return read(_cached(repository, commit, "" if _is_commit(revision) else warning))
@@ -165,9 +154,7 @@ class _RepositoryFiles:
 
     @property
     def remedy(self) -> str:
-        return (
-            f"the repository itself lacks it; see https://huggingface.co/{self.repository}/tree/{self.commit}"
-        )
+        return f"the repository itself lacks it; see https://huggingface.co/{self.repository}/tree/{self.commit}"
 
     @cached_property
     def _folders(self) -> dict[str, frozenset[str]]:
@@ -192,7 +179,7 @@ class _RepositoryFiles:
                 "finished files are kept"
                 if isinstance(reason, SourceError)
                 else f"{self.where}: {relative} can't be downloaded: the hub can't be reached ({reason}); "
-                "connect and run the same command again, finished files are kept",
+                "connect and run the same command again, finished files are kept"
             ) from error
 
 
@@ -209,9 +196,7 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
         info = HfApi().model_info(repository, revision=revision, timeout=_TIMEOUT)
         names = frozenset(sibling.rfilename for sibling in info.siblings or ())
         landmark = min(
-            names,
-            key=lambda name: (name != INDEX_FILE, not name.endswith((".md", ".json")), name),
-            default="",
+            names, key=lambda name: (name != INDEX_FILE, not name.endswith((".md", ".json")), name), default=""
         )
         if landmark and not _is_commit(revision):
             # Asked for by branch, so that the cache notes the branch's commit for days without a network.

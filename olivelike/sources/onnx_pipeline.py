@@ -63,13 +63,7 @@ def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Chec
     table = read_onnx_table(path, lambda location: _data_file(files, folder, name, location))
     config = read_json(files, f"{folder}/config.json") if "config.json" in files.names(folder) else {}
     return Checkpoint(
-        component,
-        LIBRARY,
-        CLASS_NAME,
-        config,
-        table.tensors,
-        graph=path,
-        graph_digest=digest_bytes(table.graph),
+        component, LIBRARY, CLASS_NAME, config, table.tensors, graph=path, graph_digest=digest_bytes(table.graph)
     )
 
 
@@ -80,14 +74,14 @@ def _choose(files: SourceFiles, folder: str) -> str:
     if len(found) > 1:
         raise SourceError(
             f"{files.where}: {folder} has {len(found)} models: {', '.join(found)}; "
-            f"keep one of them, or rename the one to use to {MODEL_FILE}",
+            f"keep one of them, or rename the one to use to {MODEL_FILE}"
         )
     if not found:
         if not files.names(folder):
             present = [name for name in COMPONENTS if _model_files(files, name)]
             raise SourceError(
                 f"{files.where}: this pipeline has no {folder} (it has: {', '.join(present)}); "
-                f"drop {folder} from `components:`",
+                f"drop {folder} from `components:`"
             )
         raise missing_file(files, f"{folder}/{MODEL_FILE}")
     return found[0]

@@ -73,11 +73,10 @@ def open_source(
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
-            "scheduler/scheduler_config.json (prediction_type)",
+            "scheduler/scheduler_config.json (prediction_type)"
         )
     source, vae_config = spec.open(
-        lambda path: _open_file(path, spec, own, pickles),
-        lambda files: _read_folder(files, spec, own, pickles),
+        lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
     if spec.vae is None:
         return source
@@ -91,10 +90,7 @@ def open_source(
 
 
 def available_components(
-    spec: SourceSpec,
-    *,
-    allow_pickle: bool = False,
-    read_pickle: ReadPickle = read_pickle_table,
+    spec: SourceSpec, *, allow_pickle: bool = False, read_pickle: ReadPickle = read_pickle_table
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
@@ -147,12 +143,7 @@ def _read_folder(
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
     checkpoints = {
         name: read_checkpoint(
-            files,
-            name,
-            torch_folder(name),
-            *_entry(files, index, name),
-            variant=spec.variant,
-            read_pickle=read_pickle,
+            files, name, torch_folder(name), *_entry(files, index, name), variant=spec.variant, read_pickle=read_pickle
         )
         for name in wanted
     }
@@ -172,7 +163,7 @@ def _read_index(files: SourceFiles) -> Config:
     if INDEX_FILE not in files.names(""):
         raise SourceError(
             f"{files.where}: {INDEX_FILE} is missing: this is no diffusers pipeline, or its download did not "
-            f"finish; {files.remedy}",
+            f"finish; {files.remedy}"
         )
     return read_json(files, INDEX_FILE)
 
@@ -186,7 +177,7 @@ def _entry(files: SourceFiles, index: Config, component: str) -> tuple[str, str]
     present = ", ".join(sorted(name for name, value in index.items() if _names_a_class(value)))
     raise SourceError(
         f"{files.where}: this pipeline has no {component} ({INDEX_FILE} has: {present}); "
-        f"drop {component} from `components:`",
+        f"drop {component} from `components:`"
     )
 
 

@@ -14,13 +14,7 @@ from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
-from olivelike.sources.identify.published import (
-    NETWORK_CLASSES,
-    PUBLISHED,
-    Published,
-    scheduler_file,
-    tokenizer_files,
-)
+from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, Published, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,12 +38,7 @@ class SingleFile:
     zero_snr: bool
 
     @classmethod
-    def open(
-        cls,
-        path: Path,
-        prediction: Prediction | None,
-        read_pickle: ReadPickle | None,
-    ) -> SingleFile:
+    def open(cls, path: Path, prediction: Prediction | None, read_pickle: ReadPickle | None) -> SingleFile:
         """Read the header of a checkpoint file.
 
         Args:
@@ -95,9 +84,7 @@ class SingleFile:
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
         _, scheduler = scheduler_file(self._published, self.prediction, zero_snr=self.zero_snr)
-        return dict(
-            sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items())
-        )
+        return dict(sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items()))
 
     def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
@@ -127,9 +114,7 @@ class SingleFile:
             for name, tensor in self.header.tensors.items()
             if name.startswith(part.prefix) and _is_of_network(part.prefix, name)
         }
-        return Checkpoint(
-            component, library, class_name, self.config(folder), tensors, original=part.converter
-        )
+        return Checkpoint(component, library, class_name, self.config(folder), tensors, original=part.converter)
 
     @property
     def _published(self) -> Published:

@@ -56,9 +56,7 @@ class FolderFiles:
             SourceError: if it does not exist.
         """
         if not root.is_dir():
-            otherwise = (
-                f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
-            )
+            otherwise = f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
             raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
         remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"
         return cls(root, str(root), remedy, Origin.local("folder", root))
@@ -66,11 +64,7 @@ class FolderFiles:
     def names(self, folder: str) -> frozenset[str]:
         """Return the names of the files in `folder`."""
         path = self.root / folder
-        return (
-            frozenset(entry.name for entry in path.iterdir() if entry.is_file())
-            if path.is_dir()
-            else frozenset()
-        )
+        return frozenset(entry.name for entry in path.iterdir() if entry.is_file()) if path.is_dir() else frozenset()
 
     def path(self, relative: str) -> Path:
         """Return the path of a file."""

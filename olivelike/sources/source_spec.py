@@ -41,9 +41,7 @@ class SourceSpec:
         """Whether it is a checkpoint in one file."""
         return self.path is not None and self.path.is_file()
 
-    def open(
-        self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]
-    ) -> Opened:
+    def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
         """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
 
         Raises:
@@ -52,7 +50,5 @@ class SourceSpec:
         if self.path is not None:
             return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
         if self.hub is None:
-            raise SourceError(
-                "neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out"
-            )
+            raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
         return open_hub(self.hub, self.revision, read_files)

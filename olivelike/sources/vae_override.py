@@ -78,7 +78,7 @@ def _from_file(path: Path, own: Config | None, read_pickle: ReadPickle | None) -
         raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`vae:` takes a VAE")
     if own is None:
         raise SourceError(
-            f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder",
+            f"{path}: a VAE in one file has no config, and the source has none to go by; name a VAE folder"
         )
     if identity.family is not None:
         _check_scaling(str(path), FAMILIES[identity.family].scaling_factor, own)
@@ -101,7 +101,7 @@ def _check_widths(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config
         if name in shapes and shapes[name][:2] != shape:
             raise SourceError(
                 f"{path}: this VAE does not fit the pipeline: {name} has shape {list(shapes[name])}, its own VAE's "
-                f"begins with {list(shape)}; take a VAE of the same family",
+                f"begins with {list(shape)}; take a VAE of the same family"
             )
 
 
@@ -110,5 +110,5 @@ def _check_scaling(where: str, found: float, own: Config) -> None:
     if found != needed:
         raise SourceError(
             f"{where}: this VAE is of another family: its scaling factor is {found}, the UNet was trained "
-            f"with {needed}; take a VAE of the same family",
+            f"with {needed}; take a VAE of the same family"
         )

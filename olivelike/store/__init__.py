@@ -18,10 +18,4 @@ from olivelike.store.roots import Root
 from olivelike.store.runs import new_run_id
 from olivelike.store.store import Store
 
-__all__ = [
-    "Action",
-    "ObjectWriter",
-    "Root",
-    "Store",
-    "new_run_id",
-]
+__all__ = ["Action", "ObjectWriter", "Root", "Store", "new_run_id"]

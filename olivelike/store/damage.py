@@ -40,9 +40,7 @@ class VerifyReport:
         return not self.problems
 
 
-def verify(
-    folder: StoreFolder, *, repair: bool, progress: Callable[[int, int], None] | None = None
-) -> VerifyReport:
+def verify(folder: StoreFolder, *, repair: bool, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read everything; if `repair`, move what is wrong to quarantine."""
     if repair:
         folder.check_writable()

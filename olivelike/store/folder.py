@@ -143,9 +143,7 @@ class StoreFolder:
             file.write(memoryview(data))
             self.publish(file, target, lambda: self._holds(target, data), durable=durable)
 
-    def publish(
-        self, file: NewFile, target: Path, is_published: Callable[[], bool], *, durable: bool = True
-    ) -> None:
+    def publish(self, file: NewFile, target: Path, is_published: Callable[[], bool], *, durable: bool = True) -> None:
         """Give a file that is written its name.
 
         Args:

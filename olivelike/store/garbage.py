@@ -95,9 +95,7 @@ def collect(folder: StoreFolder, max_bytes: int, grace_seconds: float) -> GcRepo
         sweep = _Sweep(folder, files["objects"], files["actions"])
         after -= sweep.drop_unreferenced(time.time() - grace_seconds)
         if after > max_bytes:
-            rest = {
-                path: status for path, status in files["quarantine"].items() if status.st_ctime > week_ago
-            }
+            rest = {path: status for path, status in files["quarantine"].items() if status.st_ctime > week_ago}
             after -= _drop(folder, rest, time.time())
         for action, used in sweep.least_recently_used():
             if after <= max_bytes:

@@ -119,9 +119,7 @@ class Index:
 
         def ask() -> None:
             try:
-                with (
-                    self._opened() as cache
-                ):  # closed after each question, so that anybody may remove the file
+                with self._opened() as cache:  # closed after each question, so that anybody may remove the file
                     answers.append(question(cache))
             except (*_DAMAGE, Timeout) as error:
                 errors.append(error)

@@ -117,9 +117,7 @@ class Store(Objects):
         """Yield every action that is recorded, by key."""
         return actions.readable(self._folder, actions.paths(self._folder))
 
-    def lock(
-        self, key: str, on_wait: Callable[[], None] | None = None
-    ) -> contextlib.AbstractContextManager[None]:
+    def lock(self, key: str, on_wait: Callable[[], None] | None = None) -> contextlib.AbstractContextManager[None]:
         """Hold the lock on a key, across processes; it dies with the process.
 
         It spares double work; correctness never rests on it. Who holds it works on the same key, so the wait ends
@@ -272,9 +270,7 @@ class Store(Objects):
         with explained(self.root, "read"):
             return garbage.size(self._folder)
 
-    def verify(
-        self, *, repair: bool = False, progress: Callable[[int, int], None] | None = None
-    ) -> VerifyReport:
+    def verify(self, *, repair: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Check every byte against its hash.
 
         Args:

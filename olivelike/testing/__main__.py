@@ -23,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m olivelike.testing")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser(
-        "make-checkpoint", help="write a diffusers folder with seeded random weights"
-    )
+    command = commands.add_parser("make-checkpoint", help="write a diffusers folder with seeded random weights")
     command.add_argument("family", choices=list(KINDS))
     command.add_argument("folder", type=Path, metavar="DIR")
     command.add_argument("--size", choices=["tiny", "small", "full"])

@@ -58,11 +58,7 @@ _SMALL_VAE: Config = {"block_out_channels": [32, 64, 64, 64], "layers_per_block"
 _SMALL_UNET: Config = {
     "block_out_channels": [32, 64, 64, 64], "cross_attention_dim": 64, "layers_per_block": 1,
 }  # fmt: skip
-_SMALL_UNET_SD2: Config = {
-    **_SMALL_UNET,
-    "attention_head_dim": [1, 1, 2, 1],
-    "block_out_channels": [64, 64, 128, 64],
-}
+_SMALL_UNET_SD2: Config = {**_SMALL_UNET, "attention_head_dim": [1, 1, 2, 1], "block_out_channels": [64, 64, 128, 64]}
 _SMALL_UNET_XL: Config = {
     "attention_head_dim": [1, 1, 1],
     "block_out_channels": [32, 64, 64],

@@ -66,10 +66,7 @@ def _write_settings(folder: Path, settings: str) -> None:
     """Write the published settings, with what only folders of a library have in them."""
     special = json.loads((_PUBLISHED / settings / "special_tokens_map.json").read_bytes())
     config = json.loads((_PUBLISHED / settings / "tokenizer_config.json").read_bytes())
-    config |= {
-        "name_or_path": "openai/clip-vit-large-patch14",
-        "special_tokens_map_file": "./special_tokens_map.json",
-    }
+    config |= {"name_or_path": "openai/clip-vit-large-patch14", "special_tokens_map_file": "./special_tokens_map.json"}
     _write_json(folder / "special_tokens_map.json", special)
     _write_json(folder / "tokenizer_config.json", dict(sorted(config.items())))
 
@@ -109,16 +106,10 @@ def _candidate_merges(letters: list[str]) -> Iterator[tuple[str, str]]:
 
 def _byte_letters() -> list[str]:
     """Return a printable letter for each byte value, as GPT-2's byte-level BPE assigns them."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]
 
 
 def _write_json(path: Path, value: Any, indent: int | None = 2) -> None:
-    path.write_text(
-        json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n"
-    )
+    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")

@@ -136,9 +136,7 @@ def _index(layout: Layout) -> Config:
     }
 
 
-def _write_config(
-    folder: Path, component: str, published: Config, layout: Layout
-) -> dict[str, tuple[int, ...]]:
+def _write_config(folder: Path, component: str, published: Config, layout: Layout) -> dict[str, tuple[int, ...]]:
     """Write `config.json`; return the parameters of the class that it describes, by today's names."""
     import torch
 

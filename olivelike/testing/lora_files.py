@@ -176,9 +176,7 @@ def _magnitude_shape(style: _Style, shape: Shape) -> Shape:
     return (1, shape[0], *ones) if ones else (shape[0],)
 
 
-def _name(
-    style: _Style, component: str, layer: str, layers: frozenset[str], components: frozenset[str]
-) -> str | None:
+def _name(style: _Style, component: str, layer: str, layers: frozenset[str], components: frozenset[str]) -> str | None:
     match style.spelling:
         case "old":
             return diffusers_old_name(component, layer)

@@ -102,9 +102,7 @@ def _keep(store: Store, key: Key, graph: Graph, seconds: float) -> None:
     data = graph.to_bytes()
     digest = store.put_bytes(data)
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    store.put_action(
-        Action(key.digest, key.inputs(), {"graph": digest}, {digest: len(data)}, {}, seconds, 0, created)
-    )
+    store.put_action(Action(key.digest, key.inputs(), {"graph": digest}, {digest: len(data)}, {}, seconds, 0, created))
 
 
 class LocalTensors:
@@ -209,9 +207,7 @@ def random_model(architecture: Architecture, *, seed: int = 0) -> LocalModel:
 
     tensors = LocalTensors()
     shapes = {name: tuple(value.shape) for name, value in build_network(architecture).named_parameters()}
-    arrays = {
-        name: random_parameter(name, shape, seed, architecture.component) for name, shape in shapes.items()
-    }
+    arrays = {name: random_parameter(name, shape, seed, architecture.component) for name, shape in shapes.items()}
     return LocalModel(architecture.component, architecture, tensors.table(arrays), tensors=tensors)
 
 

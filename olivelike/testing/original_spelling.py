@@ -158,16 +158,10 @@ def ldm_name(layer: str, layers: frozenset[str]) -> str:
         layers: all layers of the UNet: they say how many of them a block has.
     """
     levels = {int(match[1]) for name in layers if (match := re.match(r"up_blocks\.(\d+)\.", name))}
-    resnets = {
-        int(match[1]) for name in layers if (match := re.match(r"down_blocks\.0\.resnets\.(\d+)\.", name))
-    }
-    attends = {
-        level for level in levels if any(name.startswith(f"up_blocks.{level}.attentions.") for name in layers)
-    }
+    resnets = {int(match[1]) for name in layers if (match := re.match(r"down_blocks\.0\.resnets\.(\d+)\.", name))}
+    attends = {level for level in levels if any(name.startswith(f"up_blocks.{level}.attentions.") for name in layers)}
     config = {
         "layers_per_block": len(resnets),
-        "up_block_types": [
-            "CrossAttnUpBlock2D" if level in attends else "UpBlock2D" for level in sorted(levels)
-        ],
+        "up_block_types": ["CrossAttnUpBlock2D" if level in attends else "UpBlock2D" for level in sorted(levels)],
     }
     return original_unet(f"{layer}.weight", config).removesuffix(".weight")

@@ -112,11 +112,7 @@ def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: i
     from olivelike.measure.verify.original import Original
 
     original = Original(
-        reference.require("architecture"),
-        reference.parameter,
-        samples=len(cases),
-        seed=seed,
-        cases=tuple(cases),
+        reference.require("architecture"), reference.parameter, samples=len(cases), seed=seed, cases=tuple(cases)
     )
     found = original.compare(_OpenedGraph(folder), "")
     return Comparison(

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
-from olivelike.testing.original_spelling import (
-    is_vae_attention_matrix,
-    original_open_clip,
-    original_unet,
-    original_vae,
-)
+from olivelike.testing.original_spelling import is_vae_attention_matrix, original_open_clip, original_unet, original_vae
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -89,8 +84,7 @@ def make_single_file(
     entries |= {mark: _Entry("F32", (0,), _empty) for mark in marks}
     if dtype is not None:
         entries = {
-            name: _Entry(e.dtype if e.dtype == "I64" else dtype, e.shape, e.value)
-            for name, e in entries.items()
+            name: _Entry(e.dtype if e.dtype == "I64" else dtype, e.shape, e.value) for name, e in entries.items()
         }
     if pickled:
         _pickle(target, entries)
@@ -203,9 +197,7 @@ def _clip(tensors: dict[str, _Entry], config: dict[str, Any]) -> dict[str, _Entr
     return {**named, "text_model.embeddings.position_ids": positions}
 
 
-def _open_clip(
-    tensors: dict[str, _Entry], config: dict[str, Any], *, skipped_layer: bool = False
-) -> dict[str, _Entry]:
+def _open_clip(tensors: dict[str, _Entry], config: dict[str, Any], *, skipped_layer: bool = False) -> dict[str, _Entry]:
     import numpy as np
 
     tensors = {name.removeprefix("text_model."): entry for name, entry in tensors.items()}

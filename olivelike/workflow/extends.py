@@ -35,26 +35,18 @@ def read_with_bases(place: Place, findings: Findings) -> Mapping:
 
 
 def _read(
-    path: Path,
-    project_folder: Path,
-    findings: Findings,
-    chain: tuple[Path, ...],
-    text: str | None = None,
+    path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...], text: str | None = None
 ) -> Mapping:
     document = Document(file_label(path), tuple((text or "").splitlines()), path)
     if text is None:
         text, document = read_document(path)
     root = parse_yaml(text, document, findings)
     if not isinstance(root, Mapping):
-        raise root.position.error(
-            f"a workflow file is a map with keys such as `source:`, found {kind_of(root)}"
-        )
+        raise root.position.error(f"a workflow file is a map with keys such as `source:`, found {kind_of(root)}")
     return _with_base(root, path, project_folder, findings, chain)
 
 
-def _with_base(
-    root: Mapping, path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...]
-) -> Mapping:
+def _with_base(root: Mapping, path: Path, project_folder: Path, findings: Findings, chain: tuple[Path, ...]) -> Mapping:
     expand_short_forms(root, project_folder)
     reference = root.entries.get("extends")
     if not isinstance(reference, Scalar) or not isinstance(reference.value, str):

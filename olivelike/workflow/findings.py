@@ -97,8 +97,7 @@ class Findings:
     def _rendered(self) -> Iterator[str]:
         labels = list(dict.fromkeys(position.document.label for position, _ in self._found))
         ordered = sorted(
-            self._found,
-            key=lambda found: (labels.index(found[0].document.label), found[0].line, found[0].column),
+            self._found, key=lambda found: (labels.index(found[0].document.label), found[0].line, found[0].column)
         )
         for position, message in ordered:
             yield f"{position}: {message}{position.excerpt()}"

@@ -33,9 +33,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
             "type": "object",
             "minProperties": 1,
             "additionalProperties": False,
-            "properties": {
-                component: {"oneOf": [chain, {"type": "null"}]} for component in (*COMPONENTS, *TOKENIZERS)
-            },
+            "properties": {component: {"oneOf": [chain, {"type": "null"}]} for component in (*COMPONENTS, *TOKENIZERS)},
         }
     for key in ("output", "outputs"):
         # Nothing can't stand for a folder; elsewhere it means the default.
@@ -48,10 +46,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
         "title": "olivelike workflow",
         "description": "Which passes run on each component of a Stable Diffusion pipeline.",
         "dependentSchemas": {
-            "sweep": {
-                "if": {"properties": {"sweep": {"type": "array"}}},
-                "then": {"not": {"required": ["outputs"]}},
-            }
+            "sweep": {"if": {"properties": {"sweep": {"type": "array"}}}, "then": {"not": {"required": ["outputs"]}}}
         },
         # A file that extends another may leave keys out, and remove components with `~`.
         "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
@@ -95,10 +90,7 @@ def _step(registry: Registry, definitions: dict[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": options,
     }
-    return {
-        "description": "A pass name, or a map from a pass name to its options.",
-        "oneOf": [*names, one_key],
-    }
+    return {"description": "A pass name, or a map from a pass name to its options.", "oneOf": [*names, one_key]}
 
 
 def _purpose(entry: PassEntry) -> str:

@@ -20,12 +20,7 @@ from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import Output, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components, resolve_sweep
 from olivelike.workflow.validation import validate
-from olivelike.workflow.weight_inputs import (
-    parse_lora,
-    resolve_embeddings,
-    resolve_loras,
-    resolve_source,
-)
+from olivelike.workflow.weight_inputs import parse_lora, resolve_embeddings, resolve_loras, resolve_source
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
@@ -93,10 +88,7 @@ def load_workflow(
         from olivelike.workflow.passes.allowed_plugins import require_allowed
 
         require_allowed(listed, ask, findings)
-    plugins = [
-        *(plugin for plugin, _ in listed),
-        *(resolve_plugin(text, Path.cwd()) for text in extra_plugins),
-    ]
+    plugins = [*(plugin for plugin, _ in listed), *(resolve_plugin(text, Path.cwd()) for text in extra_plugins)]
     registry = Registry.load(plugins)
     steps: dict[str, tuple[Step, ...]] = {}
     if "components" in root.entries:
@@ -137,12 +129,7 @@ def _listed_plugins(root: Mapping, place: Place, findings: Findings) -> Iterator
                 findings.add(item.position, str(error))
 
 
-def _workflow(
-    file: WorkflowFile,
-    target: Target,
-    sweep: Collection[str],
-    place: Place,
-) -> Workflow:
+def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place: Place) -> Workflow:
     """Fill in defaults and make paths absolute."""
     folder = place.project_folder
     outputs = [(output.path, output.until, output.layout or file.layout) for output in file.outputs or ()]
@@ -195,14 +182,10 @@ def _check_source(root: Mapping, key: str, findings: Findings) -> None:
     elif path is not None and _inner(source, "revision") is not None:
         findings.add(source.keys["revision"], "`revision` belongs to a hub id; remove it, or use `hub`")
     elif isinstance(hub, Scalar) and isinstance(hub.value, str) and not is_hub_id(hub.value):
-        findings.add(
-            hub.position, f"{hub.value!r} is no hub id; write OWNER/NAME, or use `path` for a folder"
-        )
+        findings.add(hub.position, f"{hub.value!r} is no hub id; write OWNER/NAME, or use `path` for a folder")
 
 
-def _check_outputs(
-    root: Mapping, steps: dict[str, tuple[Step, ...]], project_folder: Path, findings: Findings
-) -> None:
+def _check_outputs(root: Mapping, steps: dict[str, tuple[Step, ...]], project_folder: Path, findings: Findings) -> None:
     several = _inner(root, "outputs")
     if (several is None) == (_inner(root, "output") is None):
         findings.add(

@@ -128,9 +128,7 @@ class VaeSection(_Section):
         description="A VAE's folder or file, or a pipeline's folder, relative to the project folder.",
     )
     revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
-    variant: str | None = Field(
-        None, min_length=1, description="Variant of the weight files, such as `fp16`."
-    )
+    variant: str | None = Field(None, min_length=1, description="Variant of the weight files, such as `fp16`.")
 
 
 class SourceSection(VaeSection):
@@ -159,9 +157,7 @@ class LoraSection(_Section):
     weights: dict[ComponentName, float] = Field(
         default_factory=dict, description="Weight of single components, in place of `weight`."
     )
-    adapter: str | None = Field(
-        None, min_length=1, description="Which adapter, where the file holds several."
-    )
+    adapter: str | None = Field(None, min_length=1, description="Which adapter, where the file holds several.")
     revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
@@ -169,8 +165,7 @@ class EmbeddingSection(_Section):
     """A textual inversion that is added to tokenizers and text encoders."""
 
     file: str = Field(
-        min_length=1,
-        description="File, relative to the project folder; or hub id, `OWNER/NAME` or `OWNER/NAME/FILE`.",
+        min_length=1, description="File, relative to the project folder; or hub id, `OWNER/NAME` or `OWNER/NAME/FILE`."
     )
     token: str | None = Field(
         None,
@@ -186,9 +181,7 @@ class TargetSection(_Section):
 
     provider: str = Field(description="Name of the target, such as `directml`.")
     device_id: int | None = Field(None, ge=0, description="Number of the device that sessions use.")
-    precision: Precision | None = Field(
-        None, description="Precision that passes aim at; by default the target's own."
-    )
+    precision: Precision | None = Field(None, description="Precision that passes aim at; by default the target's own.")
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="Options of the execution provider, passed on as they are."
     )
@@ -215,9 +208,7 @@ class OutputSection(_Section):
 class VariantSection(_Section):
     """One variant of a sweep."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][\w.+-]*$", description="Its name, and that of its folder in the output."
-    )
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.+-]*$", description="Its name, and that of its folder in the output.")
     components: Any = Field(
         None, description="Chains in place of those of the workflow; the others stay. By default all stay."
     )
@@ -228,12 +219,10 @@ class WorkflowFile(_Section):
 
     name: str | None = Field(None, min_length=1, description="Name of the workflow; by default the file's.")
     extends: str | None = Field(
-        None,
-        description="A workflow file or shipped name that this one overrides: maps merge, the rest replaces.",
+        None, description="A workflow file or shipped name that this one overrides: maps merge, the rest replaces."
     )
     plugins: list[str] = Field(
-        default_factory=list,
-        description="Files, folders or modules that define passes, relative to this file.",
+        default_factory=list, description="Files, folders or modules that define passes, relative to this file."
     )
     source: SourceSection = Field(
         description="Where the pipeline comes from: a hub id, a folder, a single file, or a map."
@@ -247,21 +236,13 @@ class WorkflowFile(_Section):
     embeddings: list[EmbeddingSection] = Field(
         default_factory=list, description="Textual inversions to add: files, or maps with `file` and `token`."
     )
-    target: TargetSection = Field(
-        description="The execution provider that the result is for: its name, or a map."
-    )
+    target: TargetSection = Field(description="The execution provider that the result is for: its name, or a map.")
     components: Any = Field(description="The chain of passes for each component of the pipeline.")
-    layout: LayoutName = Field(
-        DEFAULT, description="Client whose names, types and files the output folder has."
-    )
-    output: str | None = Field(
-        None, min_length=1, description="Folder for the result, relative to the project folder."
-    )
+    layout: LayoutName = Field(DEFAULT, description="Client whose names, types and files the output folder has.")
+    output: str | None = Field(None, min_length=1, description="Folder for the result, relative to the project folder.")
     outputs: list[OutputSection] | None = Field(
         None, min_length=1, description="Several folders, in place of `output`."
     )
     sweep: list[VariantSection] | None = Field(
-        None,
-        min_length=1,
-        description="Variants of the chains, each written to a folder of its name in `output`.",
+        None, min_length=1, description="Variants of the chains, each written to a folder of its name in `output`."
     )

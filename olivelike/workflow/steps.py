@@ -42,13 +42,10 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
             findings.add(node.keys[component], f"unknown component {component!r}; {hint}")
         if not isinstance(chain, Sequence) or not chain.items:
             found = kind_of(chain) if not isinstance(chain, Sequence) else "an empty list"
-            findings.add(
-                chain.position, f"`{component}` is {found}; use a list of steps, such as [convert, float16]"
-            )
+            findings.add(chain.position, f"`{component}` is {found}; use a list of steps, such as [convert, float16]")
             continue
         resolved = [
-            _step(item, f"{component}.{index}", component, registry, findings)
-            for index, item in enumerate(chain.items)
+            _step(item, f"{component}.{index}", component, registry, findings) for index, item in enumerate(chain.items)
         ]
         found_steps = [step for step in resolved if step is not None]
         if len(found_steps) == len(resolved):  # A step that is wrong may be the one that another needs.
@@ -57,9 +54,7 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
     return {component: chains[component] for component in known if component in chains}
 
 
-def resolve_sweep(
-    root: Mapping, registry: Registry, findings: Findings
-) -> dict[str, dict[str, tuple[Step, ...]]]:
+def resolve_sweep(root: Mapping, registry: Registry, findings: Findings) -> dict[str, dict[str, tuple[Step, ...]]]:
     """Return the chains of each variant, laid over `components` as `extends` does; mistakes go to `findings`.
 
     What is wrong with the shape of an entry is a finding of the schema.
@@ -70,8 +65,7 @@ def resolve_sweep(
     outputs = root.entries.get("outputs")
     if outputs is not None:
         findings.add(
-            root.keys["sweep"],
-            "`sweep` writes each variant to a folder in `output`; use that in place of `outputs`",
+            root.keys["sweep"], "`sweep` writes each variant to a folder in `output`; use that in place of `outputs`"
         )
     variants: dict[str, dict[str, tuple[Step, ...]]] = {}
     folders: dict[str, str] = {}
@@ -159,13 +153,11 @@ def _step(node: Node, path: str, component: str, registry: Registry, findings: F
     allowed = entry.cls.components or COMPONENTS
     if component not in allowed and (entry.cls.components or component in TOKENIZERS):
         findings.add(
-            position,
-            f"pass {name!r} does not apply to {component!r}, only to {', '.join(allowed)}; remove the step",
+            position, f"pass {name!r} does not apply to {component!r}, only to {', '.join(allowed)}; remove the step"
         )
     if not isinstance(options, Mapping):
         findings.add(
-            options.position,
-            f"options of {name!r} are a map, such as {{key: value}}, found {kind_of(options)}",
+            options.position, f"options of {name!r} are a map, such as {{key: value}}, found {kind_of(options)}"
         )
         return None
     instance = _instance(entry, options, f"{path}.{name}", findings)

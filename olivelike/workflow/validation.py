@@ -69,9 +69,7 @@ def validate(model: type[ModelT], node: Node, path: str, kind: str, findings: Fi
     return None
 
 
-def _report_key(
-    model: type[BaseModel], node: Node, detail: ErrorDetails, kind: str, findings: Findings
-) -> None:
+def _report_key(model: type[BaseModel], node: Node, detail: ErrorDetails, kind: str, findings: Findings) -> None:
     """Report a key that is unknown or missing."""
     *parents, key = detail["loc"]
     known = _known_part(node, tuple(parents))

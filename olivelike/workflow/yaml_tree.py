@@ -164,9 +164,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, document: Document) -> WorkflowEr
             f"{place.column + 1}; add {closing}, or correct that line"
         )
     context = f"{error.context}: " if error.context else ""
-    return _at(place, document).error(
-        f"YAML syntax error: {context}{error.problem}; correct it, or quote the text"
-    )
+    return _at(place, document).error(f"YAML syntax error: {context}{error.problem}; correct it, or quote the text")
 
 
 class _BoundError(yaml.MarkedYAMLError):
@@ -221,13 +219,9 @@ class _Converter:
         position = self._position(node)
         self._count += 1
         if self._count > _MAX_NODES:
-            raise position.error(
-                f"the file has more than {_MAX_NODES} values once aliases are replaced; shorten it"
-            )
+            raise position.error(f"the file has more than {_MAX_NODES} values once aliases are replaced; shorten it")
         if len(self._open) == _DEEPEST:
-            raise position.error(
-                f"nested deeper than {_DEEPEST} levels once aliases are replaced; flatten the file"
-            )
+            raise position.error(f"nested deeper than {_DEEPEST} levels once aliases are replaced; flatten the file")
         if id(node) in self._open:
             raise position.error("an anchor contains its own alias; remove the alias")
         self._open.add(id(node))
@@ -256,8 +250,7 @@ class _Converter:
             elif key_node.value in result.entries:
                 first = result.keys[key_node.value].line
                 self._findings.add(
-                    position,
-                    f"key {quoted(key_node.value)} appears twice (first on line {first}); remove one",
+                    position, f"key {quoted(key_node.value)} appears twice (first on line {first}); remove one"
                 )
             else:
                 result.put(key_node.value, value, position)
@@ -272,9 +265,7 @@ class _Converter:
         sources = converted.items if isinstance(converted, Sequence) else [converted]
         found = [source for source in sources if isinstance(source, Mapping)]
         if len(found) != len(sources):
-            self._findings.add(
-                converted.position, "`<<` takes a map or a list of maps, such as `<<: *anchor`"
-            )
+            self._findings.add(converted.position, "`<<` takes a map or a list of maps, such as `<<: *anchor`")
         return found
 
     def _scalar(self, node: yaml.Node) -> str | int | float | bool | None:
@@ -291,9 +282,7 @@ class _Converter:
             case "float" if re.fullmatch(_FLOAT, text) and abs(float(text)) != float("inf"):
                 return float(text)
             case _:
-                self._findings.add(
-                    self._position(node), f"{quoted(text)} can't be read as {node.tag}; remove the tag"
-                )
+                self._findings.add(self._position(node), f"{quoted(text)} can't be read as {node.tag}; remove the tag")
                 return text
 
     def _check_tag(self, node: yaml.Node, expected: str) -> None:

@@ -24,9 +24,7 @@ ELSEWHERE = ("--set", "output=models/swept")
 
 
 def test_each_variant_is_measured_in_a_process_of_its_own(project, cli):
-    done = cli(
-        "ablate", WORKFLOW, *ELSEWHERE, "--set", SWEEP, "--runs", 2, "--warmup", 0, "--csv", "table.csv"
-    )
+    done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", SWEEP, "--runs", 2, "--warmup", 0, "--csv", "table.csv")
     assert done.status == 0, done.err
     lines = done.out.splitlines()
     (header,) = (line for line in lines if line.startswith("text_encoder  "))
@@ -74,9 +72,7 @@ def test_variants_that_are_stopped_show_why_and_nothing_of_an_earlier_run(projec
     assert cli("ablate", WORKFLOW, *ELSEWHERE, "--set", before, "--no-measure").status == 0
     asked = ("--runs", 1, "--warmup", 0, "--csv", "table.csv")
     done = cli("ablate", WORKFLOW, *ELSEWHERE, "--set", FAILING, *asked)
-    assert (
-        done.status == 4
-    )  # A pass that fails is graver than a result that is too far off, whichever comes first.
+    assert done.status == 4  # A pass that fails is graver than a result that is too far off, whichever comes first.
     assert "text_encoder.verify@strict failed" in done.err
     assert "text_encoder.refuse@refused failed" in done.err
     assert "note: strict is not published: text_encoder.verify@strict failed" in done.out

@@ -34,8 +34,7 @@ def clear(folder):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["run", "plan", "graph", "explain", "validate", "ablate", "cache pin", "run --dry-run", "run --json"],
+    "command", ["run", "plan", "graph", "explain", "validate", "ablate", "cache pin", "run --dry-run", "run --json"]
 )
 def test_no_command_runs_the_code_of_a_workflow_that_was_not_allowed(downloaded, cli, command):
     result = cli(*command.split(), "workflows/little.yaml")

@@ -64,10 +64,7 @@ def test_the_help_of_a_group_shows_whole_sentences(cli):
         (("run",), "error: Missing argument 'WORKFLOW'.\n  `olivelike run --help` says what it takes\n"),
         (("run", "x", "--onyl", "unet"), "error: No such option: --onyl"),
         (("run", "x", "--workers", "two"), "error: Invalid value for '--workers': "),
-        (
-            ("cache", "sise"),
-            "error: No such command 'sise'. Did you mean 'size'?\n  `olivelike cache --help`",
-        ),
+        (("cache", "sise"), "error: No such command 'sise'. Did you mean 'size'?\n  `olivelike cache --help`"),
     ],
 )
 def test_a_command_line_that_can_not_be_read_is_an_error_like_any_other(cli, words, said):

@@ -98,10 +98,7 @@ def test_clear_refuses_a_folder_that_is_no_store(project, cli):
 def test_an_absent_store_is_an_error_and_is_not_created(empty_folder, cli, command):
     result = cli("cache", command)
     assert result.status == 3
-    assert (
-        result.err
-        == f"error: there is no store in {empty_folder / 'cache'}; name its folder with --cache-dir\n"
-    )
+    assert result.err == f"error: there is no store in {empty_folder / 'cache'}; name its folder with --cache-dir\n"
     assert not (empty_folder / "cache").exists()
 
 
@@ -118,9 +115,7 @@ def test_a_wrong_size_ends_with_status_2(project, cli):
 
 
 def test_ls_says_which_node_of_which_workflow_a_result_is(project, cli):
-    assert re.search(
-        r"^[0-9a-f]{12}  text_encoder\.label  +little  +\d", cli("cache", "ls").out, re.MULTILINE
-    )
+    assert re.search(r"^[0-9a-f]{12}  text_encoder\.label  +little  +\d", cli("cache", "ls").out, re.MULTILINE)
     text = Path("workflows/little.yaml").read_text().replace("name: little", "name: other")
     Path("workflows/other.yaml").write_text(text.replace("models/little", "models/other"))
     assert cli("run", "workflows/other.yaml").status == 0

@@ -17,9 +17,7 @@ from olivelike.testing.lora_files import make_lora
 
 def test_info_describes_a_lora(cli, project):
     notes = {"modelspec.trigger_phrase": "in ink"}
-    path = make_lora(
-        project / "style.safetensors", "kohya", base=project / "checkpoint", alpha=2, metadata=notes
-    )
+    path = make_lora(project / "style.safetensors", "kohya", base=project / "checkpoint", alpha=2, metadata=notes)
     found = json.loads(cli("info", str(path), "--json").out)
     assert (found["kind"], found["lora"]["ranks"], found["lora"]["alphas"]) == ("lora", [4], [2.0])
     assert found["lora"]["trigger_words"] == ["in ink"]
@@ -70,9 +68,7 @@ def test_convert_prints_and_saves_the_workflow_that_it_would_run(cli, project):
 
 def test_convert_tells_the_record_what_was_typed(cli, project, monkeypatch):
     told = []
-    monkeypatch.setattr(
-        "olivelike.engine.run", lambda _, options, *rest: told.append(options.command) or _done()
-    )
+    monkeypatch.setattr("olivelike.engine.run", lambda _, options, *rest: told.append(options.command) or _done())
     assert cli("convert", "checkpoint", "-t", "cpu", "-o", "my model", "--layout", "csharp").status == 0
     assert told == ["olivelike convert checkpoint --target cpu --output 'my model' --layout csharp"]
 
@@ -109,7 +105,5 @@ def test_info_on_weights_is_quick_since_it_imports_nothing_heavy(project):
         "heavy = {'torch', 'onnx', 'onnx_ir', 'sympy', 'numpy', 'diffusers'}\n"
         "print('heavy:', sorted(heavy & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "heavy: []", result.stderr

@@ -26,18 +26,12 @@ def test_this_environment_runs_a_node_on_the_cpu(cli, empty_folder):
     targets = {check["name"]: check for check in found["targets"]}
     assert targets["cpu"]["usable"]
     assert not targets["directml"]["usable"] or sys.platform == "win32"
-    assert {folder["purpose"] for folder in found["folders"]} == {
-        "store",
-        "current folder",
-        "Hugging Face cache",
-    }
+    assert {folder["purpose"] for folder in found["folders"]} == {"store", "current folder", "Hugging Face cache"}
     assert not (empty_folder / "cache").exists()
 
 
 def test_the_report_for_people_names_providers_targets_and_folders(cli, empty_folder, monkeypatch):
-    monkeypatch.setattr(
-        "olivelike.measure.doctor.diagnosis.listed_providers", lambda timeout: ["CPUExecutionProvider"]
-    )
+    monkeypatch.setattr("olivelike.measure.doctor.diagnosis.listed_providers", lambda timeout: ["CPUExecutionProvider"])
     out = cli("doctor").out
     for text in ("CPUExecutionProvider  usable", "runs here", f"{empty_folder / 'cache'} (absent)"):
         assert text in out
@@ -72,10 +66,7 @@ def fake_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, when_asked: str
         ("os.abort()\n", "crashed with signal 6"),
         ("time.sleep(60)\n", "did not answer within 2 s"),
         ("raise RuntimeError('no device')\n", "RuntimeError: no device"),
-        (
-            "print('x.so with error: libgpu.so.1: absent', file=sys.stderr); sys.exit(1)\n",
-            "libgpu.so.1: absent",
-        ),
+        ("print('x.so with error: libgpu.so.1: absent', file=sys.stderr); sys.exit(1)\n", "libgpu.so.1: absent"),
         ("print('\\x1b[31mEP Error too old when using [1]', flush=True); sys.exit(1)\n", "too old"),
         ("sys.exit(1)\n", "ended without a word"),
     ],

@@ -62,9 +62,7 @@ def test_convert_tells_an_error_once_and_a_result_with_the_next_step(project, cl
     def fail(place, options, listener, report):
         assert options.fail_fast
         node = {"node": "unet.load", "error": "no such tensor", "log": "x"}
-        listener(
-            Event("run_started", {"workflow": "new", "run_id": "1", "nodes": 1, "node_ids": ["unet.load"]})
-        )
+        listener(Event("run_started", {"workflow": "new", "run_id": "1", "nodes": 1, "node_ids": ["unet.load"]}))
         listener(Event("node_failed", node))
         raise PassError("unet.load failed: no such tensor\n  log: x")
 

@@ -33,11 +33,7 @@ def test_info_of_an_output_names_loras_and_what_is_missing(project, cli):
     record = Path(OUTPUT, "olivelike.json")
     content = json.loads(record.read_text())
     content["loras"] = [
-        {
-            "origin": {"kind": "file", "name": "ink\x1b[2J.safetensors"},
-            "weight": 0.8,
-            "weights": {"unet": 0.5},
-        }
+        {"origin": {"kind": "file", "name": "ink\x1b[2J.safetensors"}, "weight": 0.8, "weights": {"unet": 0.5}}
     ]
     record.write_text(json.dumps(content))
     Path(OUTPUT, "text_encoder", "model.onnx").unlink()

@@ -52,9 +52,7 @@ def test_nothing_is_overwritten_unasked(generate, empty_folder):
 
 
 def test_a_sheet_shows_all_pictures(generate, empty_folder):
-    result = generate(
-        "a", "b", "-n", 2, "--batch-size", 4, "--sheet", "-o", "out/{prompt}-{seed}.png", "--seed", 3
-    )
+    result = generate("a", "b", "-n", 2, "--batch-size", 4, "--sheet", "-o", "out/{prompt}-{seed}.png", "--seed", 3)
     assert result.status == 0, result.err
     assert "All on one sheet: out/sheet.png" in result.out
     names = sorted(path.name for path in (empty_folder / "out").iterdir())
@@ -192,17 +190,12 @@ def test_the_command_line_adds_to_the_options_of_the_target(tmp_path):
 
 def test_a_folder_that_is_none_is_named(cli, empty_folder):
     result = cli("generate", "nowhere", "a")
-    assert (result.status, result.err) == (
-        3,
-        "error: nowhere: no such folder; name one that `olivelike run` wrote\n",
-    )
+    assert (result.status, result.err) == (3, "error: nowhere: no such folder; name one that `olivelike run` wrote\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written(start, little, empty_folder):
-    process = start(
-        "generate", little, "a", "-n", 500, "--steps", 3, "--json", "--threads", 1, cwd=empty_folder
-    )
+    process = start("generate", little, "a", "-n", 500, "--steps", 3, "--json", "--threads", 1, cwd=empty_folder)
     told = []
     while len(told) < 3:
         event = json.loads(process.stdout.readline())
@@ -227,16 +220,7 @@ def test_an_interruption_keeps_finished_pictures_and_leaves_nothing_half_written
 @pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_would_take_hours_ends_with_the_signal(start, little, empty_folder, signals):
     process = start(
-        "generate",
-        little,
-        "a",
-        "--size",
-        "2048x2048",
-        "--no-safety",
-        "--json",
-        "--threads",
-        1,
-        cwd=empty_folder,
+        "generate", little, "a", "--size", "2048x2048", "--no-safety", "--json", "--threads", 1, cwd=empty_folder
     )
     while json.loads(process.stdout.readline())["event"] != "generate_started":
         pass

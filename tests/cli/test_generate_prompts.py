@@ -18,9 +18,7 @@ def records(folder):
 
 def test_a_note_quotes_a_prompt_as_it_was_written(generate):
     result = generate(r"a \(b\) <hypernet:c:1>")
-    assert result.err.startswith(
-        r"note: the prompt 'a \(b\) <hypernet:c:1>': taken as words: <hypernet:c:1> ("
-    )
+    assert result.err.startswith(r"note: the prompt 'a \(b\) <hypernet:c:1>': taken as words: <hypernet:c:1> (")
 
 
 def test_jobs_from_standard_input_are_drawn_with_their_options(generate, empty_folder, monkeypatch):
@@ -30,10 +28,7 @@ def test_jobs_from_standard_input_are_drawn_with_their_options(generate, empty_f
     assert result.status == 0, result.err
     told = [json.loads(line) for line in result.out.splitlines()]
     assert [event["event"] for event in told].count("opening") == 1
-    assert {(event["batch"], event["batches"]) for event in told if event["event"] == "step"} == {
-        (1, 2),
-        (2, 2),
-    }
+    assert {(event["batch"], event["batches"]) for event in told if event["event"] == "step"} == {(1, 2), (2, 2)}
     found = records(empty_folder / "pictures")
     assert [(r.prompt, r.seed, r.steps, r.width, r.negative_prompt) for r in found] == [
         ("a cat", 3, 2, 32, None), ("a dog", 9, 1, 40, "bad"),
@@ -44,9 +39,7 @@ def test_a_line_that_asks_for_what_cant_be_had_is_named(generate, empty_folder):
     (empty_folder / "p.txt").write_text("a\n--prompt b --size 33x32\n")
     result = generate("@p.txt")
     assert result.status == 2
-    assert result.err.startswith(
-        "error: p.txt:2: size 33x32: this pipeline makes sides that are multiples of 4"
-    )
+    assert result.err.startswith("error: p.txt:2: size 33x32: this pipeline makes sides that are multiples of 4")
 
 
 def test_a_choice_is_made_for_each_picture_and_recorded(generate, empty_folder):
@@ -67,9 +60,7 @@ def test_a_lora_that_a_prompt_names_is_merged_and_recorded(generate, empty_folde
     lora = make_lora(
         empty_folder / "loras" / "some" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0
     )
-    tagged = generate(
-        "a red circle<lora:style:0.5>", "a red circle", "--seed", 1, "-o", "{index}.png", "--no-safety"
-    )
+    tagged = generate("a red circle<lora:style:0.5>", "a red circle", "--seed", 1, "-o", "{index}.png", "--no-safety")
     opened = [line for line in tagged.out.splitlines() if line.startswith("Opening ")]
     assert [line.endswith(" with style at 0.5 …") for line in opened] == [True, False]
     assert tagged.out.count("nothing looks at the pictures") == 1
@@ -103,11 +94,7 @@ def _pixels(path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (
-            ("a <lora:stile:1>",),
-            3,
-            "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?",
-        ),
+        (("a <lora:stile:1>",), 3, "<lora:stile:1>: there is no LoRA of that name in loras; did you mean 'style'?"),
         (("a <lora:../secret:1>",), 3, "there is no LoRA of that name"),
         (("a <lora:twin:1>",), 2, "both have the name"),
         (("a <lora:style:x>",), 2, "x is no weight"),

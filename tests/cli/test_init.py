@@ -18,11 +18,7 @@ def test_a_new_project_validates_and_plans(empty_folder, warm_project, cli):
     assert plan.status == 0
     assert "text_encoder.name_graph" in plan.out
     content = yaml.safe_load(workflow.read_text())
-    assert (content["name"], content["target"], content["output"]) == (
-        "my_pictures",
-        "cuda",
-        "models/my_pictures",
-    )
+    assert (content["name"], content["target"], content["output"]) == ("my_pictures", "cuda", "models/my_pictures")
 
 
 def test_the_test_of_the_example_plugin_passes(empty_folder, cli):
@@ -46,9 +42,7 @@ def test_the_default_folder_is_the_current_one(empty_folder, cli):
     assert '"name_graph"' in (empty_folder / "workflows" / "workflow.schema.json").read_text()
 
 
-@pytest.mark.parametrize(
-    "file", ["README.md", "plugins/test_name_graph.py", "workflows/workflow.schema.json"]
-)
+@pytest.mark.parametrize("file", ["README.md", "plugins/test_name_graph.py", "workflows/workflow.schema.json"])
 def test_nothing_is_overwritten_and_then_nothing_is_written(empty_folder, cli, file):
     path = empty_folder / file
     path.parent.mkdir(exist_ok=True)

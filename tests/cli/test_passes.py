@@ -22,9 +22,7 @@ def test_the_list_has_built_in_passes_and_those_of_a_plugin(cli, plugin):
 
 
 def test_the_list_as_json_has_what_each_pass_declares(cli, plugin):
-    entries = {
-        entry["name"]: entry for entry in json.loads(cli("passes", "list", "--plugin", plugin, "--json").out)
-    }
+    entries = {entry["name"]: entry for entry in json.loads(cli("passes", "list", "--plugin", plugin, "--json").out)}
     assert entries["label"]["reads"] == entries["label"]["writes"] == ["graph"]
     assert entries["label"]["purpose"] == "Name the graph."
 
@@ -61,13 +59,7 @@ def test_show_writes_types_as_people_read_them(cli, empty_folder):
 def test_show_as_json_has_the_options_with_type_default_and_help(cli, plugin):
     shown = json.loads(cli("passes", "show", "label", "--plugin", plugin, "--json").out)
     assert shown["options"] == [
-        {
-            "name": "text",
-            "type": "str",
-            "required": False,
-            "default": "labelled",
-            "help": "Name that the graph gets.",
-        }
+        {"name": "text", "type": "str", "required": False, "default": "labelled", "help": "Name that the graph gets."}
     ]
 
 

@@ -24,12 +24,7 @@ def test_info_says_what_made_a_picture(cli, picture):
     result = cli("info", str(picture))
     assert result.status == 0
     assert "a picture, PNG, 8x8" in result.out
-    for line in (
-        "seed          7",
-        "scheduler     Euler a",
-        "LoRA 1        ink at 0.5 (0123)",
-        "negative      blurry",
-    ):
+    for line in ("seed          7", "scheduler     Euler a", "LoRA 1        ink at 0.5 (0123)", "negative      blurry"):
         assert line in result.out.splitlines()
     assert "\x1b" not in result.out
 

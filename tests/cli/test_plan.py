@@ -28,13 +28,9 @@ def test_a_changed_option_is_named_as_the_reason(project, cli):
         re.MULTILINE,
     )
     assert re.search(
-        r"^text_encoder\.materialize +pending .+ decided when text_encoder\.label has run$",
-        result.out,
-        re.MULTILINE,
+        r"^text_encoder\.materialize +pending .+ decided when text_encoder\.label has run$", result.out, re.MULTILINE
     )
-    assert re.search(
-        r"hit, 1 miss, 1 pending; less than 10 s, about \S+ MB to write", result.out.splitlines()[-1]
-    )
+    assert re.search(r"hit, 1 miss, 1 pending; less than 10 s, about \S+ MB to write", result.out.splitlines()[-1])
 
 
 def test_the_plan_says_how_long_nodes_took_before_and_where_nothing_tells(project, cli):
@@ -125,10 +121,7 @@ def test_explain_as_json_lists_the_changes(project, cli):
 def test_explain_of_an_unknown_node_names_the_nearest(project, cli):
     result = cli("explain", LITTLE, "text_encoder.lable")
     assert result.status == 2
-    assert (
-        result.err
-        == "error: the workflow has no node 'text_encoder.lable'; did you mean 'text_encoder.label'?\n"
-    )
+    assert result.err == "error: the workflow has no node 'text_encoder.lable'; did you mean 'text_encoder.label'?\n"
 
 
 def test_a_graph_is_drawn_in_each_format(project, cli):

@@ -32,9 +32,7 @@ def test_every_node_is_placed_and_timed_and_no_file_is_left(project, cli, tempor
 
 
 def test_the_table_shows_the_slowest_operators_and_the_share_of_the_rest(project, cli):
-    lines = cli(
-        "profile", f"{FOLDER}/text_encoder/model.onnx", "--threads", "1", "--top", "2"
-    ).out.splitlines()
+    lines = cli("profile", f"{FOLDER}/text_encoder/model.onnx", "--threads", "1", "--top", "2").out.splitlines()
     assert lines[2].startswith("text_encoder: ")
     assert lines[2].split("nodes on")[1].startswith(" CPU ")
     assert lines[4].split() == ["operator", "provider", "nodes", "ms", "share"]
@@ -56,9 +54,7 @@ def test_a_profile_is_added_to_the_report_of_the_run_that_wrote_the_folder(proje
 
 
 def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli, monkeypatch):
-    monkeypatch.setattr(
-        "olivelike.measure.profile.profile_folder", None
-    )  # It is told before anything is measured.
+    monkeypatch.setattr("olivelike.measure.profile.profile_folder", None)  # It is told before anything is measured.
     result = cli("profile", FOLDER, "--threads", "1", "--runs", "1", "--report")
     assert result.status == 2
     assert f"no run that wrote {FOLDER}" in result.err
@@ -75,11 +71,7 @@ def test_a_folder_that_no_run_wrote_has_no_report_to_add_to(project, cli, monkey
         ((FOLDER, "--batch-size", "1000000000"), 2, "--batch-size"),
         ((FOLDER, "--dimension", "text_batch=1000000000000"), 3, "no memory for its inputs"),
         ((FOLDER, "--dimension", "text_sequenc=77"), 2, "did you mean 'text_sequence'?"),
-        (
-            (FOLDER, "--dimension", "text_sequence=90"),
-            3,
-            "text_encoder/model.onnx: cpu failed with input_ids 1x90",
-        ),
+        ((FOLDER, "--dimension", "text_sequence=90"), 3, "text_encoder/model.onnx: cpu failed with input_ids 1x90"),
     ],
 )
 def test_what_can_not_be_profiled_says_why(project, cli, temporary, arguments, status, said):

@@ -38,9 +38,7 @@ def name_of(example: str) -> str:
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(
-            text, marks=pytest.mark.slow if any(word in text for word in SLOW) else (), id=name_of(text)
-        )
+        pytest.param(text, marks=pytest.mark.slow if any(word in text for word in SLOW) else (), id=name_of(text))
         for text in EXAMPLES
     ],
 )

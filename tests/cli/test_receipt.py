@@ -13,9 +13,7 @@ import pytest
 from olivelike.cli import main, receipt
 
 COMMAND = ["run", "workflows/little.yaml"]
-pytestmark = pytest.mark.skipif(
-    os.name != "posix", reason="receipts are for systems where all looks can be noted"
-)
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="receipts are for systems where all looks can be noted")
 
 
 @pytest.fixture
@@ -61,9 +59,7 @@ def test_a_process_that_has_a_receipt_imports_no_library(told):
     script += f"try: main()\nfinally: print(sorted({heavy} & set(sys.modules)))"
 
     def start() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", script, *COMMAND], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, "-c", script, *COMMAND], check=True, capture_output=True, text=True)
         return done.stdout
 
     for _ in range(2):  # Its environment is its own; and two seconds after the copy, the first writes a hint.
@@ -94,9 +90,7 @@ CHANGES = {
     "a journal": lambda: Path("models/little/.olivelike-journal.json").write_text("{}"),
     "no store": lambda: shutil.rmtree("cache"),
     "a lost result": lambda: next(path for path in Path("cache/actions").rglob("*.json")).unlink(),
-    "a lost object": lambda: next(
-        path for path in Path("cache/objects").rglob("*") if path.is_file()
-    ).unlink(),
+    "a lost object": lambda: next(path for path in Path("cache/objects").rglob("*") if path.is_file()).unlink(),
     "no checkpoint": lambda: Path("checkpoint").rename("elsewhere"),
 }
 

@@ -60,9 +60,7 @@ def test_a_picture_s_own_pictures_are_found_by_their_content(generate, empty_fol
     assert read_picture_record(empty_folder / "second.png").init_image.name == "renamed.jpg"
 
 
-def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(
-    generate, little, tmp_path, empty_folder
-):
+def test_a_folder_s_own_scheduler_without_a_name_remakes_its_pictures(generate, little, tmp_path, empty_folder):
     folder = shutil.copytree(little, tmp_path / "edm")
     config = {"_class_name": "EDMDPMSolverMultistepScheduler"}
     (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps(config))

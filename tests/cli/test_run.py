@@ -31,8 +31,7 @@ def test_a_run_with_nothing_to_do_says_so_in_one_line(project, cli):
     result = cli("run", LITTLE)
     assert result.status == 0
     assert re.fullmatch(
-        r"little: nothing to do, models/little is up to date \((\d+) of \1 nodes stored, \d+\.\d s\)\n",
-        result.out,
+        r"little: nothing to do, models/little is up to date \((\d+) of \1 nodes stored, \d+\.\d s\)\n", result.out
     )
     assert result.err == ""
 

@@ -121,9 +121,7 @@ def drawn(names: list[str], *advance: tuple[str, int, int], width: int = 120, **
 
 def test_materialize_shows_bytes_and_a_pass_a_percentage():
     text = drawn(
-        ["unet.materialize", "unet.prune"],
-        ("unet.materialize", 500_000_000, 1_000_000_000),
-        ("unet.prune", 1, 4),
+        ["unet.materialize", "unet.prune"], ("unet.materialize", 500_000_000, 1_000_000_000), ("unet.prune", 1, 4)
     )
     assert "500.0 MB of 1.0 GB, 50 %" in text
     assert "25 %" in text

@@ -44,14 +44,7 @@ def test_every_finding_of_every_file_is_reported_with_its_place(written, cli):
 def test_overrides_and_plugins_are_validated_too(written, cli):
     other = written / "other.py"
     other.write_text((written / "plugins" / "passes_for_tests.py").read_text().replace("Label", "Rename"))
-    arguments = [
-        "validate",
-        LITTLE,
-        "--set",
-        "plugins=[]",
-        "--set",
-        "components.text_encoder=[convert, rename]",
-    ]
+    arguments = ["validate", LITTLE, "--set", "plugins=[]", "--set", "components.text_encoder=[convert, rename]"]
     assert cli(*arguments).status == 2
     assert cli(*arguments, "--plugin", "other.py").status == 0
 
@@ -88,10 +81,7 @@ def test_steps_in_an_order_that_suits_no_source_are_found_without_opening_one(em
     (empty_folder / "wrong.yaml").write_text(WRONG.format("./checkpoint"))
     result = cli("validate", "wrong.yaml")
     assert result.status == 2
-    assert re.findall(r"^\S*wrong.yaml:(\d+):\d+: ", result.err.removeprefix("error: "), re.MULTILINE) == [
-        "5",
-        "6",
-    ]
+    assert re.findall(r"^\S*wrong.yaml:(\d+):\d+: ", result.err.removeprefix("error: "), re.MULTILINE) == ["5", "6"]
     assert "pass 'fuse' of text_encoder needs a graph, which no step before it makes" in result.err
     assert "style.safetensors, and no chain has `merge_lora`" in result.err
 
@@ -103,9 +93,7 @@ def test_a_checkpoint_in_one_file_needs_its_networks_converted(empty_folder, cli
 
 
 def test_a_lora_that_is_left_out_needs_no_step(empty_folder, cli):
-    text = WRONG.format("./checkpoint").replace(
-        "[style.safetensors]", "[{file: style.safetensors, weight: 0}]"
-    )
+    text = WRONG.format("./checkpoint").replace("[style.safetensors]", "[{file: style.safetensors, weight: 0}]")
     (empty_folder / "right.yaml").write_text(text.replace("fuse, convert, float16", "convert, fuse, float16"))
     assert cli("validate", "right.yaml").status == 0
 
@@ -132,10 +120,7 @@ def test_other_names_of_targets_are_understood_and_kept_nowhere(written, name, t
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "gpu",
-            "'gpu' may mean several targets; say which: cuda (NVIDIA), directml (Windows), migraphx (AMD)",
-        ),
+        ("gpu", "'gpu' may mean several targets; say which: cuda (NVIDIA), directml (Windows), migraphx (AMD)"),
         ("amd", "say which: directml (Windows), migraphx (Linux)"),
         ("DirectML", "unknown target 'DirectML'; did you mean 'directml'?"),
         ("toaster", "targets: cpu, openvino"),

@@ -56,9 +56,7 @@ def original():
 
 @pytest.mark.filterwarnings("ignore:__array_:DeprecationWarning")
 def test_every_network_and_a_picture_are_like_the_originals(folder, original, cli, tmp_path):
-    done = cli(
-        "verify", folder, "--against", original, "--steps", 2, "--json", "--save", tmp_path / "pictures"
-    )
+    done = cli("verify", folder, "--against", original, "--steps", 2, "--json", "--save", tmp_path / "pictures")
     assert done.status == 0, done.err
     found = json.loads(done.out)
     assert found["passed"]
@@ -70,16 +68,11 @@ def test_every_network_and_a_picture_are_like_the_originals(folder, original, cl
     (picture,) = found["pictures"]
     assert picture["psnr"] is None or picture["psnr"] > 50
     assert picture["ssim"] > 0.999
-    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
-        "0-optimised.png",
-        "0-original.png",
-    ]
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["0-optimised.png", "0-original.png"]
 
 
 def test_a_network_can_be_compared_alone(folder, original, cli):
-    done = cli(
-        "verify", folder, "--against", original, "--component", "vae_decoder", "--samples", 1, "--seed", 4
-    )
+    done = cli("verify", folder, "--against", original, "--component", "vae_decoder", "--samples", 1, "--seed", 4)
     assert done.status == 0
     (line,) = done.out.splitlines()
     assert line.startswith("vae_decoder      fp32  relative error ")
@@ -106,9 +99,7 @@ def test_pictures_can_be_held_to_a_limit(folder, original, cli):
     assert "the picture of seed 0 is less like the original than asked for" in done.err
 
 
-def test_a_folder_for_a_target_that_is_not_here_has_its_networks_compared_and_no_pictures(
-    copy, original, cli
-):
+def test_a_folder_for_a_target_that_is_not_here_has_its_networks_compared_and_no_pictures(copy, original, cli):
     text = (copy / RECORD_FILE).read_text().replace('"name": "cpu"', '"name": "directml"')
     (copy / RECORD_FILE).write_text(text)
     done = cli("verify", copy, "--against", original, "--samples", 1)
@@ -144,10 +135,7 @@ def test_a_folder_that_is_no_whole_pipeline_has_its_networks_compared(project, c
         (("--samples", "0"), "--samples"),
         (("--lora", "gone.safetensors"), "gone.safetensors"),
         (("--provider", "cdua"), "cdua"),
-        (
-            ("--component", "vae_encoder", "--min-psnr", "90"),
-            "no picture is compared; say how many with --pictures",
-        ),
+        (("--component", "vae_encoder", "--min-psnr", "90"), "no picture is compared; say how many with --pictures"),
         (("--pictures", "0", "--min-ssim", "0.9"), "no picture is compared; say how many with --pictures"),
         (("--save", "/dev/null/pictures"), "--save: /dev/null is no folder, or may not be written"),
     ],
@@ -181,14 +169,8 @@ def test_a_folder_without_a_record_is_refused(tmp_path, original, cli):
             {"loras": (LoraRecord(Origin("file", "ink.safetensors"), 0.8, sha256="0"),)},
             "give exactly --lora ink.safetensors:0.8",
         ),
-        (
-            {"loras": (LoraRecord(Origin("file", "a"), 1, {"unet": 0}, sha256="0"),)},
-            "weights of their own",
-        ),
-        (
-            {"embeddings": (EmbeddingRecord(Origin("file", "cat"), "<cat>"),)},
-            "has textual inversions (<cat>)",
-        ),
+        ({"loras": (LoraRecord(Origin("file", "a"), 1, {"unet": 0}, sha256="0"),)}, "weights of their own"),
+        ({"embeddings": (EmbeddingRecord(Origin("file", "cat"), "<cat>"),)}, "has textual inversions (<cat>)"),
         (
             {"source": Origin("folder", "x", vae=Origin("file", "better.safetensors"))},
             "has another VAE, better.safetensors; name it with --vae",

@@ -177,9 +177,7 @@ RECORDS: dict[str, Callable[[World], None]] = {
     "record with a null": lambda w: w.claim("a\0b"),
     "record of a device": lambda w: w.claim("unet/nul"),
     "record of a dot": lambda w: w.claim("./notes.txt", "unet/./x"),
-    "record of half a letter": lambda w: w.forge(
-        files=w.record()["files"] | {"\udcff": {"size": 4, "sha256": "0"}}
-    ),
+    "record of half a letter": lambda w: w.forge(files=w.record()["files"] | {"\udcff": {"size": 4, "sha256": "0"}}),
     "record of the user's changed file": lambda w: (w.write("notes.txt", "mine!"), w.claim("notes.txt")),
     "record of a file behind a link": lambda w: (w.link("out", w.root / "mine"), w.claim("out/thesis.tex")),
     "record is a list": lambda w: w.write("olivelike.json", "[]"),
@@ -190,10 +188,7 @@ RECORDS: dict[str, Callable[[World], None]] = {
     "record of another source": lambda w: w.forge(source={"kind": "file", "name": "other.safetensors"}),
     "record without a source": lambda w: w.forge(source={}),
     "record is a link": lambda w: w.link("olivelike.json", w.victim),
-    "record is a pipe": lambda w: (
-        (w.output / "olivelike.json").unlink(),
-        os.mkfifo(w.output / "olivelike.json"),
-    ),
+    "record is a pipe": lambda w: ((w.output / "olivelike.json").unlink(), os.mkfifo(w.output / "olivelike.json")),
     "no record": lambda w: (w.output / "olivelike.json").unlink(),
 }
 FILES: dict[str, Callable[[World], None]] = {
@@ -201,10 +196,7 @@ FILES: dict[str, Callable[[World], None]] = {
     "the user's notes": lambda w: (w.write("notes.txt"), w.write("text_encoder/notes.txt")),
     "a changed config": lambda w: w.write("scheduler/scheduler_config.json", '{"mine": 1}'),
     "a changed model": lambda w: w.write("vae_decoder/model.onnx"),
-    "a file for the index": lambda w: (
-        (w.output / "model_index.json").unlink(),
-        w.write("model_index.json/notes"),
-    ),
+    "a file for the index": lambda w: ((w.output / "model_index.json").unlink(), w.write("model_index.json/notes")),
     "a file for a folder": lambda w: (shutil.rmtree(w.output / "tokenizer"), w.write("tokenizer")),
     "a link for a component": lambda w: w.link("vae_decoder", w.root / "mine"),
     "a link for an asset's folder": lambda w: w.link("tokenizer", w.root / "mine"),

@@ -36,10 +36,7 @@ CASES = {
         "        from olivelike.model import Graph\n        return model.replace(graph=Graph(b'not onnx'))",
         "not valid ONNX",
     ),
-    "puts text in place of a graph": (
-        "        return model.replace(graph='text')",
-        "put str in place of the graph",
-    ),
+    "puts text in place of a graph": ("        return model.replace(graph='text')", "put str in place of the graph"),
     "is killed": (
         "        import os, signal\n        os.kill(os.getpid(), signal.SIGKILL)",
         "its process was killed by SIGKILL, as the system does when memory runs out; try --workers 1",
@@ -47,10 +44,7 @@ CASES = {
     "exits": ("        import os\n        os._exit(3)", "ended with status 3"),
     "runs out of memory": ("        raise MemoryError", "--memory-limit"),
     "leaves a set": ("        context.report(x={1})\n        return model", "facts that JSON can't hold"),
-    "leaves NaN": (
-        "        context.report(x=float('nan'))\n        return model",
-        "facts that JSON can't hold",
-    ),
+    "leaves NaN": ("        context.report(x=float('nan'))\n        return model", "facts that JSON can't hold"),
     "drops the graph": ("        return model.replace(graph=None)", "dropped the graph"),
     "calls sys.exit": ("        raise SystemExit(1)", "SystemExit"),
 }

@@ -34,9 +34,7 @@ def test_vectors_and_tokens_are_added(project: Project) -> None:
     assert {1000, 1001} <= set(ids)
     stored = Initializers(project.output / "text_encoder" / "model.onnx")
     record = json.loads((project.output / "olivelike.json").read_bytes())
-    (name,) = (
-        n for n in record["components"]["text_encoder"]["derivations"] if n.endswith("token_embedding.weight")
-    )
+    (name,) = (n for n in record["components"]["text_encoder"]["derivations"] if n.endswith("token_embedding.weight"))
     table = stored.read(name)
     vectors = np.random.default_rng(2).standard_normal((2, 32), np.float32)
     assert table.shape == (1002, 32)

@@ -93,9 +93,7 @@ def test_several_outputs_have_a_layout_each_and_share_the_rest(project: Project)
 
 
 def test_a_layout_written_as_a_step_is_not_doubled(project: Project) -> None:
-    project.edit(
-        "vae_decoder: [convert, float16]", "vae_decoder: [convert, float16, {layout: {profile: csharp}}]"
-    )
+    project.edit("vae_decoder: [convert, float16]", "vae_decoder: [convert, float16, {layout: {profile: csharp}}]")
     project.run("layout=onnxstack")
     assert project.executed() == nodes("layout", "materialize")
     assert set(dtypes(project.output / "vae_decoder" / "model.onnx").values()) == {"FLOAT"}
@@ -112,7 +110,5 @@ def test_a_part_of_an_output_cannot_be_laid_out_for_another_client(project: Proj
 
 
 def test_an_unknown_layout_is_refused_with_the_known_ones(project: Project) -> None:
-    with pytest.raises(
-        UsageError, match="`layout` must be 'diffusers', 'optimum', 'csharp', 'onnxstack' or 'a1111"
-    ):
+    with pytest.raises(UsageError, match="`layout` must be 'diffusers', 'optimum', 'csharp', 'onnxstack' or 'a1111"):
         project.run("layout=csarp")

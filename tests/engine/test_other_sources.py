@@ -96,9 +96,7 @@ def test_a_network_that_is_not_supported_is_refused_by_the_plan(small: Project, 
     config = json.loads((source / "unet" / "config.json").read_bytes())
     (source / "unet" / "config.json").write_text(json.dumps({**config, "time_cond_proj_dim": 256}))
     overrides = (f"source={source}", "components.unet=[convert]")
-    with pytest.raises(
-        SourceError, match="`time_cond_proj_dim: 256` is not supported: it takes the guidance"
-    ):
+    with pytest.raises(SourceError, match="`time_cond_proj_dim: 256` is not supported: it takes the guidance"):
         plan(str(small.workflow), Options(overrides=overrides))
 
 

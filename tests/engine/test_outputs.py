@@ -50,15 +50,10 @@ def test_a_vae_or_a_lora_inside_the_output_is_refused(project: Project, what: st
         overrides, loras = ["vae=./models/small/vae"], ()
     else:
         base = project.folder / "checkpoint"
-        path = make_lora(
-            project.output / "style.safetensors", "kohya", base=base, components=("text_encoder",)
-        )
+        path = make_lora(project.output / "style.safetensors", "kohya", base=base, components=("text_encoder",))
         overrides = ["components.text_encoder=[merge_lora, convert, float16]"]
         loras = (str(path),)
-    with pytest.raises(
-        UsageError,
-        match=f"overlaps the {what} ".replace("vae", "VAE").replace("lora", "LoRA"),
-    ):
+    with pytest.raises(UsageError, match=f"overlaps the {what} ".replace("vae", "VAE").replace("lora", "LoRA")):
         project.run(*overrides, loras=loras)
 
 
@@ -142,9 +137,7 @@ def test_a_source_whose_index_leads_out_of_a_folder_is_refused(project: Project)
     index.write_text(json.dumps(content | {"../mine": ["transformers", "CLIPImageProcessor"]}))
     (project.folder / "mine").mkdir()
     (project.folder / "mine" / "preprocessor_config.json").write_text('{"mine": 1}', encoding="utf-8")
-    with pytest.raises(
-        Exception, match=r"\.\./mine/preprocessor_config\.json.*can't be one in an output"
-    ) as error:
+    with pytest.raises(Exception, match=r"\.\./mine/preprocessor_config\.json.*can't be one in an output") as error:
         project.run(output=project.folder / "models" / "new")
     assert error.value.exit_code == 3
     assert not (project.folder / "models" / "new").exists()
@@ -204,36 +197,23 @@ def sealed(project: Project) -> Project:
 def run_sealed(project: Project, output: str, *overrides: str) -> str:
     """Run without the privilege to write everywhere; return what is printed."""
     as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    command = [
-        sys.executable,
-        "-c",
-        READ_ONLY,
-        project.workflow,
-        project.folder / "models" / output,
-        *overrides,
-    ]
+    command = [sys.executable, "-c", READ_ONLY, project.workflow, project.folder / "models" / output, *overrides]
     done = subprocess.run([*as_others, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.skipif(
-    sys.platform == "win32" or (os.geteuid() == 0 and shutil.which("setpriv") is None),
-    reason="may write anywhere",
+    sys.platform == "win32" or (os.geteuid() == 0 and shutil.which("setpriv") is None), reason="may write anywhere"
 )
 def test_a_read_only_store_serves_a_new_output_and_says_what_it_lacks(sealed: Project) -> None:
     before = {path: path.stat().st_mtime_ns for path in (sealed.folder / "cache").rglob("*")}
     assert run_sealed(sealed, "new") == ""
     assert (sealed.folder / "models" / "new" / "text_encoder" / "weights.pb").is_file()
     refused = run_sealed(
-        sealed,
-        "other",
-        "components.vae_decoder=[convert]",
-        "components.text_encoder=[convert, fuse, float16]",
+        sealed, "other", "components.vae_decoder=[convert]", "components.text_encoder=[convert, fuse, float16]"
     )
-    assert refused.startswith(
-        f"3 the store {sealed.folder / 'cache'} is read-only and lacks text_encoder.fuse"
-    )
+    assert refused.startswith(f"3 the store {sealed.folder / 'cache'} is read-only and lacks text_encoder.fuse")
     assert "make it writable, or put the store elsewhere with --cache-dir" in refused
     assert not (sealed.folder / "models" / "other").exists()
     assert {path: path.stat().st_mtime_ns for path in (sealed.folder / "cache").rglob("*")} == before
@@ -266,9 +246,7 @@ def test_a_run_that_is_killed_under_its_journal_is_completed_with_another_store_
     notes = project.output / "vae_decoder" / "notes.txt"
     notes.write_text("mine", encoding="utf-8")
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, project.workflow, "3", project.output],
-        check=False,
-        capture_output=True,
+        [sys.executable, "-c", KILLED, project.workflow, "3", project.output], check=False, capture_output=True
     )
     assert killed.returncode == -9, killed.stderr
     assert (project.output / ".olivelike-journal.json").exists()

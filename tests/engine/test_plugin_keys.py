@@ -39,9 +39,7 @@ def note(project: Project):
         project.executor = ProcessExecutor  # Code is what it was when a process first imported it.
         folder = project.folder / "plugins"
         folder.mkdir(exist_ok=True)
-        (folder / "note.py").write_text(
-            PASS.format(value=value, imports=imports, facts=facts), encoding="utf-8"
-        )
+        (folder / "note.py").write_text(PASS.format(value=value, imports=imports, facts=facts), encoding="utf-8")
         project.edit("text_encoder: [convert, float16]", "text_encoder: [convert, note]")
         project.edit("name: small", "name: small\nplugins: [../plugins/note.py]")
         return folder
@@ -78,9 +76,7 @@ def test_named_files_and_variables_rerun_the_pass_and_are_named_without_their_va
         imports="import os\nfrom pathlib import Path",
         facts="files = ('table.txt',)\n    environment = ('NOTE_SECRET',)",
     )
-    with pytest.raises(
-        PluginError, match=r"names the data file 'table\.txt' .* no file .*table\.txt; put it there"
-    ):
+    with pytest.raises(PluginError, match=r"names the data file 'table\.txt' .* no file .*table\.txt; put it there"):
         project.run()
     (folder / "table.txt").write_text("A", encoding="utf-8")
     project.run()
@@ -97,9 +93,7 @@ def test_named_files_and_variables_rerun_the_pass_and_are_named_without_their_va
     assert not any("hidden-" in path.read_text(encoding="utf-8") for path in records)
 
 
-def test_a_pass_whose_inputs_cannot_be_told_runs_every_time_and_the_reason_says_why(
-    project: Project, note
-) -> None:
+def test_a_pass_whose_inputs_cannot_be_told_runs_every_time_and_the_reason_says_why(project: Project, note) -> None:
     folder = note("open(__file__).read()[:3]")
     project.run()
     project.run()

@@ -101,9 +101,7 @@ def test_a_worker_that_dies_at_work_fails_its_job(processes, job) -> None:
     psutil.Process(pid).kill()
     content = answer_of(processes).content
     assert isinstance(content, Failed)
-    assert content.message.startswith(
-        "its process was killed by SIGKILL, as the system does when memory runs out"
-    )
+    assert content.message.startswith("its process was killed by SIGKILL, as the system does when memory runs out")
     assert processes.pids == {}
 
 

@@ -85,9 +85,7 @@ def test_two_runs_on_one_store_run_common_nodes_once(project: Project, tmp_path:
     assert [process.returncode for process in runs] == [0, 0], printed
     assert notes.read_text(encoding="utf-8") == "text_encoder\n"
     one, two = (tmp_path / name / "text_encoder" / "model.onnx" for name in ("a", "b"))
-    assert (
-        one.read_bytes() == two.read_bytes() == (project.output / "text_encoder" / "model.onnx").read_bytes()
-    )
+    assert one.read_bytes() == two.read_bytes() == (project.output / "text_encoder" / "model.onnx").read_bytes()
 
 
 def test_two_runs_into_one_output_both_end_right(project: Project) -> None:
@@ -140,9 +138,7 @@ def test_a_run_killed_at_any_moment_ends_right_when_repeated(project: Project, s
     shown = Project(project.folder)
     assert not output.exists() or (output / "olivelike.json").is_file()
     shown.run()
-    made = {
-        path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()
-    }
+    made = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
     made.pop("olivelike.json")
     assert made == expected
     assert project.leftovers() == []

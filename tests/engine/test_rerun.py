@@ -57,11 +57,7 @@ def test_moving_the_project_reruns_nothing(project: Project) -> None:
 
 
 def test_touching_files_reruns_nothing(project: Project) -> None:
-    for path in [
-        *project.folder.joinpath("checkpoint").rglob("*"),
-        *project.output.rglob("*"),
-        project.workflow,
-    ]:
+    for path in [*project.folder.joinpath("checkpoint").rglob("*"), *project.output.rglob("*"), project.workflow]:
         os.utime(path)
     assert project.run().executed == 0
 
@@ -84,9 +80,7 @@ def test_rewriting_defaults_and_order_reruns_nothing(project: Project) -> None:
 
 def test_another_device_or_option_of_sessions_reaches_the_folder_and_reruns_nothing(project: Project) -> None:
     before = project.files()
-    project.edit(
-        "target: cuda", "target: {provider: cuda, session_options: {session.use_env_allocators: true}}"
-    )
+    project.edit("target: cuda", "target: {provider: cuda, session_options: {session.use_env_allocators: true}}")
     assert project.run().executed == 0
     target = read_folder_target(project.output)
     assert target is not None
@@ -107,12 +101,8 @@ def test_a_deleted_output_is_rebuilt_by_streaming_alone(project: Project) -> Non
     assert project.files() == before
 
 
-@pytest.mark.parametrize(
-    "name", ["text_encoder/weights.pb", "text_encoder/model.onnx", "text_encoder/config.json"]
-)
-def test_a_lost_file_of_the_output_is_made_again_and_a_changed_one_when_asked(
-    project: Project, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["text_encoder/weights.pb", "text_encoder/model.onnx", "text_encoder/config.json"])
+def test_a_lost_file_of_the_output_is_made_again_and_a_changed_one_when_asked(project: Project, name: str) -> None:
     before = project.files()
     path = project.output / name
     data = bytearray(path.read_bytes())
@@ -136,9 +126,7 @@ def test_a_lost_tokenizer_file_is_made_again_without_any_node(project: Project) 
     assert project.files() == before
 
 
-def test_another_checkpoint_of_the_same_architecture_only_materialises(
-    project: Project, checkpoints: Path
-) -> None:
+def test_another_checkpoint_of_the_same_architecture_only_materialises(project: Project, checkpoints: Path) -> None:
     before = project.files()
     shutil.rmtree(project.folder / "checkpoint")
     shutil.copytree(checkpoints / "two", project.folder / "checkpoint")
@@ -172,9 +160,7 @@ def test_one_changed_option_reruns_its_node_and_what_follows(project: Project) -
 
 def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:
     """Forcing an operator that does not occur to float32 changes the key, not the graph."""
-    project.edit(
-        "vae_decoder: [convert, float16]", "vae_decoder: [convert, float16: {force_fp32: [Softmax]}]"
-    )
+    project.edit("vae_decoder: [convert, float16]", "vae_decoder: [convert, float16: {force_fp32: [Softmax]}]")
     project.run()
     assert project.executed() == {"vae_decoder.float16"}
     assert project.counts()["output_unchanged"] == 1

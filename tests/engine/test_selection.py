@@ -21,15 +21,10 @@ def test_an_unoptimised_pipeline_is_written_beside_the_optimised_one(project: Pr
     optimised = project.files()
     project.edit("output: models/small\n", TWO_OUTPUTS)
     project.run()
-    assert project.executed() == {
-        "text_encoder.materialize@unoptimized",
-        "vae_decoder.materialize@unoptimized",
-    }
+    assert project.executed() == {"text_encoder.materialize@unoptimized", "vae_decoder.materialize@unoptimized"}
     assert project.files() == optimised
     unoptimised = project.folder / "models" / "unoptimized"
-    sizes = [
-        (folder / "vae_decoder" / "weights.pb").stat().st_size for folder in (project.output, unoptimised)
-    ]
+    sizes = [(folder / "vae_decoder" / "weights.pb").stat().st_size for folder in (project.output, unoptimised)]
     assert sizes[1] > 1.5 * sizes[0]
     assert project.run().executed == 0
 
@@ -77,11 +72,7 @@ def test_output_with_several_outputs_is_refused(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"only": ("unet",)}, "no such component"),
-        ({"until": "fuse"}, "no chain has that pass"),
-    ],
+    ("options", "message"), [({"only": ("unet",)}, "no such component"), ({"until": "fuse"}, "no chain has that pass")]
 )
 def test_what_the_workflow_does_not_have_is_refused(project: Project, options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
@@ -91,9 +82,7 @@ def test_what_the_workflow_does_not_have_is_refused(project: Project, options: d
 @pytest.mark.parametrize("chain", ["[float16]", "[float16, convert]"])
 def test_a_pass_before_the_graph_exists_is_refused_with_its_place(project: Project, chain: str) -> None:
     project.edit("text_encoder: [convert, float16]", f"text_encoder: {chain}")
-    with pytest.raises(
-        WorkflowError, match=r"small\.yaml:6:\d+: pass 'float16' of text_encoder needs a graph"
-    ):
+    with pytest.raises(WorkflowError, match=r"small\.yaml:6:\d+: pass 'float16' of text_encoder needs a graph"):
         project.run()
 
 

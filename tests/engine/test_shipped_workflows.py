@@ -32,29 +32,11 @@ def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     [
         (
             "ablation_sd15_cuda",
-            [
-                "raw_fp32",
-                "fp16",
-                "attention",
-                "nhwc_conv",
-                "group_norm",
-                "bias_split_gelu",
-                "packed_qkv",
-                "bias_add",
-            ],
+            ["raw_fp32", "fp16", "attention", "nhwc_conv", "group_norm", "bias_split_gelu", "packed_qkv", "bias_add"],
         ),
         (
             "ablation_sd15_cpu",
-            [
-                "raw",
-                "cleanup",
-                "attention",
-                "attention_projections",
-                "image_tokens",
-                "quick_gelu",
-                "fast_gelu",
-                "fp16",
-            ],
+            ["raw", "cleanup", "attention", "attention_projections", "image_tokens", "quick_gelu", "fast_gelu", "fp16"],
         ),
     ],
 )

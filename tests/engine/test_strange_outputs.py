@@ -16,9 +16,7 @@ from olivelike.model.records.output import OutputRecord
 from .conftest import Project
 from .strange_outputs import BESIDE, FILES, JOURNALS, RECORDS, RUNS, World, lost, snapshot
 
-pytestmark = pytest.mark.skipif(
-    sys.platform == "win32", reason="has no pipes, and links for administrators alone"
-)
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no pipes, and links for administrators alone")
 
 TABLES = (RUNS, JOURNALS, RECORDS, FILES, BESIDE)
 PLAIN = tuple(next(iter(table)) for table in TABLES)
@@ -30,9 +28,7 @@ def each_alone() -> list[tuple[str, ...]]:
     for place, table in enumerate(TABLES):
         for trait in table:
             for way in RUNS if place else [trait]:
-                cases.append(
-                    (way, *(trait if place == other else PLAIN[other] for other in range(1, len(TABLES))))
-                )
+                cases.append((way, *(trait if place == other else PLAIN[other] for other in range(1, len(TABLES)))))
     return list(dict.fromkeys(cases))
 
 
@@ -75,10 +71,7 @@ def whole(template: Project, tmp_path_factory: pytest.TempPathFactory) -> Projec
 def run_in(world: World, project: Project) -> OlivelikeError | None:
     """Run the project's workflow into the world's output; return what it was refused with."""
     options = Options(
-        overrides=tuple(world.overrides),
-        cache_dir=project.folder / "cache",
-        output=world.output,
-        **world.options,
+        overrides=tuple(world.overrides), cache_dir=project.folder / "cache", output=world.output, **world.options
     )
     try:
         run(str(project.workflow), options, lambda event: None)

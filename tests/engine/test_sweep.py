@@ -79,9 +79,7 @@ def test_each_folder_says_the_passes_of_its_variant(swept: Project) -> None:
     chains = {
         name: [
             step.name
-            for step in OutputRecord.require(swept.folder / "models" / "swept" / name)
-            .components["text_encoder"]
-            .passes
+            for step in OutputRecord.require(swept.folder / "models" / "swept" / name).components["text_encoder"].passes
         ]
         for name in ("raw", "half")
     }
@@ -100,10 +98,7 @@ def test_a_component_that_no_variant_has_is_refused(swept: Project) -> None:
 
 def test_what_a_lora_changes_must_be_in_every_variant(swept: Project) -> None:
     lora = make_lora(
-        swept.folder / "style.safetensors",
-        "kohya",
-        base=swept.folder / "checkpoint",
-        components=("text_encoder",),
+        swept.folder / "style.safetensors", "kohya", base=swept.folder / "checkpoint", components=("text_encoder",)
     )
     with pytest.raises(SourceError, match="style.safetensors: it also changes text_encoder"):
         swept.run(

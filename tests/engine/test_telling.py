@@ -15,17 +15,12 @@ from olivelike.model.records.run_record import NodeRecord
 def test_a_run_tells_how_far_it_is_once_per_change_and_what_runs_long(monkeypatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(telling.time, "monotonic", lambda: clock[0])
-    nodes = [
-        Node("unet.load", "unet", "load", None),
-        Node("unet.materialize", "unet", "tokenizer", "unet.load"),
-    ]
+    nodes = [Node("unet.load", "unet", "load", None), Node("unet.materialize", "unet", "tokenizer", "unet.load")]
     node = NodeRecord("unet.load", "unet", "load", "executed", seconds=40.04)
     runs: Any = [SimpleNamespace(elements={"unet": 7}, nodes=[node])]
     source: Any = SimpleNamespace(checkpoints={"unet": SimpleNamespace(elements=7)})
     events: list[Event] = []
-    teller = telling.Teller(
-        [node.id for node in nodes], Forecast(nodes, source, runs, 2, 1 << 40), events.append
-    )
+    teller = telling.Teller([node.id for node in nodes], Forecast(nodes, source, runs, 2, 1 << 40), events.append)
     assert teller.begin("unet.load") == 40.0
     teller.tell(())
     clock[0] += 9

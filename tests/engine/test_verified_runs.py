@@ -67,14 +67,10 @@ def node(record: dict, name: str) -> dict:
     return found
 
 
-def test_a_pass_that_drops_biases_is_caught_and_nothing_is_published(
-    project: Project, broken: tuple[str, ...]
-) -> None:
+def test_a_pass_that_drops_biases_is_caught_and_nothing_is_published(project: Project, broken: tuple[str, ...]) -> None:
     before = project.files(skip=())
     chain = "components.text_encoder=[convert, drop_biases, verify]"
-    with pytest.raises(
-        VerificationError, match="text_encoder.verify failed: text_encoder: its fp32 graph"
-    ) as caught:
+    with pytest.raises(VerificationError, match="text_encoder.verify failed: text_encoder: its fp32 graph") as caught:
         project.run(chain, plugins=broken)
     assert caught.value.exit_code == 5
     assert project.files(skip=()) == before
@@ -131,10 +127,7 @@ def test_a_lora_that_is_merged_into_changed_weights_leaves_nothing_to_compare_wi
     project: Project, halving: tuple[str, ...]
 ) -> None:
     lora = make_lora(
-        project.folder / "style.safetensors",
-        "kohya",
-        base=project.folder / "checkpoint",
-        components=("text_encoder",),
+        project.folder / "style.safetensors", "kohya", base=project.folder / "checkpoint", components=("text_encoder",)
     )
     chain = "components.text_encoder=[convert, halves, merge_lora, verify]"
     with pytest.raises(WorkflowError, match="put `merge_lora` before `halves`"):

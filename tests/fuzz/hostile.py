@@ -105,9 +105,7 @@ def damage_bytes(rng: random.Random, data: bytes) -> bytes:
             case 4:
                 out[place:place] = out[place : place + rng.choice((1, 8, 64))]
             case _:
-                out[place : place + 8] = rng.choice(
-                    (b"\xff" * 8, bytes(8), b"\x80" * 8, b"\xff" * 7 + b"\x7f")
-                )
+                out[place : place + 8] = rng.choice((b"\xff" * 8, bytes(8), b"\x80" * 8, b"\xff" * 7 + b"\x7f"))
     return bytes(out)
 
 

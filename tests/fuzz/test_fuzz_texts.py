@@ -86,9 +86,7 @@ def tree(rng, depth=0):
         inner = [tree(rng, depth + 1) for _ in range(rng.randrange(4))]
         if rng.random() < 0.5:
             return "[" + ", ".join(inner) + "]"
-        keys = (
-            rng.choice(("a", "unet", "convert", "path", "hub", "provider", "1", "~", "'x'")) for _ in inner
-        )
+        keys = (rng.choice(("a", "unet", "convert", "path", "hub", "provider", "1", "~", "'x'")) for _ in inner)
         return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, inner, strict=True)) + "}"
     return rng.choice((*TOKENS, *map(str, NUMBERS), "convert", "cpu", "a.safetensors", "x y"))
 
@@ -102,9 +100,7 @@ def test_damaged_workflow_files_are_loaded_or_refused(tmp_path, monkeypatch, run
         if rng.random() < 0.2:
             lines = rng.choice((WORKFLOW, SEVERAL)).split("\n")
             key = rng.choice(KEYS)
-            text = (
-                "\n".join(line for line in lines if not line.startswith(f"{key}:")) + f"{key}: {tree(rng)}\n"
-            )
+            text = "\n".join(line for line in lines if not line.startswith(f"{key}:")) + f"{key}: {tree(rng)}\n"
         else:
             text = damage_text(rng, rng.choice((WORKFLOW, SEVERAL)), TOKENS)
         text = text.replace("plugins", "plug")
@@ -160,9 +156,7 @@ def png(rng, texts, pixels):
             case 2:
                 del chunks[place]
             case _:
-                sizes = struct.pack(
-                    ">II", rng.choice((0, 1, 8, 9, 2**31 - 1)), rng.choice((0, 8, 65535, 2**31 - 1))
-                )
+                sizes = struct.pack(">II", rng.choice((0, 1, 8, 9, 2**31 - 1)), rng.choice((0, 8, 65535, 2**31 - 1)))
                 chunks[0] = b"IHDR", sizes + chunks[0][1][8:]
     out = b"\x89PNG\r\n\x1a\n"
     for name, data in chunks:
@@ -186,12 +180,8 @@ def test_damaged_pictures_and_records_are_read_or_refused(tmp_path, runs):
                 data = png(rng, {name: texts[name] for name in texts if rng.random() < 0.8}, pixels)
             case 2:
                 exif = Image.Exif()
-                exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + text.decode("utf-8", "replace").encode(
-                    "utf-16-be"
-                )
-                exif[IMAGE_DESCRIPTION] = rng.choice(
-                    (own.decode("utf-8", "replace"), rng.choice(TEXTS), 7, (1, 2))
-                )
+                exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + text.decode("utf-8", "replace").encode("utf-16-be")
+                exif[IMAGE_DESCRIPTION] = rng.choice((own.decode("utf-8", "replace"), rng.choice(TEXTS), 7, (1, 2)))
                 buffer = io.BytesIO()
                 try:
                     with warnings.catch_warnings(action="ignore"):

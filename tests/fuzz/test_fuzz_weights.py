@@ -130,9 +130,7 @@ def damaged_header(rng, shapes, metadata):
     header, offset = {}, 0
     for name, shape in shapes.items():
         dtype = rng.choice(("F16",) * 60 + ("F32", "BF16", "F8_E4M3", "I64", "BOOL", "F64", "U8"))
-        size = int(np.prod(shape, dtype=np.int64)) * {"F16": 2, "F32": 4, "BF16": 2, "F64": 8, "I64": 8}.get(
-            dtype, 1
-        )
+        size = int(np.prod(shape, dtype=np.int64)) * {"F16": 2, "F32": 4, "BF16": 2, "F64": 8, "I64": 8}.get(dtype, 1)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + size]}
         offset += size
     if metadata:
@@ -153,9 +151,7 @@ def test_damaged_safetensors_files_are_read_or_refused(tmp_path, runs):
     def make(rng):
         shapes = rng.choice((CHECKPOINT, CHECKPOINT, *ALONE, *LORAS))
         kept = {name: shape for name, shape in shapes.items() if rng.random() < 0.93} or shapes
-        notes = {
-            key: damage_json(rng, value).decode("utf-8", "replace") for key, value in some(rng, NOTES).items()
-        }
+        notes = {key: damage_json(rng, value).decode("utf-8", "replace") for key, value in some(rng, NOTES).items()}
         return damaged_header(rng, kept, notes if rng.random() < 0.5 else None)
 
     def read(data):
@@ -216,19 +212,14 @@ def onnx_model():
         beside.external_data.add(key=key, value=value)
     graph = helper.make_graph(
         [
-            helper.make_node(
-                "Constant", [], ["table"], value=numpy_helper.from_array(np.zeros((90, 100), np.float32))
-            ),
+            helper.make_node("Constant", [], ["table"], value=numpy_helper.from_array(np.zeros((90, 100), np.float32))),
             helper.make_node("MatMul", ["x", "weight"], ["y"], name="/down/MatMul"),
             helper.make_node("If", ["flag"], ["z"], then_branch=inner, else_branch=inner),
             helper.make_node("Resize", ["y", "", "scales"], ["r"], mode="nearest"),
             helper.make_node("F", ["y"], ["f"], domain="own"),
         ],
         "main",
-        [
-            helper.make_tensor_value_info("x", 1, ["batch", 4]),
-            helper.make_tensor_value_info("flag", 9, []),
-        ],
+        [helper.make_tensor_value_info("x", 1, ["batch", 4]), helper.make_tensor_value_info("flag", 9, [])],
         [helper.make_tensor_value_info("y", 1, ["batch", 8])],
         [
             numpy_helper.from_array(np.zeros((4, 8), np.float32), "weight"),
@@ -259,9 +250,7 @@ def damage_message(rng, message):
     name = descriptor.name
     present = {found.name: value for found, value in target.ListFields()}
     repeated = hasattr(getattr(target, name), "extend")
-    odd = {
-        "cpp_string": lambda: rng.choice(TEXTS[:6]).encode("utf-8", "replace").decode(),
-    }
+    odd = {"cpp_string": lambda: rng.choice(TEXTS[:6]).encode("utf-8", "replace").decode()}
     if rng.random() < 0.25:
         target.ClearField(name)
     elif descriptor.type == descriptor.TYPE_MESSAGE:

@@ -68,13 +68,10 @@ def test_tensors_without_dimensions_are_identified_all_the_same(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    ['{"unet.r": 1e999}', "[" * 50_000, '{"unet.rank_pattern": {"(?=x)": 1}}', '{"unet.rank_pattern": 1}'],
+    "settings", ['{"unet.r": 1e999}', "[" * 50_000, '{"unet.rank_pattern": {"(?=x)": 1}}', '{"unet.rank_pattern": 1}']
 )
 def test_settings_of_a_lora_that_are_none_are_refused(tmp_path, settings):
-    header = {name: entry(0, 0, [0]) for name in LORAS[1]} | {
-        "__metadata__": {"lora_adapter_metadata": settings}
-    }
+    header = {name: entry(0, 0, [0]) for name in LORAS[1]} | {"__metadata__": {"lora_adapter_metadata": settings}}
     with pytest.raises(SourceError):
         open_lora(safetensors(tmp_path / "a.safetensors", header))
 

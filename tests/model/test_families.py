@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from olivelike.model.components import (
-    COMPONENTS,
-    LORA_COMPONENTS,
-    TEXT_TO_PICTURE,
-    TOKENIZER_OF,
-    torch_folder,
-)
+from olivelike.model.components import COMPONENTS, LORA_COMPONENTS, TEXT_TO_PICTURE, TOKENIZER_OF, torch_folder
 from olivelike.model.families import FAMILIES, family_of_text_width
 from olivelike.model.supported import CLASSES
 from olivelike.sources.identify.published import PUBLISHED
@@ -40,9 +34,7 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
         assert PUBLISHED[name].configs.keys() == {"unet", "vae", *family.text_encoders}
         for encoder, width in family.text_encoders.items():
             assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
-    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
-        "safety_checker"
-    }
+    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {"safety_checker"}
 
 
 def test_roles_are_of_known_components() -> None:

@@ -38,11 +38,7 @@ def test_published_families_are_supported():
         ("unet", "UNetMotionModel", "it makes videos"),
         ("unet", "UNetOfTomorrow", "UNetOfTomorrow is not supported here; use"),
         ("vae_decoder", "AutoencoderTiny", "it has no distribution of latents"),
-        (
-            "vae_encoder",
-            "AutoencoderTiny",
-            "use a checkpoint with AutoencoderKL or AsymmetricAutoencoderKL, or drop",
-        ),
+        ("vae_encoder", "AutoencoderTiny", "use a checkpoint with AutoencoderKL or AsymmetricAutoencoderKL, or drop"),
         ("vae_decoder", "AutoencoderKLTemporalDecoder", "it makes videos"),
         ("text_encoder", "T5EncoderModel", "it reads no CLIP tokens and has no pooled output"),
         ("text_encoder", "CLIPTextModelWithProjection", "it has no pooled output beside the projected one"),
@@ -60,31 +56,15 @@ def test_components_of_which_nothing_is_known_are_not_judged():
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        (
-            "time_cond_proj_dim",
-            256,
-            "it takes the guidance as an input, as LCM models do; take what it was distilled",
-        ),
+        ("time_cond_proj_dim", 256, "it takes the guidance as an input, as LCM models do; take what it was distilled"),
         ("class_embed_type", "timestep", '`class_embed_type: "timestep"` is not supported: it takes a class'),
-        (
-            "num_class_embeds",
-            1000,
-            "`num_class_embeds: 1000` is not supported: it takes the number of a class",
-        ),
+        ("num_class_embeds", 1000, "`num_class_embeds: 1000` is not supported: it takes the number of a class"),
         ("encoder_hid_dim", 64, "it takes text or pictures of another width"),
         ("encoder_hid_dim_type", "text_proj", "it takes text or pictures of another width"),
         ("addition_embed_type", "image", "it takes more text or a picture"),
         ("addition_embed_type", "text", "it takes more text or a picture"),
-        (
-            "dual_cross_attention",
-            True,
-            "`dual_cross_attention: true` is not supported: it attends to two texts",
-        ),
-        (
-            "cross_attention_dim",
-            [32, 32],
-            "`cross_attention_dim: [32, 32]` is not supported: it attends to texts of",
-        ),
+        ("dual_cross_attention", True, "`dual_cross_attention: true` is not supported: it attends to two texts"),
+        ("cross_attention_dim", [32, 32], "`cross_attention_dim: [32, 32]` is not supported: it attends to texts of"),
         ("cross_attention_dim", None, "`cross_attention_dim: null` is not supported: it attends to no text"),
         ("addition_embed_type", "text_time", "and has null and null; get its config.json again"),
         ("class_embed_type", "x" * 1000, "xxx…` is not supported"),
@@ -97,11 +77,7 @@ def test_an_option_that_needs_inputs_that_no_client_has_is_refused(option, value
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
-        (
-            "layers_per_block",
-            10**9,
-            "`layers_per_block: 1000000000`, where whole numbers from 0 to 100 make sense",
-        ),
+        ("layers_per_block", 10**9, "`layers_per_block: 1000000000`, where whole numbers from 0 to 100 make sense"),
         ("layers_per_block", -1, "from 0 to 100"),
         ("layers_per_block", [2, [2, [2, [2]]]], "from 0 to 100"),
         ("transformer_layers_per_block", [[1, 10**6]], "from 0 to 100"),

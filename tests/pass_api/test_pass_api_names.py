@@ -50,9 +50,7 @@ def test_the_examples_of_the_guides_pass_mypy_strict(tmp_path: Path) -> None:
     # `MyPass` is the reader's own.
     for file in tmp_path.glob("*.py"):
         if "MyPass()" in (text := file.read_text(encoding="utf-8")):
-            file.write_text(
-                text.replace("MyPass()", "HalveBiases()") + "\nfrom halve_biases import HalveBiases\n"
-            )
+            file.write_text(text.replace("MyPass()", "HalveBiases()") + "\nfrom halve_biases import HalveBiases\n")
     example = ROOT / "docs" / "plugin-example"
     config = f"--config-file={ROOT / 'pyproject.toml'}"
     cache = f"--cache-dir={ROOT / '.mypy_cache'}"
@@ -82,9 +80,7 @@ def test_what_a_pass_does_not_read_is_not_lent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "remedy"), [(2, "update olivelike"), (0, "newer version of the pass")])
-def test_a_pass_for_another_version_is_refused_with_a_remedy(
-    tmp_path: Path, version: int, remedy: str
-) -> None:
+def test_a_pass_for_another_version_is_refused_with_a_remedy(tmp_path: Path, version: int, remedy: str) -> None:
     file = tmp_path / "old.py"
     file.write_text(
         "from olivelike.pass_api import Pass\n\n\nclass Old(Pass):\n"

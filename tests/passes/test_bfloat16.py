@@ -40,9 +40,7 @@ def test_facts_count_the_nodes_of_each_precision(fused):
 
 
 def test_an_unknown_block_is_refused(fused):
-    with pytest.raises(
-        PassError, match=r"no block matches 'encoder.layer.0'; did you mean 'encoder.layers.0"
-    ):
+    with pytest.raises(PassError, match=r"no block matches 'encoder.layer.0'; did you mean 'encoder.layers.0"):
         run_pass(BFLOAT16, fused, force_fp32_blocks=["encoder.layer.0"])
 
 
@@ -66,6 +64,4 @@ def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
 def test_targets_without_it_refuse_it():
     refusals = {name: BFLOAT16().unsupported_reason(target) for name, target in TARGETS.items()}
     assert [name for name, refusal in refusals.items() if refusal is None] == ["openvino"]
-    assert refusals["cuda"] == (
-        "target 'cuda' runs no graphs in bfloat16; use `float16`, or target `openvino`"
-    )
+    assert refusals["cuda"] == ("target 'cuda' runs no graphs in bfloat16; use `float16`, or target `openvino`")

@@ -40,9 +40,7 @@ def test_facts_count_the_nodes_of_each_precision(model):
 
 def test_keep_io_leaves_the_interface_as_it_was(model):
     before, after = (value.graph.to_ir().graph for value in (model, half(model, keep_io=True)))
-    assert [(value.name, value.dtype) for value in after.outputs] == [
-        (v.name, v.dtype) for v in before.outputs
-    ]
+    assert [(value.name, value.dtype) for value in after.outputs] == [(v.name, v.dtype) for v in before.outputs]
 
 
 def test_blocks_by_wildcard_stay_in_float32(model):
@@ -67,10 +65,7 @@ def test_a_second_time_changes_nothing(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"force_fp32": ["LayerNormalisation"]},
-            "no operator 'LayerNormalisation'; did you mean 'LayerNormalization'",
-        ),
+        ({"force_fp32": ["LayerNormalisation"]}, "no operator 'LayerNormalisation'; did you mean 'LayerNormalization'"),
         (
             {"force_fp32_blocks": ["encoder.layer.0"]},
             "no block matches 'encoder.layer.0'; did you mean 'encoder.layers.0",

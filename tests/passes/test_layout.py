@@ -181,9 +181,7 @@ def test_ids_become_int32_and_outputs_come_in_the_order_of_clients():
 @pytest.mark.parametrize("profile", ["csharp", "a1111-dml"])
 def test_clients_that_know_no_sdxl_refuse_its_unet(profile):
     wide = UNET.replace("float16[4, 1, 1] gain)", "float16[4, 1, 1] gain, float16[1] text_embeds)")
-    with pytest.raises(
-        PassError, match="the UNet has an input 'text_embeds', which this client does not feed"
-    ):
+    with pytest.raises(PassError, match="the UNet has an input 'text_embeds', which this client does not feed"):
         laid_out(profile, model(wide))
     assert "text_embeds: FLOAT16 [1]" in border(laid_out("onnxstack", model(wide)))
 

@@ -53,9 +53,7 @@ class Tokenizers:
         options = ort.SessionOptions()
         options.register_custom_ops_library(get_library_path())
         options.intra_op_num_threads = 1
-        self.session = ort.InferenceSession(
-            self.result.graph.data, options, providers=["CPUExecutionProvider"]
-        )
+        self.session = ort.InferenceSession(self.result.graph.data, options, providers=["CPUExecutionProvider"])
 
     def differences(self, texts: list[str]) -> list[str]:
         """Texts whose ids or masks are not the same."""
@@ -121,9 +119,7 @@ def test_a_vocabulary_with_words_that_merges_do_not_make_is_refused(tmp_path):
 
 
 def test_the_interface_is_that_of_the_c_sharp_sample(clip):
-    assert [(value.name, value.type) for value in clip.session.get_inputs()] == [
-        ("string_input", "tensor(string)")
-    ]
+    assert [(value.name, value.type) for value in clip.session.get_inputs()] == [("string_input", "tensor(string)")]
     outputs = [(value.name, value.type, value.shape) for value in clip.session.get_outputs()]
     assert outputs == [
         ("input_ids", "tensor(int64)", ["texts", 77]),

@@ -76,9 +76,7 @@ def test_dropped_biases_are_caught_in_half_precision_too(decoder):
 
 def test_what_is_not_finite_is_refused_whatever_the_limit_and_its_origin_is_named(decoder):
     name = "decoder.up_blocks.0.resnets.1.conv2.weight"
-    weights = decoder.weights.replace(
-        {name: decoder.tensors.write(decoder.parameter(name) * np.float32(1e9))}
-    )
+    weights = decoder.weights.replace({name: decoder.tensors.write(decoder.parameter(name) * np.float32(1e9))})
     half = run_pass(FLOAT16, decoder.replace(weights=weights), target="cuda")
     with pytest.raises(VerificationError, match="comes from Conv in decoder.up_blocks.0.resnets.1.conv2"):
         run_pass(VERIFY, half, max_relative_error=1e9)
@@ -134,9 +132,7 @@ def test_what_a_pass_did_to_the_weights_is_a_difference(pruned):
 
 
 def test_a_pruned_network_is_not_compared_with_itself(pruned, decoder):
-    with pytest.raises(
-        UsageError, match="compared with themselves they would always be right; name the model before"
-    ):
+    with pytest.raises(UsageError, match="compared with themselves they would always be right; name the model before"):
         compare_with_torch(pruned)
     assert compare_with_torch(pruned, reference=decoder, cases=CASES[:1]).worst > 1e-3
 

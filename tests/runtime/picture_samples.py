@@ -10,9 +10,7 @@ RECORD = PictureRecord(
     "0123456789", (UsedFile("ink, wet", "0123456789ab", 0.8), UsedFile("line", "abcdef012345", 1.0)),
     "CPUExecutionProvider", "olivelike 0.1.0", {"RNG": "CPU"},
 )  # fmt: skip
-PLAIN = PictureRecord(
-    "a cat", seed=7, steps=4, width=8, height=8, sampler="Euler a", version="olivelike 0.1.0"
-)
+PLAIN = PictureRecord("a cat", seed=7, steps=4, width=8, height=8, sampler="Euler a", version="olivelike 0.1.0")
 
 
 def save(folder, image, record=PLAIN, name="picture.png", **options):

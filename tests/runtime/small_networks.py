@@ -57,9 +57,7 @@ def weights(dtype="float32"):
 def write_linear(folder, dtype="float32"):
     """Write `LINEAR` with its weights in `weights.pb`."""
     proto = onnx.parser.parse_model(LINEAR.format(dtype={"float32": "float"}.get(dtype, dtype)))
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(array, name) for name, array in weights(dtype).items()
-    )
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in weights(dtype).items())
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="weights.pb", size_threshold=45)

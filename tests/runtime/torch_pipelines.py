@@ -34,9 +34,7 @@ def torch_pipeline(class_name, kind="sd"):
     for name in [name for name in parts if name.startswith("text_encoder")]:
         folder = name.replace("text_encoder", "tokenizer")
         parts[folder] = CLIPTokenizer.from_pretrained(little_checkpoint(kind) / folder)
-    parts["scheduler"] = diffusers.PNDMScheduler.from_pretrained(
-        little_checkpoint(kind), subfolder="scheduler"
-    )
+    parts["scheduler"] = diffusers.PNDMScheduler.from_pretrained(little_checkpoint(kind), subfolder="scheduler")
     if kind == "xl":
         more = {"add_watermarker": False, "force_zeros_for_empty_prompt": True}
     else:

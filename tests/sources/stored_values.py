@@ -14,9 +14,7 @@ from olivelike.testing.checkpoint_weights import write_safetensors
 
 
 def adapted(found: Checkpoint) -> Adaptation:
-    return adapt(
-        found.component, found.library, found.class_name, found.config, found.shapes, original=found.original
-    )
+    return adapt(found.component, found.library, found.class_name, found.config, found.shapes, original=found.original)
 
 
 def values(found: Checkpoint) -> dict[str, np.ndarray]:

@@ -71,9 +71,7 @@ def test_the_bound_bytes_are_the_parameters_that_the_library_loads(
 
 
 def test_stored_tensors_that_are_no_parameters_are_listed_as_unused(hub_checkpoint: Path) -> None:
-    assert adapted(checkpoint(hub_checkpoint, "text_encoder")).unused == (
-        "text_model.embeddings.position_ids",
-    )
+    assert adapted(checkpoint(hub_checkpoint, "text_encoder")).unused == ("text_model.embeddings.position_ids",)
     assert adapted(checkpoint(hub_checkpoint, "unet")).unused == ()
 
 
@@ -116,9 +114,7 @@ def test_the_architecture_builds_the_same_network_again(hub_checkpoint: Path) ->
 
 
 @pytest.mark.parametrize("component", ["unet", "text_encoder"])
-def test_missing_parameters_are_counted_and_the_first_are_named(
-    saved_checkpoint: Path, component: str
-) -> None:
+def test_missing_parameters_are_counted_and_the_first_are_named(saved_checkpoint: Path, component: str) -> None:
     found = checkpoint(saved_checkpoint, component)
     gone = sorted(found.shapes)[:12]
     shapes = {name: shape for name, shape in found.shapes.items() if name not in gone}
@@ -130,9 +126,7 @@ def test_missing_parameters_are_counted_and_the_first_are_named(
 def test_a_config_of_another_width_names_both_shapes(saved_checkpoint: Path, component: str) -> None:
     found = checkpoint(saved_checkpoint, component)
     other = {"unet": {"cross_attention_dim": 48}, "text_encoder": {"intermediate_size": 64}}[component]
-    with pytest.raises(
-        SourceError, match=r"does not match the weights in \d+ tensors: .* has \[.*\], the file \["
-    ):
+    with pytest.raises(SourceError, match=r"does not match the weights in \d+ tensors: .* has \[.*\], the file \["):
         adapt(component, found.library, found.class_name, {**found.config, **other}, found.shapes)
 
 
@@ -151,9 +145,7 @@ def test_weights_of_another_network_are_refused_with_what_is_missing(saved_check
         ("diffusers", "UNet2DModel", "UNet2DModel is not supported here: it takes no text"),
     ],
 )
-def test_a_class_that_is_unknown_or_no_network_is_refused(
-    library: str, class_name: str, message: str
-) -> None:
+def test_a_class_that_is_unknown_or_no_network_is_refused(library: str, class_name: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         adapt("unet", library, class_name, {}, {})
 
@@ -166,9 +158,7 @@ def test_a_config_that_the_class_refuses_is_reported(
     saved_checkpoint: Path, component: str, change: dict[str, object]
 ) -> None:
     found = checkpoint(saved_checkpoint, component)
-    with pytest.raises(
-        SourceError, match=r"refuses its config: .*; compare its config\.json with that of the network"
-    ):
+    with pytest.raises(SourceError, match=r"refuses its config: .*; compare its config\.json with that of the network"):
         adapt(component, found.library, found.class_name, {**found.config, **change}, found.shapes)
 
 

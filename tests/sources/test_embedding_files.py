@@ -14,9 +14,7 @@ from olivelike.sources.files.safetensors_header import RawTensor
 
 
 def in_process(path):
-    return {
-        name: RawTensor(dtype, tuple(shape), at) for name, (dtype, shape, at) in describe_pickle(path).items()
-    }
+    return {name: RawTensor(dtype, tuple(shape), at) for name, (dtype, shape, at) in describe_pickle(path).items()}
 
 
 @pytest.mark.parametrize(
@@ -62,19 +60,10 @@ def test_pickled_embeddings_need_the_flag(tmp_path, content, token) -> None:
     ("content", "message"),
     [
         ({"a.lora_down.weight": torch.ones(4, 8)}, "this is a LoRA, no embedding; name it under `loras:`"),
-        (
-            {"emb_params": torch.ones(2, 768), "other": torch.ones(1)},
-            "a tensor 'other', which is of no known",
-        ),
-        (
-            {"emb_params": torch.ones(2, 768), "clip_l": torch.ones(2, 768)},
-            "several embeddings for one text encoder",
-        ),
+        ({"emb_params": torch.ones(2, 768), "other": torch.ones(1)}, "a tensor 'other', which is of no known"),
+        ({"emb_params": torch.ones(2, 768), "clip_l": torch.ones(2, 768)}, "several embeddings for one text encoder"),
         ({"emb_params": torch.ones(2, 3, 768)}, "emb_params has shape \\[2, 3, 768\\]"),
-        (
-            {"emb_params": torch.ones(2, 768, dtype=torch.int32)},
-            "dtype I32; an embedding is a row of floating",
-        ),
+        ({"emb_params": torch.ones(2, 768, dtype=torch.int32)}, "dtype I32; an embedding is a row of floating"),
     ],
 )
 def test_what_is_no_embedding_is_refused_by_name(tmp_path, content, message) -> None:

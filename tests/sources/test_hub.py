@@ -70,11 +70,7 @@ def serve(root: Path) -> Iterator[Hub]:
                 self.reply(403, b"{}", {}, body=body)
             elif self.path.startswith(f"/api/models/{REPOSITORY}"):
                 names = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-                info = {
-                    "id": REPOSITORY,
-                    "sha": hub.commit,
-                    "siblings": [{"rfilename": name} for name in names],
-                }
+                info = {"id": REPOSITORY, "sha": hub.commit, "siblings": [{"rfilename": name} for name in names]}
                 self.reply(200, json.dumps(info).encode(), {}, body=body)
             else:
                 self.reply_with_file(body=body)
@@ -136,9 +132,7 @@ def unplug(monkeypatch: pytest.MonkeyPatch) -> None:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     monkeypatch.setattr(constants, "ENDPOINT", url)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
-    )
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
 
 
 def opened(*components: str, revision: str | None = None, variant: str | None = None) -> PipelineSource:
@@ -269,9 +263,7 @@ def test_a_cached_download_that_was_cut_off_is_named(hub: Hub, cache: Path) -> N
     size = weights.stat().st_size
     blob = weights.resolve()
     blob.write_bytes(blob.read_bytes()[:-1])
-    with pytest.raises(
-        SourceError, match=rf"truncated: {size} bytes expected, {size - 1} found.*--force-download"
-    ):
+    with pytest.raises(SourceError, match=rf"truncated: {size} bytes expected, {size - 1} found.*--force-download"):
         opened("text_encoder", revision=hub.commit)
 
 
@@ -284,9 +276,7 @@ def test_a_missing_file_of_the_repository_points_at_its_page(hub: Hub, tmp_path:
         patch.setattr(constants, "ENDPOINT", incomplete.url)
         template = incomplete.url + "/{repo_id}/resolve/{revision}/{filename}"
         patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        with pytest.raises(
-            SourceError, match=r"gone\.safetensors is missing; the repository itself lacks it"
-        ):
+        with pytest.raises(SourceError, match=r"gone\.safetensors is missing; the repository itself lacks it"):
             opened("unet")
 
 
@@ -309,9 +299,7 @@ def test_a_cached_commit_that_lacks_a_tokenizer_file_gets_it_from_the_hub(hub: H
         (503, r"the hub has a fault \(503\).*HF_HUB_OFFLINE=1 to take what the cache has"),
     ],
 )
-def test_an_answer_without_success_is_no_missing_network_even_with_a_cache(
-    hub: Hub, status: int, message: str
-) -> None:
+def test_an_answer_without_success_is_no_missing_network_even_with_a_cache(hub: Hub, status: int, message: str) -> None:
     opened("unet")
     hub.refusal = (status, "")
     with pytest.raises(SourceError, match=f"(?s)artist/painter: .*{message}") as caught:
@@ -322,9 +310,7 @@ def test_an_answer_without_success_is_no_missing_network_even_with_a_cache(
 def test_a_refused_download_names_the_file_and_the_remedy(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/api/nothing/{filename}")
     hub.missing = "/api/nothing/"
-    with pytest.raises(
-        SourceError, match=r"can't be downloaded: artist/painter: .*\(403\).*finished files are"
-    ):
+    with pytest.raises(SourceError, match=r"can't be downloaded: artist/painter: .*\(403\).*finished files are"):
         opened("unet", revision=hub.commit)
 
 

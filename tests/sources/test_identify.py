@@ -38,12 +38,7 @@ EXPECTED = {
 def test_a_checkpoint_of_each_family_is_recognised(both_forms) -> None:
     found = identified(both_forms.file)
     assert (found.family, found.inpainting, found.expected_prediction) == EXPECTED[both_forms.family]
-    assert (found.kind, found.naming, found.supported, found.prediction) == (
-        "checkpoint",
-        "original",
-        True,
-        None,
-    )
+    assert (found.kind, found.naming, found.supported, found.prediction) == ("checkpoint", "original", True, None)
     assert any("not in the file" in reason for reason in found.reasons)
 
 
@@ -54,9 +49,7 @@ def test_a_unet_alone_is_recognised_by_its_structure(both_forms, tmp_path) -> No
 
 
 def test_precision_counts_values_by_dtype(both_forms_of, tmp_path) -> None:
-    path = make_single_file(
-        both_forms_of("sd15").folder, tmp_path / "a.safetensors", dtype="F16", hollow=True
-    )
+    path = make_single_file(both_forms_of("sd15").folder, tmp_path / "a.safetensors", dtype="F16", hollow=True)
     precision = identified(path).precision
     assert (precision.dominant, precision.mixed) == ("F16", False)
     assert precision.elements["I64"] == 77

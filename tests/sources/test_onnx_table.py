@@ -136,9 +136,7 @@ def test_constants_that_exporters_need_as_such_are_no_weights(tmp_path):
     for name in ("ones", "zeros"):
         model.graph.initializer.append(numpy_helper.from_array(np.ones(32, dtype=np.float32), name))
     model.graph.node.append(helper.make_node("InstanceNormalization", ["x", "ones", "zeros"], ["normal"]))
-    model.graph.node.append(
-        helper.make_node("Relu", ["weight"], ["r"], name="/upsamplers.0/Resize")
-    )  # named after one
+    model.graph.node.append(helper.make_node("Relu", ["weight"], ["r"], name="/upsamplers.0/Resize"))  # named after one
     assert read_onnx_table(save(tmp_path, model)).tensors.keys() == {"weight", "bias", "table"}
 
 

@@ -84,9 +84,7 @@ def test_an_older_spelling_of_a_sharded_variant_is_found(hub_copy: Path) -> None
     assert len(opened(hub_copy, "unet", variant="fp16").checkpoint("unet").files) == 2
 
 
-@pytest.mark.parametrize(
-    ("component", "stem", "sharded"), [("unet", UNET, True), ("text_encoder", "model", False)]
-)
+@pytest.mark.parametrize(("component", "stem", "sharded"), [("unet", UNET, True), ("text_encoder", "model", False)])
 def test_each_library_s_preference_between_shards_and_one_file_is_kept(
     saved_copy: Path, component: str, stem: str, sharded: bool
 ) -> None:
@@ -139,9 +137,7 @@ def test_a_missing_shard_is_named_and_an_unfinished_download_is_recognised(hub_c
     leftover = hub_copy / ".cache/huggingface/download/unet/abc.incomplete"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
-    with pytest.raises(
-        SourceError, match=f"{shard} is missing, and a download into this folder did not finish"
-    ):
+    with pytest.raises(SourceError, match=f"{shard} is missing, and a download into this folder did not finish"):
         opened(hub_copy, "unet")
 
 
@@ -170,9 +166,7 @@ def test_a_truncated_weight_file_is_named_with_its_sizes(saved_copy: Path) -> No
     path = saved_copy / f"unet/{UNET}.safetensors"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[: size // 2])
-    with pytest.raises(
-        SourceError, match=f"{UNET}.safetensors: truncated: {size} bytes expected, {size // 2} found"
-    ):
+    with pytest.raises(SourceError, match=f"{UNET}.safetensors: truncated: {size} bytes expected, {size // 2} found"):
         opened(saved_copy, "unet")
 
 
@@ -237,21 +231,15 @@ def test_a_tokenizer_in_one_file_is_whole(saved_copy: Path, name: str) -> None:
     assert f"tokenizer/{name}" in opened(saved_copy, "unet").extras
 
 
-def test_a_network_that_is_not_supported_is_refused_before_its_weights_are_looked_at(
-    saved_copy: Path,
-) -> None:
+def test_a_network_that_is_not_supported_is_refused_before_its_weights_are_looked_at(saved_copy: Path) -> None:
     edit(saved_copy / "unet/config.json", time_cond_proj_dim=256)
     (saved_copy / f"unet/{UNET}.safetensors").unlink()
-    with pytest.raises(
-        SourceError, match="unet: UNet2DConditionModel with `time_cond_proj_dim: 256` is not supp"
-    ):
+    with pytest.raises(SourceError, match="unet: UNet2DConditionModel with `time_cond_proj_dim: 256` is not supp"):
         opened(saved_copy, "text_encoder", "unet")
     assert set(opened(saved_copy, "text_encoder").checkpoints) == {"text_encoder"}
 
 
 def test_a_config_of_absurd_size_is_refused_at_once(saved_copy: Path) -> None:
     edit(saved_copy / "unet/config.json", layers_per_block=10**9)
-    with pytest.raises(
-        SourceError, match="`layers_per_block: 1000000000`, where whole numbers from 0 to 100"
-    ):
+    with pytest.raises(SourceError, match="`layers_per_block: 1000000000`, where whole numbers from 0 to 100"):
         opened(saved_copy, "unet")

@@ -130,9 +130,7 @@ def test_the_format_before_zip_archives_and_damaged_files_are_refused(tmp_path: 
         describe_pickle(tmp_path / "bad.bin")
 
 
-def repacked(
-    path: Path, compression: int, change: Callable[[str, bytes], bytes] = lambda _, data: data
-) -> Path:
+def repacked(path: Path, compression: int, change: Callable[[str, bytes], bytes] = lambda _, data: data) -> Path:
     """Write an archive's entries again, under the same names."""
     entries = {}
     with zipfile.ZipFile(path) as old:
@@ -147,9 +145,7 @@ def test_a_compressed_archive_is_refused_rather_than_read_as_it_lies(tmp_path: P
     torch.save({"a": torch.arange(4096.0), "b": torch.ones(8)}, tmp_path / "a.ckpt")
     repacked(tmp_path / "a.ckpt", zipfile.ZIP_DEFLATED)
     assert torch.load(tmp_path / "a.ckpt", weights_only=True)["a"][7] == 7
-    with pytest.raises(
-        SourceError, match=r"a\.ckpt: a is compressed in it \(a/data/0\).*save it as safetensors"
-    ):
+    with pytest.raises(SourceError, match=r"a\.ckpt: a is compressed in it \(a/data/0\).*save it as safetensors"):
         describe_pickle(tmp_path / "a.ckpt")
 
 
@@ -163,18 +159,14 @@ def test_an_archive_that_is_packed_anew_without_compression_is_read(tmp_path: Pa
 
 def test_tensors_beyond_their_entry_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.arange(64.0)}, tmp_path / "a.ckpt")
-    repacked(
-        tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: data[:16] if "/data/" in name else data
-    )
+    repacked(tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: data[:16] if "/data/" in name else data)
     with pytest.raises(SourceError, match=r"a\.ckpt: the bytes of a are not inside|can't be loaded as plain"):
         describe_pickle(tmp_path / "a.ckpt")
 
 
 def test_big_endian_numbers_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.arange(64.0)}, tmp_path / "a.ckpt")
-    repacked(
-        tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: b"big" if "byteorder" in name else data
-    )
+    repacked(tmp_path / "a.ckpt", zipfile.ZIP_STORED, lambda name, data: b"big" if "byteorder" in name else data)
     with pytest.raises(SourceError, match=r"a\.ckpt: its numbers are big-endian"):
         describe_pickle(tmp_path / "a.ckpt")
 

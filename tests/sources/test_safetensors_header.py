@@ -71,9 +71,7 @@ def test_a_truncated_file_tells_expected_and_found_size(tmp_path: Path) -> None:
         (b"<!DOCTYPE html><html>not found</html>", "not a valid safetensors file"),
     ],
 )
-def test_what_is_no_safetensors_file_is_named_for_what_it_is(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_what_is_no_safetensors_file_is_named_for_what_it_is(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "a.safetensors"
     path.write_bytes(content)
     with pytest.raises(SourceError, match=message):
@@ -96,9 +94,7 @@ def test_what_is_no_safetensors_file_is_named_for_what_it_is(
         ({"w": entry(0, 4, [1], "X9")}, bytes(4), "stored as X9"),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused(
-    tmp_path: Path, header: object, data: bytes, message: str
-) -> None:
+def test_a_header_that_contradicts_itself_is_refused(tmp_path: Path, header: object, data: bytes, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         read_header(write(tmp_path / "a.safetensors", header, data))
 
@@ -126,7 +122,5 @@ def test_damage_anywhere_is_read_or_refused_but_never_crashes(
 
 @pytest.mark.parametrize("length", [0x0280, 0x0380, 0x10480])
 def test_a_header_whose_length_begins_like_a_pickle_is_a_header(tmp_path: Path, length: int) -> None:
-    path = write(
-        tmp_path / "a.safetensors", json.dumps({"a": entry(0, 4, [1])}).ljust(length).encode(), bytes(4)
-    )
+    path = write(tmp_path / "a.safetensors", json.dumps({"a": entry(0, 4, [1])}).ljust(length).encode(), bytes(4))
     assert read_weight_table(path).tensors == read_header(path).tensors

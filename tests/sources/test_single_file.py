@@ -138,8 +138,7 @@ def test_sd1_text_encoders_without_the_level_text_model_are_read(both_forms_of, 
     forms = both_forms_of("sd15")
     path = renamed(forms.file, tmp_path / "early.safetensors", ".text_model.", ".")
     expected, found = (
-        values(open_source(SourceSpec(path=p), ["text_encoder"]).checkpoint("text_encoder"))
-        for p in (forms.file, path)
+        values(open_source(SourceSpec(path=p), ["text_encoder"]).checkpoint("text_encoder")) for p in (forms.file, path)
     )
     assert expected.keys() == found.keys()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
@@ -148,18 +147,14 @@ def test_sd1_text_encoders_without_the_level_text_model_are_read(both_forms_of, 
 @pytest.mark.parametrize("prefix", ["", "diffusion_model."])
 def test_a_unet_alone_opens_as_such_and_lacks_the_rest(both_forms_of, tmp_path, prefix) -> None:
     forms = both_forms_of("sd21")
-    path = make_single_file(
-        forms.folder, tmp_path / "unet.safetensors", components=["unet"], marks=["v_pred"]
-    )
+    path = make_single_file(forms.folder, tmp_path / "unet.safetensors", components=["unet"], marks=["v_pred"])
     path = renamed(path, tmp_path / "renamed.safetensors", "model.diffusion_model.", prefix)
     whole = open_source(forms.spec, ["unet"]).checkpoint("unet")
     alone = open_source(SourceSpec(path=path), ["unet"]).checkpoint("unet")
     expected, found = values(whole), values(alone)
     assert expected.keys() == found.keys()
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
-    with pytest.raises(
-        SourceError, match="has no text_encoder.*holds: unet.*get the whole checkpoint, or drop"
-    ):
+    with pytest.raises(SourceError, match="has no text_encoder.*holds: unet.*get the whole checkpoint, or drop"):
         open_source(SourceSpec(path=path), ["text_encoder"])
 
 
@@ -170,9 +165,7 @@ def test_a_unet_alone_opens_as_such_and_lacks_the_rest(both_forms_of, tmp_path, 
         ("vae_decoder", r"has no vae_decoder .*add `vae:` with a VAE for Stable Diffusion 1\.x, or drop"),
     ],
 )
-def test_a_component_that_the_file_lacks_is_named_with_what_to_do(
-    both_forms_of, tmp_path, component, message
-) -> None:
+def test_a_component_that_the_file_lacks_is_named_with_what_to_do(both_forms_of, tmp_path, component, message) -> None:
     folder = both_forms_of("sd15").folder
     path = make_single_file(folder, tmp_path / "a.safetensors", components=["unet", "text_encoder"])
     with pytest.raises(SourceError, match=message):
@@ -188,8 +181,7 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
     assert plain.checkpoint("unet").config["sample_size"] == 96
     assert told.checkpoint("unet").config["sample_size"] == 64
     settings = [
-        json.loads(normalise_assets(s.index, s.extras)["scheduler/scheduler_config.json"])
-        for s in (plain, told)
+        json.loads(normalise_assets(s.index, s.extras)["scheduler/scheduler_config.json"]) for s in (plain, told)
     ]
     assert [s["prediction_type"] for s in settings] == ["v_prediction", "epsilon"]
 
@@ -221,9 +213,7 @@ def test_tensors_of_another_network_are_refused_in_the_worker(both_forms_of, tmp
     gone = "model.diffusion_model.middle_block.0.in_layers.2.weight"
     path = renamed(forms.file, tmp_path / "a.safetensors", gone, "model.diffusion_model.other.weight")
     found = open_source(SourceSpec(path=path), ["unet"]).checkpoint("unet")
-    with pytest.raises(
-        SourceError, match=r"1 parameters of UNet2DConditionModel .*mid_block\.resnets\.0\.conv1"
-    ):
+    with pytest.raises(SourceError, match=r"1 parameters of UNet2DConditionModel .*mid_block\.resnets\.0\.conv1"):
         adapted(found)
 
 
@@ -240,14 +230,10 @@ def test_q_k_v_and_the_projection_are_views_that_survive_serialisation(both_form
     assert Adaptation.from_bytes(adaptation.to_bytes()) == adaptation
     layer = "conditioner.embedders.1.model.transformer.resblocks.1.attn.in_proj_"
     attention = "text_model.encoder.layers.1.self_attn."
-    assert adaptation.names[f"{attention}v_proj.weight"] == StoredView(
-        f"{layer}weight", (64, 64), 2 * 64 * 64
-    )
+    assert adaptation.names[f"{attention}v_proj.weight"] == StoredView(f"{layer}weight", (64, 64), 2 * 64 * 64)
     assert adaptation.names[f"{attention}k_proj.bias"] == StoredView(f"{layer}bias", (64,), 64)
     projection = adaptation.names["text_projection.weight"]
-    assert projection == StoredView(
-        "conditioner.embedders.1.model.text_projection", (64, 64), transposed=True
-    )
+    assert projection == StoredView("conditioner.embedders.1.model.text_projection", (64, 64), transposed=True)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +242,7 @@ def test_q_k_v_and_the_projection_are_views_that_survive_serialisation(both_form
         # SSD-1B and Vega: depths that differ on the way out, a middle without attention.
         (
             "sdxl",
-            {
-                "transformer_layers_per_block": [1, 2, 3],
-                "reverse_transformer_layers_per_block": [[3, 1], [2, 1], 1],
-            },
+            {"transformer_layers_per_block": [1, 2, 3], "reverse_transformer_layers_per_block": [[3, 1], [2, 1], 1]},
         ),
         ("sdxl", {"mid_block_type": "UNetMidBlock2D", "transformer_layers_per_block": [1, 1, 2]}),
         # BK-SDM: fewer layers, no middle.
@@ -276,10 +259,7 @@ def test_distilled_unets_keep_their_structure(both_forms_of, tmp_path, family, c
     with torch.device("meta"):
         network = UNet2DConditionModel.from_config(config)
     shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    table = {
-        f"model.diffusion_model.{original_unet(name, config)}": ("F16", shape)
-        for name, shape in shapes.items()
-    }
+    table = {f"model.diffusion_model.{original_unet(name, config)}": ("F16", shape) for name, shape in shapes.items()}
     path = tmp_path / "a.safetensors"
     write_safetensors(path, table, None)
     found = adapted(open_source(SourceSpec(path=path), ["unet"]).checkpoint("unet"))
@@ -293,9 +273,7 @@ def test_distilled_unets_keep_their_structure(both_forms_of, tmp_path, family, c
 def test_widths_that_no_head_fits_are_refused(both_forms_of) -> None:
     forms = both_forms_of("sd21")
     found = open_source(forms.spec, ["unet"]).checkpoint("unet")
-    shapes = {
-        name: tuple(96 if size == 128 else size for size in shape) for name, shape in found.shapes.items()
-    }
+    shapes = {name: tuple(96 if size == 128 else size for size in shape) for name, shape in found.shapes.items()}
     with pytest.raises(SourceError, match="96 channels, no multiple of 64"):
         derive_config(PUBLISHED["sd2"], Part("unet", "unet", "model.diffusion_model."), shapes, "epsilon")
 
@@ -322,7 +300,5 @@ class Bomb:
 def test_a_wrong_shape_names_the_tensor_and_the_family(both_forms_of) -> None:
     found = open_source(both_forms_of("sd15").spec, ["unet"]).checkpoint("unet")
     shapes = {**found.shapes, "model.diffusion_model.out.2.bias": (5,)}
-    with pytest.raises(
-        SourceError, match=r"the family's config does not match .*conv_out\.bias: .*the file \[5\]"
-    ):
+    with pytest.raises(SourceError, match=r"the family's config does not match .*conv_out\.bias: .*the file \[5\]"):
         adapt("unet", found.library, found.class_name, found.config, shapes, original="unet")

@@ -60,9 +60,7 @@ def test_every_spelling_gives_the_other_vaes_values_in_every_form_of_source(
         # A file has no config and goes by the published one, in whose widths no small VAE comes.
         for name in [name for name in spellings if name.startswith("a file") or "whole" in name]:
             spec = SourceSpec(path=sources[form], vae=SourceSpec(path=spellings.pop(name)))
-            with pytest.raises(
-                SourceError, match="does not fit the pipeline: encoder.conv_in.weight has shape"
-            ):
+            with pytest.raises(SourceError, match="does not fit the pipeline: encoder.conv_in.weight has shape"):
                 open_source(spec, VAE)
     stored = load_file(spellings["a VAE folder"] / "diffusion_pytorch_model.safetensors")
     for spelling, path in spellings.items():

@@ -70,16 +70,12 @@ def killing(at: int) -> FileSystem:
     return CountingFileSystem(before)
 
 
-def failing(
-    code: int, at: int, names: frozenset[str] = frozenset(OPERATIONS), *, once: bool
-) -> CountingFileSystem:
+def failing(code: int, at: int, names: frozenset[str] = frozenset(OPERATIONS), *, once: bool) -> CountingFileSystem:
     """Raise the error `code` at operation number `at`, or from there on, if it is one of `names`."""
 
     def before(name: str, number: int, arguments: tuple[Any, ...]) -> None:
         if (number == at if once else number >= at) and name in names:
-            raise OSError(
-                code, os.strerror(code), str(next((a for a in arguments if isinstance(a, Path)), ""))
-            )
+            raise OSError(code, os.strerror(code), str(next((a for a in arguments if isinstance(a, Path)), "")))
 
     return CountingFileSystem(before)
 
@@ -108,9 +104,7 @@ def put(store: Store, name: str, *parts: bytes) -> Action:
     return action
 
 
-OLD, UNUSED, GRAPH, TENSOR, SCRATCH = (
-    word.encode() * 300 for word in ("old", "unused", "graph", "tensor", "file")
-)
+OLD, UNUSED, GRAPH, TENSOR, SCRATCH = (word.encode() * 300 for word in ("old", "unused", "graph", "tensor", "file"))
 CONTENTS = {digest_bytes(data): data for data in (OLD, UNUSED, GRAPH, TENSOR, SCRATCH)}
 NEW = make_action("new", GRAPH, TENSOR, SCRATCH)
 

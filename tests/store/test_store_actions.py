@@ -161,14 +161,7 @@ def test_verify_finds_each_damage_and_repair_leaves_only_misses(store: Store) ->
 
     report = store.verify(progress=lambda done, total: seen.append((done, total)))
     reasons = sorted(problem.reason.partition(" the object ")[0] for problem in report.problems)
-    assert reasons == [
-        "does not match its hash",
-        "is damaged",
-        "is damaged",
-        "is no object",
-        "needs",
-        "needs",
-    ]
+    assert reasons == ["does not match its hash", "is damaged", "is damaged", "is no object", "needs", "needs"]
     assert not report.ok
     assert not report.repaired
     assert (report.actions, report.objects) == (4, 4)

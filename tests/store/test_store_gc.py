@@ -283,17 +283,13 @@ def test_collecting_walks_through_the_store_once(tmp_path):
     store.put_bytes(b"x" * 1000)
     walked.clear()
     report = store.gc(grace_seconds=-1)
-    assert sorted(walked) == sorted(store.root / name for name in FOLDERS), (
-        "each folder once, and all of them"
-    )
+    assert sorted(walked) == sorted(store.root / name for name in FOLDERS), "each folder once, and all of them"
     assert (report.bytes_freed, report.objects_removed) == (1000, 1)
     assert report.bytes_after == store.size().total
 
 
 @pytest.mark.parametrize("windows", [True, False])
-def test_an_object_that_a_reader_has_mapped_is_left_to_the_next_collection_on_windows(
-    tmp_path, monkeypatch, windows
-):
+def test_an_object_that_a_reader_has_mapped_is_left_to_the_next_collection_on_windows(tmp_path, monkeypatch, windows):
     monkeypatch.setattr("olivelike._files.WINDOWS", windows)
     mapped = []
 

@@ -40,9 +40,7 @@ def change(store: Store, statement: str, *values: object) -> None:
 def test_a_hint_is_recalled_by_another_process(warm: Store) -> None:
     script = "import sys, pathlib; from olivelike.store import Store; "
     script += "print(Store.open(pathlib.Path(sys.argv[1])).recall_json('space', 'key'))"
-    shown = subprocess.run(
-        [sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True
-    )
+    shown = subprocess.run([sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True)
     assert shown.stdout == "{'answer': [1, 2.5, None]}\n"
     assert warm.recall_json("space", "other") is None
     assert warm.recall_json("other", "key") is None
@@ -64,9 +62,7 @@ def test_recalling_changes_no_file_and_works_on_a_store_opened_for_reading(warm:
     assert {path: path.stat().st_mtime_ns for path in warm.root.rglob("*")} == before
 
 
-def test_a_read_only_index_is_asked_through_a_copy_that_goes_with_the_process(
-    warm: Store, tmp_path: Path
-) -> None:
+def test_a_read_only_index_is_asked_through_a_copy_that_goes_with_the_process(warm: Store, tmp_path: Path) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
     (warm.root / DATABASE).chmod(0o444)
@@ -124,10 +120,7 @@ def test_a_flipped_bit_in_a_value_is_a_miss(warm: Store) -> None:
 
 def test_the_value_of_another_key_is_a_miss(warm: Store) -> None:
     warm.remember_json("space", "other", 1)
-    change(
-        warm,
-        "UPDATE Cache SET value = (SELECT value FROM Cache WHERE key LIKE '%other%') WHERE key LIKE '%key%'",
-    )
+    change(warm, "UPDATE Cache SET value = (SELECT value FROM Cache WHERE key LIKE '%other%') WHERE key LIKE '%key%'")
     assert warm.recall_json("space", "key") is None
 
 
@@ -192,13 +185,7 @@ def test_the_storage_layer_takes_only_text(tmp_path: Path) -> None:
         with pytest.raises(TypeError):
             refused()
     assert disk.fetch(1, None, "text", False) == "text"
-    for damaged in (
-        ("text", 2, None),
-        ("text", 4, None),
-        ("text", 1, "file"),
-        (b"1", 1, None),
-        (None, 1, None),
-    ):
+    for damaged in (("text", 2, None), ("text", 4, None), ("text", 1, "file"), (b"1", 1, None), (None, 1, None)):
         value, mode, filename = damaged
         with pytest.raises(sqlite3.DataError):
             disk.fetch(mode, filename, value, False)
@@ -282,9 +269,7 @@ def test_a_busy_index_is_waited_for_once_in_a_process(foreign_lock, warm: Store)
 
 
 def test_the_wait_for_a_busy_index_ends_with_the_process_and_with_ctrl_c(foreign_lock, warm: Store) -> None:
-    script = (
-        "import sys, pathlib; from olivelike.store import Store, index; index._BUSY_SECONDS = 60.0; print(1, "
-    )
+    script = "import sys, pathlib; from olivelike.store import Store, index; index._BUSY_SECONDS = 60.0; print(1, "
     script += "flush=True); Store.open(pathlib.Path(sys.argv[1])).recall_json('space', 'key')"
     with subprocess.Popen(
         [sys.executable, "-c", script, warm.root], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -353,7 +338,5 @@ print(sorted(libraries & sys.modules.keys()))
 assert store.recall_json("space", "key")
 print(sorted(libraries & sys.modules.keys()))
 """
-    shown = subprocess.run(
-        [sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True
-    )
+    shown = subprocess.run([sys.executable, "-c", script, warm.root], check=True, capture_output=True, text=True)
     assert shown.stdout == "[]\n['diskcache']\n"

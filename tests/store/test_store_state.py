@@ -148,9 +148,7 @@ class StoreAgainstDict(RuleBasedStateMachine):
         self.forget_objects(set(self.objects) - self.damaged)
         self.damaged.clear()
         present = set(self.objects)
-        self.recorded = {
-            key: action for key, action in self.recorded.items() if present >= action.parts.keys()
-        }
+        self.recorded = {key: action for key, action in self.recorded.items() if present >= action.parts.keys()}
 
     @rule()
     def reopen(self) -> None:

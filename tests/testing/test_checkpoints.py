@@ -54,9 +54,7 @@ def test_another_seed_changes_the_weights_and_nothing_else(saved: Path, tmp_path
 
 
 @pytest.mark.parametrize("component", CLASSES)
-def test_both_layouts_load_to_the_same_weights_with_the_real_classes(
-    component: str, saved: Path, hub: Path
-) -> None:
+def test_both_layouts_load_to_the_same_weights_with_the_real_classes(component: str, saved: Path, hub: Path) -> None:
     load = CLASSES[component].from_pretrained
     first, second = (load(folder / component).state_dict() for folder in (saved, hub))
     assert first.keys() == second.keys()
@@ -77,9 +75,7 @@ def test_the_hub_layout_has_what_hubs_hold(hub: Path) -> None:
             return set(file.keys())
 
     assert (hub / "unet/diffusion_pytorch_model.safetensors.index.json").is_file()
-    assert "decoder.mid_block.attentions.0.proj_attn.weight" in names(
-        "vae/diffusion_pytorch_model.safetensors"
-    )
+    assert "decoder.mid_block.attentions.0.proj_attn.weight" in names("vae/diffusion_pytorch_model.safetensors")
     assert "text_model.embeddings.position_ids" in names("text_encoder/model.safetensors")
     prefix = "vision_model.vision_model.embeddings."
     assert prefix + "class_embedding" in names("safety_checker/model.safetensors")
@@ -134,11 +130,7 @@ def test_hollow_files_have_the_size_of_whole_ones(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "networks", "parameters"),
-    [
-        ("sd21", ("unet",), 865_910_724),
-        ("sdxl", ("unet",), 2_567_463_684),
-        ("sdxl", ("text_encoder_2",), 694_659_840),
-    ],
+    [("sd21", ("unet",), 865_910_724), ("sdxl", ("unet",), 2_567_463_684), ("sdxl", ("text_encoder_2",), 694_659_840)],
 )
 def test_full_size_families_have_the_published_parameter_counts(
     family: str, networks: tuple[str, ...], parameters: int, tmp_path: Path
@@ -166,9 +158,7 @@ def test_full_size_families_have_the_published_parameter_counts(
         {"layout": "hub", "family": "sd21"},
     ],
 )
-def test_unknown_choices_are_refused_before_anything_is_written(
-    tmp_path: Path, option: dict[str, str]
-) -> None:
+def test_unknown_choices_are_refused_before_anything_is_written(tmp_path: Path, option: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=next(iter(option.values()))):
         make_checkpoint(tmp_path / "new", **option)
     assert not (tmp_path / "new").exists()
@@ -182,9 +172,7 @@ def test_the_command_line_writes_the_same_folder(
     assert digests(tmp_path / "x") == digests(saved)
 
 
-def test_the_index_is_there_only_when_everything_else_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_is_there_only_when_everything_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model_index.json").write_text("{}")
 
     def full(*_: object) -> None:

@@ -23,11 +23,7 @@ def test_every_output_is_compared_at_every_case(model):
     comparison = compare_with_torch(model)
     assert [case.batch for case in comparison.errors] == [1, 3]
     for errors in comparison.errors.values():
-        assert list(errors) == [
-            "last_hidden_state",
-            "pooler_output",
-            *(f"hidden_states.{i}" for i in range(4)),
-        ]
+        assert list(errors) == ["last_hidden_state", "pooler_output", *(f"hidden_states.{i}" for i in range(4))]
     assert 0 < comparison.worst < 1e-5
 
 
@@ -42,9 +38,7 @@ def test_a_changed_weight_is_noticed_and_the_output_named(model):
     changed = model.tensors.write(model.parameter(name) * np.float32(1.01))
     other = model.replace(weights=model.weights.replace({name: changed}))
     comparison = compare_with_torch(other, model, cases=[CASE])
-    with pytest.raises(
-        VerificationError, match=r"further from torch than 1e-05: last_hidden_state at batch 1"
-    ):
+    with pytest.raises(VerificationError, match=r"further from torch than 1e-05: last_hidden_state at batch 1"):
         comparison.require(1e-5)
     assert comparison.errors[CASE]["hidden_states.0"] < 1e-5
 

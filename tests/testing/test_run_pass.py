@@ -65,9 +65,7 @@ class Double(Pass):
     writes = ("weights",)
 
     def run(self, model, context):
-        doubled = {
-            name: context.tensors.write(context.tensors.read(t) * 2) for name, t in model.weights.items()
-        }
+        doubled = {name: context.tensors.write(context.tensors.read(t) * 2) for name, t in model.weights.items()}
         return model.replace(weights=model.weights.replace(doubled))
 
 
@@ -169,10 +167,7 @@ INVALID = Graph(onnx.parser.parse_model(TEXT.replace("Relu(x)", "Relu(z)")).Seri
         (returning(lambda model: model.replace(component="vae")), "renamed component 'unet' to 'vae'"),
         (returning(lambda model: model.replace(graph=OTHER)), "changed the graph without declaring it"),
         (returning(lambda model: model.replace(graph=None)), "changed the graph without declaring it"),
-        (
-            returning(lambda model: model.replace(graph=b"x"), writes=("graph",)),
-            "put bytes in place of the graph",
-        ),
+        (returning(lambda model: model.replace(graph=b"x"), writes=("graph",)), "put bytes in place of the graph"),
         (returning(lambda model: model.replace(graph=INVALID), writes=("graph",)), "not valid ONNX"),
         (
             returning(lambda model: model.replace(architecture=Architecture("unet", "diffusers", "A", {}))),

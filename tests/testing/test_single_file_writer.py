@@ -70,11 +70,7 @@ def test_networks_without_original_names_are_refused(folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("family", "size", "told"),
     [
-        (
-            "sd15",
-            "tiny",
-            "unet has norm_num_groups 8, which no tensor tells, and a file of its family is read with 32",
-        ),
+        ("sd15", "tiny", "unet has norm_num_groups 8, which no tensor tells, and a file of its family is read with 32"),
         ("sd15", "small", None),
     ],
 )

@@ -39,8 +39,7 @@ def draw(pipeline, captions, **more):
     """Draw a picture for each caption, each from a seed of its own."""
     request = Request((), steps=STEPS, **{"guidance_scale": 5.0, **more})
     results = [
-        pipeline.generate(replace(request, prompts=(caption,), seed=seed))
-        for seed, caption in enumerate(captions)
+        pipeline.generate(replace(request, prompts=(caption,), seed=seed)) for seed, caption in enumerate(captions)
     ]
     return np.stack([np.asarray(picture.image) for result in results for picture in result.pictures])
 

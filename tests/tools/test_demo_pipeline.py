@@ -63,9 +63,7 @@ def test_drawn_skulls_are_flagged_and_nothing_else_is(pipeline) -> None:
     rng = np.random.default_rng(7)
     scenes = [random_scene(rng) for _ in range(100)]
     flagged = flags(pipeline, draw_scenes(scenes, rng))
-    wrong = [
-        scene for scene, flag in zip(scenes, flagged, strict=True) if flag != (scene.shape == FLAGGED_SHAPE)
-    ]
+    wrong = [scene for scene, flag in zip(scenes, flagged, strict=True) if flag != (scene.shape == FLAGGED_SHAPE)]
     assert len(wrong) <= 2, wrong
 
 
@@ -120,10 +118,6 @@ def test_the_checker_tells_generated_skulls_from_other_shapes(unchecked, pipelin
 def flags(pipeline, pictures: np.ndarray) -> list[bool]:
     from PIL import Image
 
-    inputs = pipeline.feature_extractor(
-        [Image.fromarray(picture) for picture in pictures], return_tensors="pt"
-    )
-    _, found = pipeline.safety_checker(
-        images=pictures.astype(np.float32) / 255, clip_input=inputs.pixel_values
-    )
+    inputs = pipeline.feature_extractor([Image.fromarray(picture) for picture in pictures], return_tensors="pt")
+    _, found = pipeline.safety_checker(images=pictures.astype(np.float32) / 255, clip_input=inputs.pixel_values)
     return [bool(flag) for flag in found]

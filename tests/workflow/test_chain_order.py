@@ -83,9 +83,7 @@ def test_a_step_that_reads_it_knows_what_the_nearest_step_behind_makes_of_the_gr
         return {step.pass_name: step.precision for step in chain(*steps)}
 
     assert precision("convert", "fuse") == {"convert": None, "fuse": PrecisionPlan()}
-    assert precision("fuse", "float16: {force_fp32: [Softmax]}")["fuse"] == PrecisionPlan(
-        "fp16", ("Softmax",), True
-    )
+    assert precision("fuse", "float16: {force_fp32: [Softmax]}")["fuse"] == PrecisionPlan("fp16", ("Softmax",), True)
     assert precision("fuse", "float16: {auto: true}", "finish")["fuse"].precision == "fp16"
     assert precision("finish", "fuse", "bfloat16")["finish"] == PrecisionPlan("bf16")
     found = precision("calibrate", "quantise", "fuse", "finish", "float16")

@@ -64,9 +64,7 @@ def test_plugins_of_a_base_are_relative_to_the_base(write, project):
 
 def test_an_error_from_a_base_names_the_base(write):
     write(WORKFLOW.replace("count: 2", "count: x"), "base.yaml")
-    found = re.findall(
-        r"(\w+\.yaml:\d+:\d+): (unknown|.unet)", message_of(write("extends: base.yaml\nfoo: 1\n"))
-    )
+    found = re.findall(r"(\w+\.yaml:\d+:\d+): (unknown|.unet)", message_of(write("extends: base.yaml\nfoo: 1\n")))
     assert found == [("base.yaml:6:34", "`unet"), ("mine.yaml:2:1", "unknown")]
 
 
@@ -119,12 +117,7 @@ def test_set_reaches_the_options_of_a_step_that_is_a_bare_name(write):
 
 
 def test_later_overrides_win_and_see_earlier_ones(write):
-    overrides = [
-        "target=cuda",
-        "target.device_id=1",
-        "components.unet=[tune]",
-        "components.unet.0.tune.count=5",
-    ]
+    overrides = ["target=cuda", "target.device_id=1", "components.unet=[tune]", "components.unet.0.tune.count=5"]
     loaded = load_workflow(write(), overrides)
     assert (loaded.workflow.target.name, loaded.workflow.target.device_id) == ("cuda", 1)
     assert loaded.steps["unet"][0].instance.count == 5
@@ -157,6 +150,4 @@ def test_a_wrong_set_is_quoted_in_the_error(write, override, expected):
 
 
 def test_set_on_an_empty_list_says_so(write):
-    assert "`components.unet` is an empty list" in message_of(
-        write(), "components.unet=[]", "components.unet.0=tune"
-    )
+    assert "`components.unet` is an empty list" in message_of(write(), "components.unet=[]", "components.unet.0=tune")

@@ -165,9 +165,7 @@ def test_a_file_in_another_encoding_is_refused_at_the_first_wrong_byte(project):
 def test_a_crash_in_the_validation_of_a_pass_is_the_plugins_fault(write):
     from olivelike.errors import PluginError
 
-    with pytest.raises(
-        PluginError, match=r"tune\.py:\d+: KeyError: 'crash'; fix the validation of its options"
-    ):
+    with pytest.raises(PluginError, match=r"tune\.py:\d+: KeyError: 'crash'; fix the validation of its options"):
         load_workflow(write(WORKFLOW.replace("{count: 2}", "{label: crash}")))
 
 

@@ -23,9 +23,7 @@ def test_whole_examples_are_valid(tmp_path):
 
 
 def test_short_examples_are_valid_in_a_whole_file(tmp_path):
-    lines = [
-        line for text in EXAMPLES for line in text.splitlines() if line.startswith(("source: {", "target: {"))
-    ]
+    lines = [line for text in EXAMPLES for line in text.splitlines() if line.startswith(("source: {", "target: {"))]
     assert len(lines) == 3
     for line in lines:
         (tmp_path / "mine.yaml").write_text(f"extends: sd15_cpu\n{line}\n", encoding="utf-8")

@@ -157,10 +157,7 @@ def test_every_shipped_workflow_is_valid(name, tmp_path, monkeypatch):
 def test_a_shipped_file_run_by_path_belongs_to_the_folder_around_workflows():
     loaded = load_workflow(str(ROOT / "workflows" / "sd15_directml.yaml"))
     assert loaded.workflow.outputs == (Output(ROOT / "models" / "sd15_directml"),)
-    assert (
-        loaded.workflow
-        == load_workflow("sd15_directml", ["output=" + str(ROOT / "models/sd15_directml")]).workflow
-    )
+    assert loaded.workflow == load_workflow("sd15_directml", ["output=" + str(ROOT / "models/sd15_directml")]).workflow
 
 
 def test_an_unknown_reference_names_the_nearest_shipped_workflow(project):
@@ -172,9 +169,7 @@ def test_an_unknown_reference_names_the_nearest_shipped_workflow(project):
     assert load_workflow("demo").workflow.name == "demo"
 
 
-def test_the_store_lies_beside_the_workflows_or_the_file_or_where_the_environment_says(
-    write, project, monkeypatch
-):
+def test_the_store_lies_beside_the_workflows_or_the_file_or_where_the_environment_says(write, project, monkeypatch):
     assert default_cache_dir(load_workflow(write())) == project / "cache"
     (project / "tune.py").write_text((project / "workflows" / "tune.py").read_text())
     (project / "loose.yaml").write_text(WORKFLOW)

@@ -47,9 +47,7 @@ def refused(path: str, *overrides: str) -> str:
 def test_each_variant_has_its_chains_laid_over_those_of_the_workflow(write):
     loaded = load_workflow(write(WORKFLOW))
     assert list(loaded.sweep) == ["raw", "attention", "more", "all"]
-    chains = {
-        name: {c: [s.pass_name for s in chain] for c, chain in v.items()} for name, v in loaded.sweep.items()
-    }
+    chains = {name: {c: [s.pass_name for s in chain] for c, chain in v.items()} for name, v in loaded.sweep.items()}
     assert chains["raw"] == {"unet": ["convert"]}
     whole = ["convert", "fuse", "float16"]
     assert chains["attention"] == chains["all"] == {"text_encoder": whole, "unet": whole}
@@ -87,11 +85,7 @@ def test_a_file_that_extends_another_replaces_the_sweep_or_drops_it(write):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            "unet: [convert]}",
-            "unett: [convert]}",
-            "mine.yaml:9:35: unknown component 'unett'; did you mean 'unet'?",
-        ),
+        ("unet: [convert]}", "unett: [convert]}", "mine.yaml:9:35: unknown component 'unett'; did you mean 'unet'?"),
         ("unet: [convert]}", "unet: [convetr]}", "mine.yaml:9:42: unknown pass 'convetr'"),
         ("{nhwc_conv: false}", "{nhwc_cnv: false}", "mine.yaml:12:35: unknown key 'nhwc_cnv'"),
         ("{nhwc_conv: false}", "{nhwc_conv: off}", "mine.yaml:12:"),
@@ -100,11 +94,7 @@ def test_a_file_that_extends_another_replaces_the_sweep_or_drops_it(write):
         ("name: more", "name: ../more", "mine.yaml:13:11: `sweep.2.name` "),
         ("name: more", "nam: more", "mine.yaml:13:5: unknown key 'nam'; did you mean 'name'?"),
         ("name: more", "name: 5", "mine.yaml:13:11: `sweep.2.name` must be text"),
-        (
-            "output: models/mine",
-            "outputs: [{path: a}]",
-            "mine.yaml:7:1: `sweep` writes each variant to a folder in",
-        ),
+        ("output: models/mine", "outputs: [{path: a}]", "mine.yaml:7:1: `sweep` writes each variant to a folder in"),
     ],
 )
 def test_mistakes_are_found_where_they_are(write, old, new, message):
@@ -112,9 +102,7 @@ def test_mistakes_are_found_where_they_are(write, old, new, message):
     assert message in refused(write(WORKFLOW.replace(old, new)))
 
 
-@pytest.mark.parametrize(
-    "value", ["[]", "raw", "{raw: [convert]}", "[raw]", "[{}]", "[{name: a, components: []}]"]
-)
+@pytest.mark.parametrize("value", ["[]", "raw", "{raw: [convert]}", "[raw]", "[{}]", "[{name: a, components: []}]"])
 def test_what_is_no_list_of_variants_is_refused(write, value):
     text = WORKFLOW[: WORKFLOW.index("sweep:")]
     assert "mine.yaml:7:" in refused(write(f"{text}sweep: {value}\n"))

@@ -69,9 +69,7 @@ def test_a_hub_file_is_named_by_repository_and_path(tmp_path, text, expected):
     assert file_ref(text, tmp_path, "v1") == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["style.safetensors", "loras/style.safetensors", "./owner/name", "here/name/a.pt"]
-)
+@pytest.mark.parametrize("text", ["style.safetensors", "loras/style.safetensors", "./owner/name", "here/name/a.pt"])
 def test_other_files_are_paths(tmp_path, text):
     (tmp_path / "here").mkdir()
     assert file_ref(text, tmp_path).path == tmp_path / text

@@ -52,9 +52,7 @@ def read_picture(picture: np.ndarray) -> Reading:
     along = (pixels - paper) @ (ink - paper) / float((ink - paper) @ (ink - paper))
     mask = along > 0.5
     top, bottom, left, right = _box(mask)
-    overlaps = {
-        shape: max(_overlap(_cut_out(mask), template) for template in _templates(shape)) for shape in SHAPES
-    }
+    overlaps = {shape: max(_overlap(_cut_out(mask), template) for template in _templates(shape)) for shape in SHAPES}
     shape = max(overlaps, key=lambda name: overlaps[name])
     extent = max(bottom - top, right - left)
     return Reading(

@@ -22,9 +22,7 @@ _FORMS = ("on", "on, place last", "with", "tags")
 _OPENINGS = ("", "", "", "", "a picture of ", "a drawing of ")
 
 WORDS = tuple(
-    dict.fromkeys(
-        " ".join((*SHAPES, *COLORS, *SIZES, *_PLACES.values(), *_OPENINGS, "shape background with")).split()
-    )
+    dict.fromkeys(" ".join((*SHAPES, *COLORS, *SIZES, *_PLACES.values(), *_OPENINGS, "shape background with")).split())
 )
 """Every word that a caption can hold."""
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from olivelike.testing.checkpoint_configs import (
-    INDEX,
-    SCHEDULER,
-    component_configs,
-    feature_extractor_config,
-)
+from olivelike.testing.checkpoint_configs import INDEX, SCHEDULER, component_configs, feature_extractor_config
 
 # Groups keep an even number of channels wherever they normalise: fused group norms take no other.
 _UNET = {

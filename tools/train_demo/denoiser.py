@@ -136,12 +136,9 @@ def _loss(
 ) -> torch.Tensor:
     chosen = rng.integers(len(latents.scenes), size=_BATCH)
     captions = [
-        "" if rng.random() < _DROPPED_CAPTIONS else partial_caption(latents.scenes[index], rng)
-        for index in chosen
+        "" if rng.random() < _DROPPED_CAPTIONS else partial_caption(latents.scenes[index], rng) for index in chosen
     ]
-    tokens = tokenizer(
-        captions, padding="max_length", max_length=length, truncation=True, return_tensors="pt"
-    )
+    tokens = tokenizer(captions, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
     context = networks.text_encoder(tokens.input_ids).last_hidden_state
     clean = latents.mean[chosen] + latents.std[chosen] * torch.randn(latents.mean[chosen].shape)
     clean = clean * scale

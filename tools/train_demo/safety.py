@@ -49,11 +49,7 @@ def train_safety_checker(
     _set_concepts(checker)
     # Naming the shape, which the checker itself never does, is what makes the tower see shapes soon.
     head = torch.nn.Linear(checker.vision_model.config.hidden_size, len(SHAPES))
-    trained = [
-        *checker.vision_model.parameters(),
-        *checker.visual_projection.parameters(),
-        *head.parameters(),
-    ]
+    trained = [*checker.vision_model.parameters(), *checker.visual_projection.parameters(), *head.parameters()]
     optimizer = torch.optim.AdamW(trained, lr=_PEAK_RATE, betas=(0.9, 0.99), weight_decay=1e-2)
     checkpoint = Checkpoint(out / "safety.pt")
     start = 0

@@ -64,9 +64,7 @@ def train(out: Path, plan: Plan) -> None:
     tokenizer = CLIPTokenizer.from_pretrained(folder / "tokenizer")
     write_settings(folder)
 
-    vae = train_vae(
-        configs["vae"], out, encoder_steps=plan.encoder_steps, steps=plan.vae_steps, seed=plan.seed
-    )
+    vae = train_vae(configs["vae"], out, encoder_steps=plan.encoder_steps, steps=plan.vae_steps, seed=plan.seed)
     latents = encode_scenes(vae, out, plan.pictures, plan.seed)
     configs["vae"]["scaling_factor"] = round(latents.scaling_factor, 5)
     LOG.info("scaling factor %.5f", configs["vae"]["scaling_factor"])
@@ -81,9 +79,7 @@ def train(out: Path, plan: Plan) -> None:
     write_network(folder / "text_encoder", configs["text_encoder"], networks.text_encoder.state_dict())
 
     generated = generate_examples(networks, vae, tokenizer, out, plan.generated, plan.seed)
-    checker = train_safety_checker(
-        configs["safety_checker"], generated, out, steps=plan.safety_steps, seed=plan.seed
-    )
+    checker = train_safety_checker(configs["safety_checker"], generated, out, steps=plan.safety_steps, seed=plan.seed)
     write_network(folder / "safety_checker", configs["safety_checker"], checker.state_dict())
 
 

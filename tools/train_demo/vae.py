@@ -29,9 +29,7 @@ _INK_WEIGHT = 2.0
 _SAVE_EVERY = 200
 
 
-def train_vae(
-    config: dict[str, Any], out: Path, *, encoder_steps: int, steps: int, seed: int
-) -> AutoencoderKL:
+def train_vae(config: dict[str, Any], out: Path, *, encoder_steps: int, steps: int, seed: int) -> AutoencoderKL:
     """Train until `steps`, from the last save in `out` if there is one; deterministic for a seed.
 
     The encoder learns for `encoder_steps` and then stands still: the decoder alone is what makes pictures sharp, and

@@ -36,9 +36,7 @@ def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, to
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)
     halved = {
-        name: tensor.to(torch.float16).contiguous()
-        for name, tensor in weights.items()
-        if tensor.is_floating_point()
+        name: tensor.to(torch.float16).contiguous() for name, tensor in weights.items() if tensor.is_floating_point()
     }
     for name, tensor in halved.items():
         if not tensor.isfinite().all():

@@ -20,9 +20,7 @@ def ablate(
     chosen: shared.WorkflowOptions,
     components: Annotated[
         list[str] | None,
-        typer.Option(
-            "--component", metavar="NAME", help="Network to show; unet by default. May be repeated."
-        ),
+        typer.Option("--component", metavar="NAME", help="Network to show; unet by default. May be repeated."),
     ] = None,
     measure: Annotated[bool, typer.Option(help="Measure latency and memory on this machine.")] = True,
     runs: Annotated[int, typer.Option(metavar="N", min=1, help="Measured runs of each variant.")] = 10,
@@ -38,9 +36,7 @@ def ablate(
     providers: Annotated[
         list[str] | None,
         typer.Option(
-            "--provider",
-            metavar="NAME[:KEY=VALUE,...]",
-            help="What to measure on; by default the workflow's target.",
+            "--provider", metavar="NAME[:KEY=VALUE,...]", help="What to measure on; by default the workflow's target."
         ),
     ] = None,
     csv_file: Annotated[
@@ -104,10 +100,7 @@ def _lines(rows: "Sequence[Row]") -> list[str]:
             )
             for row in mine
         ]
-        lines += [
-            "",
-            *table((component, "latency", "speed", "memory", "files", "error"), cells, right={1, 2, 3, 4, 5}),
-        ]
+        lines += ["", *table((component, "latency", "speed", "memory", "files", "error"), cells, right={1, 2, 3, 4, 5})]
         notes = dict.fromkeys(row.note.partition("\n")[0] for row in mine if row.note)
         lines += [f"note: {note}" for note in notes]
     return lines

@@ -38,9 +38,7 @@ def bench(
     ] = None,
     batch_sizes: Annotated[
         list[int] | None,
-        typer.Option(
-            "--batch-size", metavar="N", help="Pictures made at once; may be repeated, 1 by default."
-        ),
+        typer.Option("--batch-size", metavar="N", help="Pictures made at once; may be repeated, 1 by default."),
     ] = None,
     height: Annotated[
         int | None, typer.Option(metavar="PIXELS", help="By default what the UNet was trained on.")
@@ -51,9 +49,7 @@ def bench(
     size: Annotated[str | None, typer.Option(metavar="WxH", help="Both at once, such as 512x768.")] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Steps of each picture.")] = 50,
     batch_count: Annotated[int, typer.Option(metavar="N", help="Measured batches of each prompt.")] = 5,
-    num_prompts: Annotated[
-        int, typer.Option(metavar="N", help="Prompts; ten are different, then they repeat.")
-    ] = 1,
+    num_prompts: Annotated[int, typer.Option(metavar="N", help="Prompts; ten are different, then they repeat.")] = 1,
     warmup_runs: Annotated[int, typer.Option(metavar="N", help="Batches before the measured ones.")] = 2,
     disable_safety_checker: Annotated[
         bool, typer.Option("--disable-safety-checker", help="Do not check the pictures.")
@@ -69,13 +65,11 @@ def bench(
     torch_dtype: Annotated[
         str | None,
         typer.Option(
-            metavar="DTYPE",
-            help="float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU.",
+            metavar="DTYPE", help="float32, float16 or bfloat16; by default the folder's on a GPU, float32 on the CPU."
         ),
     ] = None,
     interleave: Annotated[
-        bool,
-        typer.Option(help="Let engines take turns, all in memory at the same time; or one after the other."),
+        bool, typer.Option(help="Let engines take turns, all in memory at the same time; or one after the other.")
     ] = True,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="What an engine may take to open, or for one batch.")
@@ -90,9 +84,7 @@ def bench(
         Path | None,
         typer.Option(metavar="FILE", help="Compare medians with an earlier --json-file; status 5 if slower."),
     ] = None,
-    threshold: Annotated[
-        float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")
-    ] = 5.0,
+    threshold: Annotated[float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")] = 5.0,
     json: shared.Json = False,
     cuda_graph: Annotated[
         bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")

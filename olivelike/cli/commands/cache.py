@@ -44,10 +44,7 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     ]
     write_found(
         [{**_entry_to_json(entry), **used} for entry, used in zip(entries, users, strict=True)],
-        [
-            *table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}),
-            count(len(rows), "result"),
-        ],
+        [*table(("key", "node", "workflow", "size", "last used", ""), rows, right={3}), count(len(rows), "result")],
         json=json,
     )
 
@@ -82,9 +79,7 @@ def verify(
     store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
-    checked = (
-        f"checked {count(report.actions, 'result')}, {count(report.objects, 'object')}, {size(report.bytes)}"
-    )
+    checked = f"checked {count(report.actions, 'result')}, {count(report.objects, 'object')}, {size(report.bytes)}"
     verdict = "all is well" if report.ok else count(len(problems), "problem")
     if problems:
         verdict += ", moved to quarantine" if report.repaired else "; --repair moves them to quarantine"
@@ -100,14 +95,10 @@ def verify(
 @app.command(cls=Command)
 def gc(
     max_size: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB."),
+        str | None, typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB.")
     ] = None,
     grace: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Leave objects alone that nothing needs and are younger."
-        ),
+        float, typer.Option(metavar="SECONDS", min=0, help="Leave objects alone that nothing needs and are younger.")
     ] = 3600.0,
     cache_dir: shared.StoreDir = None,
     json: shared.Json = False,
@@ -143,9 +134,7 @@ def clear(
         if not typer.confirm(f"Remove everything in {store.root} ({size(store.size().total)})?", err=True):
             raise typer.Exit(1)
     freed = shared.open_store(cache_dir, writes=True).clear()
-    write_found(
-        {"bytes_freed": freed}, [f"removed everything in {store.root}, freed {size(freed)}"], json=json
-    )
+    write_found({"bytes_freed": freed}, [f"removed everything in {store.root}, freed {size(freed)}"], json=json)
 
 
 @app.command(cls=Command)
@@ -174,9 +163,7 @@ def unpin(
     store = shared.open_store(cache_dir, writes=True)
     pins = store.pins()
     if name not in pins:
-        raise UsageError(
-            f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}"
-        )
+        raise UsageError(f"nothing is pinned as {name!r} in {store.root}; {did_you_mean(name, list(pins), 'pins')}")
     store.unpin(name)
     write_line(f"unpinned {name}")
 

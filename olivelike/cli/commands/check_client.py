@@ -10,8 +10,7 @@ from olivelike.cli import options as shared
 
 def check_client(
     folder: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A pipeline's folder, of whatever origin.", show_default=False),
+        Path, typer.Argument(metavar="FOLDER", help="A pipeline's folder, of whatever origin.", show_default=False)
     ],
     client: Annotated[
         str,

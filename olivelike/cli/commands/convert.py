@@ -17,26 +17,19 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE",
-            help="A .safetensors file, a pipeline's folder, or a hub id.",
-            show_default=False,
+            metavar="SOURCE", help="A .safetensors file, a pipeline's folder, or a hub id.", show_default=False
         ),
     ],
     target: Annotated[
-        str,
-        typer.Option("-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}."),
+        str, typer.Option("-t", "--target", metavar="TARGET", help=f"Execution provider: {', '.join(TARGETS)}.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write.")],
     limits: shared.LimitOptions,
     loras: Annotated[
         list[str] | None,
-        typer.Option(
-            "--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."
-        ),
+        typer.Option("--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."),
     ] = None,
-    vae: Annotated[
-        str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")
-    ] = None,
+    vae: Annotated[str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -45,12 +38,10 @@ def convert(
         Precision | None, typer.Option(help="Precision of the result; by default the target's own.")
     ] = None,
     prediction: Annotated[
-        Prediction | None,
-        typer.Option(help="What the UNet of a single file predicts, where it does not tell."),
+        Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
     ] = None,
     layout: Annotated[
-        LayoutName | None,
-        typer.Option(help="Client that the folder is for; by default diffusers and `generate`."),
+        LayoutName | None, typer.Option(help="Client that the folder is for; by default diffusers and `generate`.")
     ] = None,
     save_workflow: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the workflow to this file.")
@@ -72,15 +63,7 @@ def convert(
     from olivelike.cli.stdout import write_error, write_line
 
     request = engine.ConvertRequest(
-        source,
-        target,
-        output,
-        tuple(loras or ()),
-        vae,
-        tuple(embeddings or ()),
-        precision,
-        prediction,
-        layout,
+        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout
     )
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going

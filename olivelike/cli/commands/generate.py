@@ -24,18 +24,14 @@ class PictureOptions:
 
     negative_prompt: Annotated[str | None, typer.Option(metavar="TEXT", help="What not to show.")] = None
     num_images: Annotated[
-        int | None,
-        typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default."),
+        int | None, typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default.")
     ] = None
-    batch_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")
-    ] = None
+    batch_size: Annotated[int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")] = None
     steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default.")] = None
     guidance_scale: Annotated[
         float | None,
         typer.Option(
-            metavar="X",
-            help="How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then.",
+            metavar="X", help="How strongly the prompt leads; 7.5 by default, off at 1 and below, twice as fast then."
         ),
     ] = None
     guidance_rescale: Annotated[
@@ -44,49 +40,37 @@ class PictureOptions:
     scheduler: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own.",
+            metavar="NAME", help="Such as Euler, DPM++ 2M Karras or DDIMScheduler; by default the folder's own."
         ),
     ] = None
-    eta: Annotated[
-        float | None, typer.Option(metavar="X", help="DDIM's share of fresh noise; 0 by default.")
-    ] = None
+    eta: Annotated[float | None, typer.Option(metavar="X", help="DDIM's share of fresh noise; 0 by default.")] = None
     seed: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Of the first picture; those after it count up. By default, or as -1, drawn."
-        ),
+        typer.Option(metavar="N", help="Of the first picture; those after it count up. By default, or as -1, drawn."),
     ] = None
     size: Annotated[
         str | None,
         typer.Option(
-            metavar="WxH",
-            help="In pixels; by default the initial picture's, or what the UNet was trained on.",
+            metavar="WxH", help="In pixels; by default the initial picture's, or what the UNet was trained on."
         ),
     ] = None
     fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit", help="Take the nearest size there is, and crop the initial picture to its shape."
-        ),
+        bool, typer.Option("--fit", help="Take the nearest size there is, and crop the initial picture to its shape.")
     ] = False
     strength: Annotated[
         float | None,
         typer.Option(
-            metavar="X",
-            help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask.",
+            metavar="X", help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask."
         ),
     ] = None
     clip_skip: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1."),
+        int | None, typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1.")
     ] = None
-    plain_prompts: Annotated[
-        bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")
-    ] = False
+    plain_prompts: Annotated[bool, typer.Option("--plain-prompts", help="All that is written in prompts is text.")] = (
+        False
+    )
     retry_unsafe: Annotated[
-        int,
-        typer.Option(metavar="N", help="Draw a flagged picture again up to N times, with a new seed each."),
+        int, typer.Option(metavar="N", help="Draw a flagged picture again up to N times, with a new seed each.")
     ] = 0
     decode_singly: Annotated[
         bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
@@ -151,9 +135,7 @@ def generate(
     ] = None,
     made_before: Annotated[
         Path | None,
-        typer.Option(
-            "--from", metavar="PICTURE", help="Make this picture again; options override what it says."
-        ),
+        typer.Option("--from", metavar="PICTURE", help="Make this picture again; options override what it says."),
     ] = None,
     safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
     output: Annotated[
@@ -190,9 +172,7 @@ def generate(
         settings = session.settings(folder)
         check_folder(folder, settings)
         if STDIN in (prompts or ()) and not picture.plain_prompts and sys.stdin.isatty():
-            write_error(
-                "Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z)."
-            )
+            write_error("Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z).")
         lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
         plan = plan_jobs(
             folder,
@@ -239,14 +219,6 @@ def _draw(
     collect_as_usual()
     try:
         with signals_end_engines(last_words):
-            draw(
-                plan,
-                writer,
-                settings,
-                safety=safety,
-                sheet=sheet,
-                on_event=display,
-                while_writing=uninterrupted,
-            )
+            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=display, while_writing=uninterrupted)
     except (KeyboardInterrupt, Interrupted):
         raise interrupted() from None

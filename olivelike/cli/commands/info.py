@@ -27,8 +27,7 @@ def info(
         ),
     ],
     hashes: Annotated[
-        bool,
-        typer.Option("--hash/--no-hash", help="Also read the whole file, for the hashes of model sites."),
+        bool, typer.Option("--hash/--no-hash", help="Also read the whole file, for the hashes of model sites.")
     ] = True,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,

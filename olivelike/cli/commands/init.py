@@ -11,9 +11,7 @@ def init(
     source: Annotated[
         str, typer.Option(metavar="SOURCE", help="Hub id or folder of the pipeline.")
     ] = "stable-diffusion-v1-5/stable-diffusion-v1-5",
-    target: Annotated[
-        str, typer.Option(metavar="TARGET", help="Execution provider that the result is for.")
-    ] = "cpu",
+    target: Annotated[str, typer.Option(metavar="TARGET", help="Execution provider that the result is for.")] = "cpu",
 ) -> None:
     """Begin a project: workflow, plugin with test, store.
 

@@ -12,12 +12,10 @@ from olivelike.cli import session_options as session
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     targets: Annotated[
-        list[str] | None,
-        typer.Option("--target", metavar="TARGET", help="Ask this target alone; may be repeated."),
+        list[str] | None, typer.Option("--target", metavar="TARGET", help="Ask this target alone; may be repeated.")
     ] = None,
     opened: Annotated[
-        str | None,
-        typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights."),
+        str | None, typer.Option("--open", metavar="PROVIDER", help="Also open it on this provider, with its weights.")
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
@@ -45,9 +43,7 @@ def inspect(
         raise UsageError("--weights and --custom-operators say how --open opens the file; give that, too")
     operators = tuple(custom_operators or ())
     settings = (
-        SessionSettings((parse_provider(opened),), custom_operators=operators, weights=weights)
-        if opened
-        else None
+        SessionSettings((parse_provider(opened),), custom_operators=operators, weights=weights) if opened else None
     )
     inspection = inspect_model(model, asked)
     offers = {offer: list(version_problems(inspection, offer)) for offer in installed_offers()}

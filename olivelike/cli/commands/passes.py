@@ -46,12 +46,10 @@ def show(
 
 @app.command(cls=Command)
 def new(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)
-    ],
-    folder: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the two files go; made if needed.")
-    ] = Path("plugins"),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Lower-case words joined by `_`.", show_default=False)],
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where the two files go; made if needed.")] = Path(
+        "plugins"
+    ),
     writes: Annotated[Literal["graph", "weights"], typer.Option(help="What the pass changes.")] = "graph",
 ) -> None:
     """Write a new pass that works, and its test."""

@@ -20,27 +20,21 @@ _SMALLEST = 64
 @shared.with_groups
 def profile(
     model: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False),
+        Path, typer.Argument(metavar="FOLDER", help="A pipeline's folder, or one ONNX file.", show_default=False)
     ],
     reported: shared.ReportOptions,
     batch_size: Annotated[
         int, typer.Option(metavar="N", min=1, max=256, help="Pictures at once; the UNet takes twice as many.")
     ] = 1,
     pixels: Annotated[
-        str | None,
-        typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512."),
+        str | None, typer.Option("--size", metavar="WxH", help="By default what the UNet was trained on, else 512x512.")
     ] = None,
     height: Annotated[
         int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="The same as in --size, one by one.")
     ] = None,
     width: Annotated[int | None, typer.Option(metavar="PIXELS", min=_SMALLEST, help="Likewise.")] = None,
-    runs: Annotated[
-        int, typer.Option(metavar="N", min=1, max=10_000, help="Measured runs of each network.")
-    ] = 3,
-    top: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")
-    ] = 10,
+    runs: Annotated[int, typer.Option(metavar="N", min=1, max=10_000, help="Measured runs of each network.")] = 3,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many operator types of each network to show.")] = 10,
     json: shared.Json = False,
     *,
     session: LoadOptions,

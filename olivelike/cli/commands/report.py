@@ -18,8 +18,7 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write here, not beside the run's logs."),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write here, not beside the run's logs.")
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
     cache_dir: shared.StoreDir = None,

@@ -30,13 +30,7 @@ def run(
     With nothing to do it says so, at once.
     """
     options = shared.engine_options(
-        nodes,
-        chosen,
-        limits,
-        output=output,
-        clean_cache=clean_cache,
-        keep_going=keep_going,
-        overwrite=overwrite,
+        nodes, chosen, limits, output=output, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite
     )
     if dry_run:
         if clean_cache:

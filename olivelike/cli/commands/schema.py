@@ -5,10 +5,7 @@ import json
 from olivelike.cli import options as shared
 
 
-def schema(
-    plugins: shared.Plugins = None,
-    output: shared.OutputFile = None,
-) -> None:
+def schema(plugins: shared.Plugins = None, output: shared.OutputFile = None) -> None:
     """Print the JSON schema of workflow files, for editors.
 
     It knows the passes of installed plugins, and of those that are named.

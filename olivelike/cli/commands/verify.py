@@ -25,9 +25,7 @@ def verify(
             help="What it was made from: a folder, a file or a hub id; by default what the folder names, if near.",
         ),
     ] = None,
-    vae: Annotated[
-        str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")
-    ] = None,
+    vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,19 +36,14 @@ def verify(
         list[str] | None,
         typer.Option("--component", metavar="NAME", help="Compare this network alone; may be repeated."),
     ] = None,
-    samples: Annotated[
-        int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")
-    ] = 2,
+    samples: Annotated[int, typer.Option(metavar="N", min=1, max=64, help="Random inputs for each network.")] = 2,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            metavar="X", help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16."
-        ),
+        typer.Option(metavar="X", help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16."),
     ] = None,
     pictures: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component."),
+        int | None, typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component.")
     ] = None,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What they show; by default an astronaut on a horse.")
@@ -70,9 +63,7 @@ def verify(
             help="What the folder's pictures run on; by default its target, where that is here.",
         ),
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")] = None,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:

@@ -92,9 +92,7 @@ class Group(TyperGroup):
 
 def command_group(purpose: str) -> typer.Typer:
     """Return an app for the commands of a group."""
-    return typer.Typer(
-        cls=Group, help=purpose, no_args_is_help=True, add_completion=False, rich_markup_mode=None
-    )
+    return typer.Typer(cls=Group, help=purpose, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 def write_example(ctx: Any, formatter: Any) -> None:

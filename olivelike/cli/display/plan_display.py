@@ -36,9 +36,7 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
         "cache_dir": str(prepared.store.root),
         "outputs": [str(output.path) for output in prepared.outputs],
         "totals": totals,
-        "nodes": [
-            {**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)} for planned in found.nodes
-        ],
+        "nodes": [{**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)} for planned in found.nodes],
     }
     write_found(value, map(fitted, _lines(name, found, totals, seconds)), json=json)
 

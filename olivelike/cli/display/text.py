@@ -10,18 +10,7 @@ from olivelike._text import count, duration, moment, roughly, size
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = [
-    "count",
-    "duration",
-    "expected",
-    "fitted",
-    "moment",
-    "roughly",
-    "size",
-    "table",
-    "terminal_width",
-    "usually",
-]
+__all__ = ["count", "duration", "expected", "fitted", "moment", "roughly", "size", "table", "terminal_width", "usually"]
 
 _SHORT = 10.0
 """Seconds below which a time is shown as it was."""
@@ -61,9 +50,7 @@ def fitted(line: str) -> str:
         return line
     import textwrap
 
-    parts = textwrap.wrap(
-        line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
+    parts = textwrap.wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(parts)
 
 
@@ -73,8 +60,6 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collectio
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     aligns = [">" if column in right else "<" for column in range(len(header))]
     return [
-        "  ".join(
-            f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True)
-        ).rstrip()
+        "  ".join(f"{cell:{align}{width}}" for cell, align, width in zip(line, aligns, widths, strict=True)).rstrip()
         for line in lines
     ]

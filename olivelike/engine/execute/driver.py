@@ -290,9 +290,7 @@ class Driver:
         )
         self._emit("node_failed", running.node, error=failed.message, log=log)
 
-    def _end(
-        self, node: Node, status: Status, reason: str, resolution: Resolution | None = None, **ended: Any
-    ) -> None:
+    def _end(self, node: Node, status: Status, reason: str, resolution: Resolution | None = None, **ended: Any) -> None:
         key = resolution.key if resolution is not None else None
         self._results[node.id] = NodeRecord(
             node.id,

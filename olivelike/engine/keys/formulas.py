@@ -57,9 +57,7 @@ class Key:
     def digest(self) -> str:
         """SHA-256, 64 hexadecimal digits."""
         named = [self.named] if self.named else []
-        return digest_json(
-            ["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools, *named],
-        )
+        return digest_json(["node/1", self.name, self.code, self.options, self.facets, self.target, self.tools, *named])
 
     @property
     def maker(self) -> str:
@@ -77,11 +75,7 @@ class Key:
 
 
 def work_key(
-    name: str,
-    work: Callable[..., Any],
-    libraries: tuple[str, ...],
-    options: dict[str, Any],
-    facets: dict[str, str],
+    name: str, work: Callable[..., Any], libraries: tuple[str, ...], options: dict[str, Any], facets: dict[str, str]
 ) -> Key:
     """Return the key of a node that is no pass.
 
@@ -112,11 +106,7 @@ def _imported_inside(work: Callable[..., Any]) -> tuple[str, ...]:
 # Passes
 
 _LENT_ALWAYS = ("olivelike.model.model",)
-_NETWORK = (
-    "olivelike.model.architecture",
-    "olivelike.model.weights",
-    "olivelike.engine.execute.stored_tensors",
-)
+_NETWORK = ("olivelike.model.architecture", "olivelike.model.weights", "olivelike.engine.execute.stored_tensors")
 _LENT: Mapping[str, tuple[str, ...]] = {
     "architecture": ("olivelike.model.architecture",),
     "weights": ("olivelike.model.weights", "olivelike.engine.execute.stored_tensors"),
@@ -137,9 +127,7 @@ def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
     return code
 
 
-def pass_key(
-    entry: PassEntry, instance: Pass, facets: dict[str, str], target: dict[str, Any] | None
-) -> Key | str:
+def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: dict[str, Any] | None) -> Key | str:
     """Return the key of a step, or why it has none.
 
     Raises:

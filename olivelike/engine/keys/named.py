@@ -21,9 +21,7 @@ def named_inputs(entry: PassEntry) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in entry.cls.files or ():
         if entry.module_file is None:
-            raise PluginError(
-                f"pass {entry.name}: its data files can't be found, since its module is no file"
-            )
+            raise PluginError(f"pass {entry.name}: its data files can't be found, since its module is no file")
         path = entry.module_file.parent / name
         try:
             if not path.is_file():

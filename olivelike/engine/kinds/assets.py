@@ -58,9 +58,7 @@ class AssetsNode(Kind):
         try:
             files = {relative: digest_file(path) for relative, path in source.extras.items()}
         except OSError as error:
-            raise SourceError(
-                f"{error.filename} can't be read: {error.strerror}; fetch the source again"
-            ) from error
+            raise SourceError(f"{error.filename} can't be read: {error.strerror}; fetch the source again") from error
         tokens = inputs.adapters.tokens(source)
         added = {"tokens": tokens_digest(tokens)} if tokens else {}
         return {ASSETS: assets_digest(source.index, files), **added}

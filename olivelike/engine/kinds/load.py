@@ -79,10 +79,5 @@ class LoadNode(Kind):
             return AdoptJob(place, str(checkpoint.graph))
         shapes = {name: list(shape) for name, shape in checkpoint.shapes.items()}
         return LoadJob(
-            place,
-            checkpoint.library,
-            checkpoint.class_name,
-            dict(checkpoint.config),
-            shapes,
-            checkpoint.original,
+            place, checkpoint.library, checkpoint.class_name, dict(checkpoint.config), shapes, checkpoint.original
         )

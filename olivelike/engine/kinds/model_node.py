@@ -47,9 +47,7 @@ class ModelJob(Job):
     def read_original(self, bench: Workbench, model: Model) -> Model:
         """Return the network as it was loaded; the job names those of its facets that are no longer the model's."""
         named = {
-            name.removeprefix(ORIGINAL): digest
-            for name, digest in self.facets.items()
-            if name.startswith(ORIGINAL)
+            name.removeprefix(ORIGINAL): digest for name, digest in self.facets.items() if name.startswith(ORIGINAL)
         }
         facets = {"architecture": model.architecture, "weights": model.weights, **self._facets(bench, named)}
         return Model(self.place.component, **facets)
@@ -106,18 +104,12 @@ class ModelNode(Kind):
         if "loras" in reads:
             loras = inputs.adapters.loras_of(component)
             found["loras"] = loras_digest(
-                (
-                    [inputs.digests[path] for path in lora.files],
-                    lora.lora.weight_of(component),
-                    lora.lora.adapter,
-                )
+                ([inputs.digests[path] for path in lora.files], lora.lora.weight_of(component), lora.lora.adapter)
                 for lora in loras
             )
         if "embeddings" in reads:
             embeddings = inputs.adapters.embeddings_of(component)
-            found["embeddings"] = embeddings_digest(
-                (one.token, inputs.digests[one.path]) for one in embeddings
-            )
+            found["embeddings"] = embeddings_digest((one.token, inputs.digests[one.path]) for one in embeddings)
         return found
 
     def model_fields(self, assignment: Assignment) -> dict[str, Any]:

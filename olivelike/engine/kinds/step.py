@@ -66,13 +66,10 @@ class StepJob(ModelJob):
         check_result(self.pass_name, instance, model, result)
         facts = checked_facts(self.pass_name, context.reported)
         written = {facet: getattr(result, facet) for facet in instance.writes}
-        done = bench.keep(
-            {name: value.to_bytes() for name, value in written.items() if value is not None}, facts
-        )
+        done = bench.keep({name: value.to_bytes() for name, value in written.items() if value is not None}, facts)
         files = result.weights.files if "weights" in written and result.weights is not None else ()
         return replace(
-            done,
-            parts={**done.parts, **{file: tensors.sizes[file] for file in files if file in tensors.sizes}},
+            done, parts={**done.parts, **{file: tensors.sizes[file] for file in files if file in tensors.sizes}}
         )
 
     def _context(
@@ -148,9 +145,7 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
             facet that the pass does not write, or has an invalid graph.
     """
     if not isinstance(after, Model):
-        raise PassError(
-            f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)"
-        )
+        raise PassError(f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)")
     if after.component != before.component:
         raise PassError(f"pass {name} renamed component {before.component!r} to {after.component!r}")
     for facet, cls in FACETS.items():
@@ -162,9 +157,7 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
                 raise PassError(f"pass {name} dropped the {facet}; return model.replace({facet}=...)")
             continue
         if (None if value is None else value.digest) != (None if old is None else old.digest):
-            raise PassError(
-                f"pass {name} changed the {facet} without declaring it; add {facet!r} to `writes`"
-            )
+            raise PassError(f"pass {name} changed the {facet} without declaring it; add {facet!r} to `writes`")
     if "graph" in instance.writes and after.graph is not None:
         check_graph(name, after.graph.data)
 
@@ -225,9 +218,7 @@ class StepNode(ModelNode):
             options=step.instance.model_dump(mode="json"),
             target=inputs.workflow.workflow.target.lowering() if "target" in reads else None,
             precision=None if step.precision is None else asdict(step.precision),
-            loras=[
-                (str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras
-            ],
+            loras=[(str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras],
             embeddings=[(str(one.path), one.token) for one in embeddings],
         )
 

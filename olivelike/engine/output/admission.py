@@ -29,11 +29,7 @@ _MODEL_FILES = {"model_file": MODEL_FILE, "data_file": "weights.pb"}
 
 
 def check_apart(
-    outputs: Iterable[Output],
-    loaded: LoadedWorkflow,
-    source: PipelineSource,
-    adapters: Adapters,
-    store: Store,
+    outputs: Iterable[Output], loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters, store: Store
 ) -> None:
     """Refuse outputs that meet what a run reads, or each other, through whatever links and spellings.
 
@@ -63,9 +59,7 @@ def check_apart(
             )
         for other in seen:
             if _meet(other.path, output.path):
-                raise UsageError(
-                    f"the outputs {other.path} and {output.path} overlap; give each a folder of its own"
-                )
+                raise UsageError(f"the outputs {other.path} and {output.path} overlap; give each a folder of its own")
         seen.append(output)
 
 

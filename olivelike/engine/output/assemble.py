@@ -117,9 +117,7 @@ def publish_output(
             files[f"{node.component}/{name}"] = file
             written[f"{node.component}/{name}"] = file.sha256
         found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
-        components[node.component] = ComponentRecord(
-            result.key, facets, _passes(node, prepared.nodes), **found
-        )
+        components[node.component] = ComponentRecord(result.key, facets, _passes(node, prepared.nodes), **found)
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     for path, data in _assets(prepared, assets, components, output).items():
         sha256 = digest_bytes(data)
@@ -150,9 +148,7 @@ def publish_output(
         output.layout,
     )
     existing = existing_files(prepared, output, before)
-    kept = publish(
-        staging, output.path, record, before, existing.is_current, overwrite=prepared.options.overwrite
-    )
+    kept = publish(staging, output.path, record, before, existing.is_current, overwrite=prepared.options.overwrite)
     for path, sha256 in written.items():
         remember(output.path / path, prepared.store, sha256)
     remember_pipeline(prepared, output)
@@ -174,7 +170,5 @@ def _assets(prepared: Prepared, digest: str, components: Iterable[str], output: 
 def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:
     steps = (before.step for before in reversed(ancestors(node, nodes)))
     return tuple(
-        StepRecord(step.pass_name, step.instance.model_dump(mode="json"))
-        for step in steps
-        if step is not None
+        StepRecord(step.pass_name, step.instance.model_dump(mode="json")) for step in steps if step is not None
     )

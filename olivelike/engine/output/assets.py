@@ -26,9 +26,7 @@ _TEXT_ENDS = ("<|startoftext|>", "<|endoftext|>")
 
 
 def normalise_assets(
-    index: Mapping[str, Any],
-    files: Mapping[str, Path],
-    added: Mapping[str, Mapping[str, Any]] | None = None,
+    index: Mapping[str, Any], files: Mapping[str, Path], added: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, bytes]:
     """Return the content of every file that goes beside the networks, by relative path.
 
@@ -45,9 +43,7 @@ def normalise_assets(
     """
     added = added or {}
     if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
-        raise SourceError(
-            f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them"
-        )
+        raise SourceError(f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them")
     contents = {relative: path.read_bytes() for relative, path in files.items()}
     for relative, data in contents.items():
         folder, _, name = relative.partition("/")
@@ -61,9 +57,7 @@ def normalise_assets(
             entry = index.get(folder)
             if isinstance(entry, list) and entry[1] in _CLIP_TOKENIZERS:
                 whole = _saved_today(folder, contents, added.get(folder))
-                contents = {
-                    name: data for name, data in contents.items() if not name.startswith(f"{folder}/")
-                }
+                contents = {name: data for name, data in contents.items() if not name.startswith(f"{folder}/")}
                 contents |= whole | _vocabulary(folder, whole)
             elif folder in added:
                 raise SourceError(
@@ -107,9 +101,7 @@ def _vocabulary(folder: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
         model = json.loads(whole)["model"]
         vocabulary, merges = model["vocab"], model["merges"]
     except (ValueError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"the source's {folder}/tokenizer.json is no byte-pair tokenizer: {error!r}"
-        ) from error
+        raise SourceError(f"the source's {folder}/tokenizer.json is no byte-pair tokenizer: {error!r}") from error
     pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
     lines = "\n".join(["#version: 0.2", *pairs]) + "\n"
     return {names[0]: json.dumps(vocabulary, ensure_ascii=False).encode(), names[1]: lines.encode()}
@@ -137,18 +129,12 @@ def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
 
 def _byte_symbols() -> list[str]:
     """Return a printable symbol for each byte, as GPT-2 assigns them: printable bytes first, as themselves."""
-    printable = [
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    ]
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = 256 - len(printable)
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(others)]
 
 
-def _saved_today(
-    folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None
-) -> dict[str, bytes]:
+def _saved_today(folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None) -> dict[str, bytes]:
     """Return the files of a CLIP tokenizer as the installed transformers saves it, `tokenizer.json` among them."""
     from transformers import CLIPTokenizer
 

@@ -49,9 +49,7 @@ def derive(value: ir.Value) -> Expression:
         return _constant(value)
     node = value.producer()
     if node is None:
-        raise PassError(
-            f"{value.name!r} is no weight, but an input of the graph; take a value that has none above it"
-        )
+        raise PassError(f"{value.name!r} is no weight, but an input of the graph; take a value that has none above it")
     if (node.domain, node.op_type) in BARRIERS:
         raise PassError(
             f"{value.name!r} is no weight: {node.op_type} makes it when the graph runs; take the inputs of that node"
@@ -244,10 +242,7 @@ def _shape(expression: Expression) -> tuple[int, ...]:
             order = expression.get("attributes", {}).get("perm", range(len(shape))[::-1])
             return tuple(shape[axis] for axis in order)
         case "Reshape":
-            wanted = [
-                shape[axis] if size == 0 else size
-                for axis, size in enumerate(operands[1].get("constant", ()))
-            ]
+            wanted = [shape[axis] if size == 0 else size for axis, size in enumerate(operands[1].get("constant", ()))]
             if wanted:
                 return np.broadcast_to(np.False_, shape).reshape(wanted).shape
         case "Concat":
@@ -258,11 +253,7 @@ def _shape(expression: Expression) -> tuple[int, ...]:
 
 
 def _run(
-    expression: Expression,
-    operands: list[Array | None],
-    opsets: Mapping[str, int],
-    ir_version: int,
-    name: str,
+    expression: Expression, operands: list[Array | None], opsets: Mapping[str, int], ir_version: int, name: str
 ) -> Array:
     """Run one operator by ONNX's reference implementation."""
     from onnx.reference import ReferenceEvaluator
@@ -270,17 +261,11 @@ def _run(
     names = ["" if operand is None else f"in{i}" for i, operand in enumerate(operands)]
     outputs = [f"out{i}" for i in range(expression.get("output", 0) + 1)]
     node = onnx.helper.make_node(
-        expression["op"],
-        names,
-        outputs,
-        domain=expression.get("domain", ""),
-        **expression.get("attributes", {}),
+        expression["op"], names, outputs, domain=expression.get("domain", ""), **expression.get("attributes", {})
     )
     feeds = {name: array for name, array in zip(names, operands, strict=True) if array is not None}
     inputs = [
-        onnx.helper.make_tensor_value_info(
-            name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-        )
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in feeds.items()
     ]
     result = onnx.helper.make_empty_tensor_value_info(outputs[-1])
@@ -298,14 +283,8 @@ def _constant(value: ir.Value) -> Expression:
     assert value.const_value is not None
     array = value.const_value.numpy()
     if array.size > _LARGEST_CONSTANT:
-        raise PassError(
-            f"weight {value.name!r} derives from a constant of {array.size} values; make it a parameter"
-        )
-    return {
-        "constant": array.reshape(-1).tolist(),
-        "dtype": value.const_value.dtype.name,
-        "shape": list(array.shape),
-    }
+        raise PassError(f"weight {value.name!r} derives from a constant of {array.size} values; make it a parameter")
+    return {"constant": array.reshape(-1).tolist(), "dtype": value.const_value.dtype.name, "shape": list(array.shape)}
 
 
 def _attribute(node: ir.Node, attribute: ir.Attr) -> Any:

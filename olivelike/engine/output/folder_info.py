@@ -47,9 +47,7 @@ class FolderInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        parts = {
-            name: {"description": text, "bytes": self.sizes[name]} for name, text in self.components.items()
-        }
+        parts = {name: {"description": text, "bytes": self.sizes[name]} for name, text in self.components.items()}
         return {
             "path": str(self.path),
             "kind": self.kind,
@@ -93,9 +91,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     if record.embeddings:
         facts["embeddings"] = [f"{entry.token} ({_origin(entry.origin)})" for entry in record.embeddings]
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
-    components = {
-        name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()
-    }
+    components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
     sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
     complete = {"unet", "vae_decoder"} <= components.keys()
     return FolderInfo(
@@ -127,9 +123,7 @@ def _pipeline(path: Path) -> FolderInfo:
     index = _json(path / INDEX_FILE)
     networks: dict[str, str] = {}
     for name, entry in index.items():
-        described = (
-            isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
-        )
+        described = isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
         if described and (path / name).is_dir() and _weights(path / name):
             networks[name] = f"{entry[1]} ({entry[0]})"
     exported = any(file.suffix == ".onnx" for name in networks for file in _files(path / name))

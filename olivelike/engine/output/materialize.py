@@ -135,7 +135,7 @@ def _check(graph: ir.Graph, weights: Weights) -> None:
         if weights[name].shape != expected:
             raise PassError(
                 f"parameter {name!r} has shape {weights[name].shape}, the graph needs {expected}; "
-                "the config and the weights belong to different networks",
+                "the config and the weights belong to different networks"
             )
 
 
@@ -174,9 +174,7 @@ def _ahead(evaluate: Callable[[str], Evaluated], names: Iterable[str]) -> Iterat
 class _Source:
     """Reads parameters, from any thread, and tells how much of all has been read."""
 
-    def __init__(
-        self, graph: ir.Graph, weights: Weights, files: Mapping[str, Path], progress: Progress
-    ) -> None:
+    def __init__(self, graph: ir.Graph, weights: Weights, files: Mapping[str, Path], progress: Progress) -> None:
         self._weights = weights
         self._files = files
         self._progress = progress

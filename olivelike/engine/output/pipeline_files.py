@@ -29,18 +29,14 @@ _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
 """What SDXL's pipelines are told about their prompts."""
 
 
-def index(
-    source_index: Mapping[str, Any], components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]
-) -> bytes:
+def index(source_index: Mapping[str, Any], components: Iterable[str], layout: Layout = LAYOUTS[DEFAULT]) -> bytes:
     """Return `model_index.json` of an output with these components, as the client of `layout` reads it."""
     content: dict[str, Any] = {
         "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
     networks = [name for name in components if name not in TOKENIZERS]
-    content |= {
-        name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks
-    }
+    content |= {name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks}
     for name, entry in source_index.items():
         if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
             content[name] = [entry[0], current_name(entry[1])]

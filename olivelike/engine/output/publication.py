@@ -24,14 +24,7 @@ from olivelike.engine.output.output_files import (
     sync_folders,
     write_file,
 )
-from olivelike.engine.output.staging import (
-    Journal,
-    content_of,
-    discard,
-    new_name,
-    proof,
-    read_journal,
-)
+from olivelike.engine.output.staging import Journal, content_of, discard, new_name, proof, read_journal
 from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
@@ -79,13 +72,11 @@ def check_is_ours(output: Path) -> None:
     if not empty and (is_link(output / RECORD_FILE) or OutputRecord.read(output) is None):
         raise UsageError(
             f"output folder {output} holds files that olivelike did not write (it has no readable {RECORD_FILE}); "
-            "choose another folder, or empty this one",
+            "choose another folder, or empty this one"
         )
 
 
-def check_places(
-    existing: Existing, files: Iterable[str], made: Mapping[str, FileFacts], *, overwrite: bool
-) -> None:
+def check_places(existing: Existing, files: Iterable[str], made: Mapping[str, FileFacts], *, overwrite: bool) -> None:
     """Refuse to write where somebody else's file lies; nothing is touched.
 
     Args:
@@ -172,9 +163,7 @@ def publish(
         begun = new_name(output)
         mark = proof(folder)
         if mark is None or (output / JOURNAL_FILE).exists():
-            raise StoreError(
-                f"another run writes into {output}, or into {folder}; run again when it has ended"
-            )
+            raise StoreError(f"another run writes into {output}, or into {folder}; run again when it has ended")
         journal = Journal(
             output.stat().st_ino, begun.name, mark, moved, replaced,
             {path: _facts(existing.files[path]) for path in gone},

@@ -145,7 +145,7 @@ def read_journal(output: Path) -> Journal | None:
     raise UsageError(
         f"output folder {output} holds the journal of a publication that is damaged, or did not begin here "
         f"({JOURNAL_FILE}: the folder was copied or is someone else's); choose another folder, or remove that "
-        "file and run again with --overwrite",
+        "file and run again with --overwrite"
     )
 
 

@@ -58,10 +58,7 @@ def swap_loras(
         _check(weighted.file, wanted, folder, record)
     return {
         component: _swap(
-            folder / record.model_file(component),
-            component,
-            record.components[component].derivations,
-            loras,
+            folder / record.model_file(component), component, record.components[component].derivations, loras
         )
         for component in sorted(wanted)
     }

@@ -34,9 +34,7 @@ def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Archit
         SourceError: if there is no such tokenizer, or it is none of CLIP's.
     """
     if not files:
-        raise SourceError(
-            f"the source has no {component}; fetch it, or remove `{component}` from `components`"
-        )
+        raise SourceError(f"the source has no {component}; fetch it, or remove `{component}` from `components`")
 
     def read(name: str) -> Any:
         data = files.get(f"{component}/{name}")
@@ -45,9 +43,7 @@ def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Archit
     config = read("tokenizer_config.json")
     kind = config.get("tokenizer_class", "CLIPTokenizer")
     if not kind.startswith("CLIPTokenizer"):
-        raise SourceError(
-            f"the source's {component} is a {kind}; an ONNX model can be made of CLIP's tokenizers alone"
-        )
+        raise SourceError(f"the source's {component} is a {kind}; an ONNX model can be made of CLIP's tokenizers alone")
     vocabulary, added = read("vocab.json"), read("added_tokens.json")
     pad = config.get("pad_token", "<|endoftext|>")
     if isinstance(pad, dict):  # as transformers before 5 wrote it

@@ -66,9 +66,7 @@ class Adapters:
     def loras_of(self, component: str) -> tuple[OpenedLora, ...]:
         """Return the LoRAs that change a component: they have keys for it, and a weight other than 0."""
         return tuple(
-            opened
-            for opened in self.loras
-            if component in opened.file.components and opened.lora.weight_of(component)
+            opened for opened in self.loras if component in opened.file.components and opened.lora.weight_of(component)
         )
 
     def embeddings_of(self, component: str) -> tuple[OpenedEmbedding, ...]:

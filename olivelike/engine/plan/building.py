@@ -75,10 +75,7 @@ def build_nodes(
 
 
 def _chains(
-    workflow: LoadedWorkflow,
-    outputs: Sequence[Output],
-    active: Mapping[str, Sequence[Step]],
-    until: str | None,
+    workflow: LoadedWorkflow, outputs: Sequence[Output], active: Mapping[str, Sequence[Step]], until: str | None
 ) -> tuple[Node, ...]:
     assets = Node(f"{PIPELINE}.assets", PIPELINE, "assets", None)
     networks: list[Node] = []
@@ -149,20 +146,14 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
     laid_out = last.component in TOKENIZERS or any(node.name == LAYOUT for node in chain)
     if output.layout != DEFAULT and not laid_out:
         position = last.step.position if last.step is not None else workflow.steps[last.component][0].position
-        step = Step(
-            LAYOUT, workflow.registry.get(LAYOUT).cls.model_validate({"profile": output.layout}), position
-        )
+        step = Step(LAYOUT, workflow.registry.get(LAYOUT).cls.model_validate({"profile": output.layout}), position)
         last = Node(f"{last.component}.{LAYOUT}{suffix}", last.component, "pass", last.id, step)
         nodes.append(last)
-    written = Node(
-        f"{last.component}.materialize{suffix}", last.component, "materialize", last.id, output=output
-    )
+    written = Node(f"{last.component}.materialize{suffix}", last.component, "materialize", last.id, output=output)
     return [*nodes, written]
 
 
-def _active(
-    component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters
-) -> Sequence[Step]:
+def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written.

@@ -24,9 +24,7 @@ _TORCH, _ONNX = "architecture", "graph"
 """The facet that a source has of a network, by what it is."""
 
 
-def check_chains(
-    workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineSource, *, materialized: bool
-) -> None:
+def check_chains(workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineSource, *, materialized: bool) -> None:
     """Check the chain of each component that the source was opened for.
 
     Raises:

@@ -77,9 +77,7 @@ def _code(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 
 def _named(now: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
     """Compare data files and variables, whose values nobody needs to see."""
-    return [
-        f"{name} changed" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
-    ]
+    return [f"{name} changed" for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)]
 
 
 def told(value: Any) -> str:

@@ -44,10 +44,7 @@ class TimeLeft:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {
-            "seconds_left": None if self.seconds is None else round(self.seconds, 1),
-            "unknown_nodes": self.unknown,
-        }
+        return {"seconds_left": None if self.seconds is None else round(self.seconds, 1), "unknown_nodes": self.unknown}
 
 
 class Forecast:

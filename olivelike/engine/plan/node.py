@@ -61,6 +61,4 @@ class Node:
 
 def changes_network(instance: Pass) -> bool:
     """Tell whether a pass makes other weights, or another architecture, than the checkpoint with its adapters has."""
-    return bool({"architecture", "weights"} & set(instance.writes)) and not set(ADAPTERS) & set(
-        instance.reads
-    )
+    return bool({"architecture", "weights"} & set(instance.writes)) and not set(ADAPTERS) & set(instance.reads)

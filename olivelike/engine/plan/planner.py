@@ -70,9 +70,7 @@ class Plan:
         return sum(planned.status == status for planned in self.nodes)
 
 
-def make_plan(
-    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord]
-) -> Plan:
+def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord]) -> Plan:
     """Resolve every node as far as stored results allow.
 
     Args:

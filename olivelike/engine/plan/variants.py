@@ -38,9 +38,7 @@ def merge_variants(variants: Mapping[str | None, Sequence[Node]]) -> tuple[Node,
             identity = identities[variant][node.id]
             if identity not in shared:
                 parent = node.parent and _name(identities[variant][node.parent], names, users, len(variants))
-                shared[identity] = replace(
-                    node, id=_name(identity, names, users, len(variants)), parent=parent
-                )
+                shared[identity] = replace(node, id=_name(identity, names, users, len(variants)), parent=parent)
     return tuple(shared.values())
 
 
@@ -53,9 +51,7 @@ def _identity(node: Node, known: Mapping[str, Hashable]) -> Hashable:
     return node.component, node.kind, node.parent and known[node.parent], step, node.output
 
 
-def _name(
-    identity: Hashable, names: Mapping[Hashable, str], users: Mapping[Hashable, int], variants: int
-) -> str:
+def _name(identity: Hashable, names: Mapping[Hashable, str], users: Mapping[Hashable, int], variants: int) -> str:
     """Return a node's id: the plain one where every variant has it."""
     name = names[identity]
     return name.rpartition("@")[0] if users[identity] == variants else name

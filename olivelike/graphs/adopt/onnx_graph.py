@@ -83,7 +83,7 @@ def _refuse_quantised(path: Path, model: onnx.ModelProto) -> None:
     if found:
         raise SourceError(
             f"{path}: this model is quantised already ({', '.join(found)}); "
-            "use its float32 or float16 export as the source, and quantise at the end of the chain",
+            "use its float32 or float16 export as the source, and quantise at the end of the chain"
         )
 
 

@@ -96,10 +96,7 @@ def _normalised(quotient: ir.Node) -> tuple[ir.Value, float] | None:
     if mean is None or mean.inputs[0] is not value or not _is_over_last_axis(mean):
         return None
     for index in (0, 1):
-        variance, epsilon = (
-            producer(total.inputs[index], "ReduceMean"),
-            constant_float(total.inputs[1 - index]),
-        )
+        variance, epsilon = (producer(total.inputs[index], "ReduceMean"), constant_float(total.inputs[1 - index]))
         if variance is None or epsilon is None or not _is_over_last_axis(variance):
             continue
         if _is_square(required(variance, 0), difference.outputs[0]):
@@ -117,11 +114,7 @@ def _is_square(value: ir.Value, root: ir.Value) -> bool:
 def _is_over_last_axis(mean: ir.Node) -> bool:
     axes = constant_array(input_of(mean, 1))
     rank = rank_of(required(mean, 0))
-    return (
-        axes is not None
-        and axes.tolist() in ([-1], [rank and rank - 1])
-        and attribute(mean, "keepdims", 1) == 1
-    )
+    return axes is not None and axes.tolist() in ([-1], [rank and rank - 1]) and attribute(mean, "keepdims", 1) == 1
 
 
 def _is_plain(node: ir.Node) -> bool:

@@ -43,16 +43,7 @@ def respell(model: ir.Model) -> None:
     _fold_known_sizes(GraphEditor(model))
     optimizer.fold_constants(model, onnx_shape_inference=False)
     editor = GraphEditor(model)
-    for step in (
-        _drop_idle,
-        _drop_ones,
-        _join_unsqueezes,
-        _gelu,
-        _split_in_halves,
-        layer_norm,
-        group_norm,
-        attention,
-    ):
+    for step in (_drop_idle, _drop_ones, _join_unsqueezes, _gelu, _split_in_halves, layer_norm, group_norm, attention):
         step(editor)
 
 
@@ -84,11 +75,7 @@ def _drop_idle(editor: GraphEditor) -> None:
     for node in editor.nodes("Cast", "Expand", "Reshape"):
         value, result = required(node, 0), node.outputs[0]
         idle = value.dtype == result.dtype and same_shape(value, result)
-        if (
-            idle
-            and value.producer() is not None
-            and not (result.is_graph_output() and value.is_graph_output())
-        ):
+        if idle and value.producer() is not None and not (result.is_graph_output() and value.is_graph_output()):
             editor.replace(result, value)
 
 
@@ -138,9 +125,7 @@ def _gelu(editor: GraphEditor) -> None:
         if product is None:
             continue
         result = product.outputs[0]
-        editor.replace(
-            result, editor.add("Gelu", [value], dims_of(result), before=product, name=f"{result.name}.gelu")
-        )
+        editor.replace(result, editor.add("Gelu", [value], dims_of(result), before=product, name=f"{result.name}.gelu"))
 
 
 def _gelu_product(plus: ir.Node, value: ir.Value) -> ir.Node | None:

@@ -91,9 +91,7 @@ class GraphEditor:
             number += 1
             free = f"{name}.{number}"
         self._names.add(free)
-        return ir.Value(
-            name=free, shape=ir.Shape(list(shape)), type=None if dtype is None else ir.TensorType(dtype)
-        )
+        return ir.Value(name=free, shape=ir.Shape(list(shape)), type=None if dtype is None else ir.TensorType(dtype))
 
     def constant(self, values: Sequence[int] | Sequence[float] | float, dtype: type[np.generic]) -> ir.Value:
         """Return an initializer with these values; equal constants are one."""

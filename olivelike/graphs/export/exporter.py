@@ -86,8 +86,7 @@ def _trace(
     replace_parameters_by_fakes(network, mode)
     with mode:
         arguments = {
-            value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype))
-            for value in interface.inputs
+            value.name: torch.zeros(value.example, dtype=getattr(torch, value.dtype)) for value in interface.inputs
         }
     dynamic = torch.export.Dim.DYNAMIC
     shapes = {
@@ -165,9 +164,7 @@ def _restrict_names(graph: ir.Graph, interface: Interface) -> None:
         if value.shape is not None:
             value.shape = ir.Shape(
                 [
-                    renamed(dim.value, names)
-                    if isinstance(dim, ir.SymbolicDim) and dim.value is not None
-                    else dim
+                    renamed(dim.value, names) if isinstance(dim, ir.SymbolicDim) and dim.value is not None else dim
                     for dim in value.shape
                 ]
             )
@@ -233,9 +230,7 @@ def simplify(model: ir.Model) -> None:
     """Fold constants, remove dead and repeated nodes and the rewriter's notes, in place."""
     from onnx_ir.passes import common
 
-    blocks = {
-        value.name: node.metadata_props.get(BLOCK_KEY) for node in model.graph for value in node.outputs
-    }
+    blocks = {value.name: node.metadata_props.get(BLOCK_KEY) for node in model.graph for value in node.outputs}
     common.InlinePass()(model)
     _rewrite(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)

@@ -115,9 +115,7 @@ class _Builder:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
 
-    def node(
-        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
-    ) -> list[str]:
+    def node(self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> list[str]:
         """Add a node; return the names of its outputs."""
         from onnx import helper
 

@@ -47,7 +47,7 @@ def find_class(architecture: Architecture) -> type[torch.nn.Module]:
             return found
     raise PassError(
         f"{architecture.component}: neither diffusers nor transformers has a class "
-        f"{architecture.class_name!r}; a newer version may",
+        f"{architecture.class_name!r}; a newer version may"
     )
 
 
@@ -86,9 +86,7 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     return wrapper.eval()
 
 
-def _forward_unet(
-    self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor
-) -> Any:
+def _forward_unet(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
     return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
 
 
@@ -101,9 +99,7 @@ def _forward_unet_xl(
     time_ids: torch.Tensor,
 ) -> Any:
     added = {"text_embeds": text_embeds, "time_ids": time_ids}
-    return self.network(sample, timestep, encoder_hidden_states, added_cond_kwargs=added, return_dict=False)[
-        0
-    ]
+    return self.network(sample, timestep, encoder_hidden_states, added_cond_kwargs=added, return_dict=False)[0]
 
 
 def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:

@@ -43,9 +43,7 @@ class Body:
         self, op_type: str, operands: Sequence[Operand], attributes: Mapping[str, Any], outputs: int = 1
     ) -> Sequence[ir.Value]:
         """Append a node of the standard domain and return its outputs."""
-        inputs = [
-            operand if isinstance(operand, ir.Value) else self._constant(operand) for operand in operands
-        ]
+        inputs = [operand if isinstance(operand, ir.Value) else self._constant(operand) for operand in operands]
         return self._append(op_type, inputs, attributes, outputs)
 
     def float32(self, value: ir.Value) -> ir.Value:
@@ -139,12 +137,7 @@ MEANINGS: Final[Mapping[str, Callable[[Body, Call], list[ir.Value]]]] = {
 """The statement of each operator."""
 
 _OLDEST_OPSET = 17  # LayerNormalization; the other operators of the statements are older
-_DTYPES = {
-    ir.DataType.FLOAT: "f",
-    ir.DataType.FLOAT16: "h",
-    ir.DataType.BFLOAT16: "b",
-    ir.DataType.DOUBLE: "d",
-}
+_DTYPES = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}
 
 
 def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: A002
@@ -185,9 +178,7 @@ def _runs_on_cpu(node: ir.Node) -> bool:
     letter = _DTYPES.get(first.dtype) if first is not None and first.dtype is not None else None
     if kernel is None or letter not in kernel.dtypes:
         return False
-    packed = node.op_type == "MultiHeadAttention" and any(
-        value is None for value in (*node.inputs, None, None)[1:3]
-    )
+    packed = node.op_type == "MultiHeadAttention" and any(value is None for value in (*node.inputs, None, None)[1:3])
     return kernel.packed or not packed
 
 
@@ -206,9 +197,7 @@ def _state(node: ir.Node, name: str, opset: int) -> ir.Function:
             f"and the model is at opset {opset}; convert it to {_OLDEST_OPSET} or newer"
         )
     inputs = [ir.Value(name=f"input_{index}") for index in range(len(node.inputs))]
-    operands = tuple(
-        None if value is None else stand_in for value, stand_in in zip(node.inputs, inputs, strict=True)
-    )
+    operands = tuple(None if value is None else stand_in for value, stand_in in zip(node.inputs, inputs, strict=True))
     body = Body()
     outputs = MEANINGS[node.op_type](body, Call(node, operands))
     graph = ir.Graph(inputs, outputs, nodes=body.nodes, opset_imports={"": opset}, name=name)

@@ -194,9 +194,7 @@ def multi_head_attention(op: Body, call: Call) -> list[ir.Value]:
     return [op.CastLike(_attend(op, call, q, k, v, mask=4, attention_bias=5), query)]
 
 
-def _attend(
-    op: Body, call: Call, q: ir.Value, k: ir.Value, v: ir.Value, mask: int, attention_bias: int
-) -> ir.Value:
+def _attend(op: Body, call: Call, q: ir.Value, k: ir.Value, v: ir.Value, mask: int, attention_bias: int) -> ir.Value:
     """softmax(scale · q·kᵀ + masks) · v for each head; q (B,S,H), k (B,L,H), v (B,L,Hv), float32 → (B,S,Hv)."""
     heads = call.integer("num_heads", 0)
     q, k, v = (op.Reshape(value, [0, 0, heads, -1]) for value in (q, k, v))

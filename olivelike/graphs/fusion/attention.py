@@ -202,9 +202,7 @@ def is_causal(mask: ir.Value, batch: Dim, sequence: Dim, model: ir.Model) -> boo
     evaluator = _evaluator(mask, nodes, model)
     shapes = [node for node in nodes if node.op_type == "Shape"]
     for sizes in _SIZES:
-        known = {batch: sizes[0], sequence: sizes[1]} | {
-            dim: dim for dim in (batch, sequence) if isinstance(dim, int)
-        }
+        known = {batch: sizes[0], sequence: sizes[1]} | {dim: dim for dim in (batch, sequence) if isinstance(dim, int)}
         feeds = {node.outputs[0].name: _sizes_of(node, known) for node in shapes}
         if any(feed is None for feed in feeds.values()):
             return False
@@ -236,9 +234,7 @@ def _nodes_behind(mask: ir.Value) -> list[ir.Node] | None:
     return list(found)
 
 
-def _evaluator(
-    mask: ir.Value, nodes: Sequence[ir.Node], model: ir.Model
-) -> onnx.reference.ReferenceEvaluator:
+def _evaluator(mask: ir.Value, nodes: Sequence[ir.Node], model: ir.Model) -> onnx.reference.ReferenceEvaluator:
 
     order = {node: index for index, node in enumerate(model.graph)}
     arithmetic = sorted((node for node in nodes if node.op_type != "Shape"), key=order.__getitem__)
@@ -260,14 +256,10 @@ def _evaluator(
         [onnx.numpy_helper.from_array(tensor.numpy(), name) for name, tensor in constants.items()],
     )
     imports = [onnx.helper.make_opsetid("", model.opset_imports[""])]
-    return ReferenceEvaluator(
-        onnx.helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version)
-    )
+    return ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=imports, ir_version=model.ir_version))
 
 
-def _sizes_of(
-    shape: ir.Node, known: dict[str | int | None, int]
-) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+def _sizes_of(shape: ir.Node, known: dict[str | int | None, int]) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
     dims = dims_of(required(shape, 0))[attribute(shape, "start", 0) : attribute(shape, "end", None)]
     sizes = [known.get(dim, dim) for dim in dims]
     if not all(isinstance(size, int) for size in sizes):

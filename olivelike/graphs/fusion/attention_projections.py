@@ -98,15 +98,10 @@ def _projection(value: ir.Value | None, editor: GraphEditor) -> _Projection | No
 def _is_self_attention(parts: Sequence[_Projection]) -> bool:
     """Say whether all parts project one value to one width."""
     first = parts[0]
-    return all(
-        part.source is first.source and same_dims(dims_of(part.weight), dims_of(first.weight))
-        for part in parts
-    )
+    return all(part.source is first.source and same_dims(dims_of(part.weight), dims_of(first.weight)) for part in parts)
 
 
-def _write_attention(
-    node: ir.Node, parts: Sequence[_Projection], biases: Sequence[ir.Value], scope: Scope
-) -> None:
+def _write_attention(node: ir.Node, parts: Sequence[_Projection], biases: Sequence[ir.Value], scope: Scope) -> None:
     editor, result = scope.editor, node.outputs[0]
     depth, width = fixed_dims(parts[0].weight)
     weight = editor.add(

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from olivelike.graphs.editing.values import (
-    dims_of,
-    is_used_once,
-    producer,
-    rank_of,
-    required,
-    same_shape,
-    width_of,
-)
+from olivelike.graphs.editing.values import dims_of, is_used_once, producer, rank_of, required, same_shape, width_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from olivelike.graphs.editing.dimensions import same_dim
-from olivelike.graphs.editing.values import (
-    Dims,
-    attribute,
-    constant_array,
-    dims_of,
-    producer,
-    required,
-    same_shape,
-)
+from olivelike.graphs.editing.values import Dims, attribute, constant_array, dims_of, producer, required, same_shape
 from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
@@ -67,10 +59,9 @@ def constant_target(source: Dims, result: Dims) -> tuple[int, ...] | None:
 
 def _drop_if_idle(node: ir.Node, scope: Scope) -> None:
     source, result = required(node, 0), node.outputs[0]
-    idle = {
-        "Cast": source.dtype is not None and attribute(node, "to", 0) == source.dtype,
-        "Identity": True,
-    }.get(node.op_type, same_shape(source, result))
+    idle = {"Cast": source.dtype is not None and attribute(node, "to", 0) == source.dtype, "Identity": True}.get(
+        node.op_type, same_shape(source, result)
+    )
     # An input can't be an output under another name.
     if not idle or (result.is_graph_output() and (source.producer() is None or source.is_graph_output())):
         return

@@ -9,15 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import (
-    attribute,
-    dims_of,
-    input_of,
-    perm_of,
-    producer,
-    rank_of,
-    required,
-)
+from olivelike.graphs.editing.values import attribute, dims_of, input_of, perm_of, producer, rank_of, required
 
 if TYPE_CHECKING:
     from olivelike.graphs.fusion.rule import Scope
@@ -52,9 +44,7 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
     """Softmax(scale · Q · Kᵀ + mask) · V on (B, heads, S, D)."""
     query, key, value = (required(node, index) for index in range(3))
     size = dims_of(query)[-1] if dims_of(query) else None
-    several = any(output.uses() for output in node.outputs[1:]) or any(
-        input_of(node, index) for index in (4, 5, 6)
-    )
+    several = any(output.uses() for output in node.outputs[1:]) or any(input_of(node, index) for index in (4, 5, 6))
     plain = not attribute(node, "is_causal", 0) and not attribute(node, "softcap", 0.0) and not several
     if rank_of(query) != 4 or not isinstance(size, int) or not plain:
         scope.refuse("Attention of this form has no simpler spelling here")
@@ -69,12 +59,8 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
     if mask is not None:
         bias = _mask_bias(mask, node, scope)
         scores = editor.add("Add", [scores, bias], scores_dims, before=node, name=f"{name}.masked")
-    shares = editor.add(
-        "Softmax", [scores], scores_dims, before=node, name=f"{name}.shares", attributes={"axis": -1}
-    )
-    editor.replace(
-        result, editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum")
-    )
+    shares = editor.add("Softmax", [scores], scores_dims, before=node, name=f"{name}.shares", attributes={"axis": -1})
+    editor.replace(result, editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum"))
     scope.fused["Attention lowered"] += 1
 
 
@@ -115,9 +101,7 @@ def _lower_group_normalization(node: ir.Node, scope: Scope) -> None:
         "InstanceNormalization", [grouped, ones, zeros], dims_of(grouped), before=node, name=f"{name}.normal",
         attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
     )  # fmt: skip
-    sizes = editor.add(
-        "Shape", [value], (len(dims),), before=node, name=f"{name}.sizes", dtype=ir.DataType.INT64
-    )
+    sizes = editor.add("Shape", [value], (len(dims),), before=node, name=f"{name}.sizes", dtype=ir.DataType.INT64)
     image = editor.add("Reshape", [normal, sizes], dims, before=node, name=f"{name}.image")
     column = (dims[1], *[1] * (len(dims) - 2))
     factor, offset = (
@@ -147,9 +131,7 @@ def _stamp(scope: Scope) -> None:
             "leave the attention and group norm rules switched on"
         )
     model.opset_imports[""] = lowest
-    model.ir_version = min(
-        model.ir_version, target.ir_version, _IR_11 if lowest >= _OPSET_OF_IR_11 else _IR_10
-    )
+    model.ir_version = min(model.ir_version, target.ir_version, _IR_11 if lowest >= _OPSET_OF_IR_11 else _IR_10)
 
 
 def lowest_opset(node: ir.Node, current: int) -> int:

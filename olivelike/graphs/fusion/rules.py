@@ -137,9 +137,7 @@ def _check(editor: GraphEditor, rule: str) -> None:
     for node in editor.graph:
         for value in node.outputs:
             if value.name and (value.dtype is None or value.shape is None):
-                raise PassError(
-                    f"fuse: rule {rule} left {value.name!r} of {node.op_type} without type or shape"
-                )
+                raise PassError(f"fuse: rule {rule} left {value.name!r} of {node.op_type} without type or shape")
     editor.import_contrib()
     proto = ir.to_proto(editor.model)
     try:

@@ -183,9 +183,7 @@ def _nhwc(value: ir.Value) -> ir.Value | None:
 
 
 _PLANS: dict[str, Callable[[ir.Node, Scope], _Plan | None]] = {
-    **dict.fromkeys(
-        ("Cast", "Erf", "Gelu", "Identity", "Neg", "QuickGelu", "Relu", "Sigmoid", "Tanh"), _unary
-    ),
+    **dict.fromkeys(("Cast", "Erf", "Gelu", "Identity", "Neg", "QuickGelu", "Relu", "Sigmoid", "Tanh"), _unary),
     **dict.fromkeys(("Add", "Div", "Mul", "Sub"), _binary),
     "Concat": _concat,
     "Pad": _pad,

@@ -76,9 +76,7 @@ def _inspect(path: Path, proto: onnx.ModelProto, targets: Iterable[Target] | Non
         producer=" ".join(filter(None, (proto.producer_name, proto.producer_version))),
         opsets={entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
         # Files of IR version 3 list their initializers among the inputs.
-        inputs=tuple(
-            _tensor_info(value) for value in real_inputs(graph) if value.name not in graph.initializers
-        ),
+        inputs=tuple(_tensor_info(value) for value in real_inputs(graph) if value.name not in graph.initializers),
         outputs=tuple(_tensor_info(value) for value in graph.outputs),
         nodes=len(nodes),
         weight_nodes=sum(folded.issuperset(node.outputs) for node in nodes),
@@ -103,11 +101,7 @@ def _parse(path: Path) -> onnx.ModelProto:
 
 
 def _tensor_info(value: ir.Value) -> TensorInfo:
-    shape = (
-        None
-        if value.shape is None
-        else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    )
+    shape = None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
     return TensorInfo(value.name or "", _dtype_name(value.dtype), shape)
 
 
@@ -130,9 +124,7 @@ def _sum_parameters(values: Iterable[ir.Value]) -> Mapping[str, Parameters]:
     sums: dict[str, Parameters] = {}
     for value in values:
         elements = _elements(value)
-        width = (
-            0 if value.dtype in {None, ir.DataType.STRING} else (value.dtype or ir.DataType.FLOAT).itemsize
-        )
+        width = 0 if value.dtype in {None, ir.DataType.STRING} else (value.dtype or ir.DataType.FLOAT).itemsize
         name = _dtype_name(value.dtype)
         known = sums.get(name, Parameters(0, 0, 0))
         total = known.bytes + math.ceil(elements * width)

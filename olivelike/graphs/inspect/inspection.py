@@ -26,9 +26,7 @@ class TensorInfo:
     """Sizes, names of dynamic dimensions, `None` where nothing is said; `None` for an unknown rank."""
 
     def __str__(self) -> str:
-        dims = (
-            "…" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
-        )
+        dims = "…" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
         return f"{self.name}: {self.dtype} [{dims}]"
 
 

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
     from olivelike.model.targets import Kernel, Target
 
-_LETTERS = {
-    ir.DataType.FLOAT: "f",
-    ir.DataType.FLOAT16: "h",
-    ir.DataType.BFLOAT16: "b",
-    ir.DataType.DOUBLE: "d",
-}
+_LETTERS = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}
 
 
 _MOVES = frozenset(
@@ -244,9 +239,7 @@ def _why_standard(op_type: str, target: Target, opset: int) -> str | None:
     newest, knows = target.opset, "reads up to"
     if registry is not None:
         newest, knows = registry.standard[op_type], "knows it up to"
-    return (
-        f"its form dates from opset {since}, and {target.name} {knows} {newest}" if since > newest else None
-    )
+    return f"its form dates from opset {since}, and {target.name} {knows} {newest}" if since > newest else None
 
 
 def _why_form(node: ir.Node, kernel: Kernel, target: str) -> str | None:

@@ -161,9 +161,7 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
     return True
 
 
-def _insert(
-    graph: ir.Graph, before: ir.Node, operator: str, inputs: Sequence[ir.Value], like: ir.Value
-) -> ir.Value:
+def _insert(graph: ir.Graph, before: ir.Node, operator: str, inputs: Sequence[ir.Value], like: ir.Value) -> ir.Value:
     """Insert a node whose output has the shape of `like`, and its type if it is a `Cast`."""
     assert like.dtype is not None
     attributes = {"to": int(like.dtype)} if operator == "Cast" else {}

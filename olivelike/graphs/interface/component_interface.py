@@ -107,9 +107,7 @@ def _vae_encoder(config: Config) -> Interface:
 
 def _vae_decoder(config: Config) -> Interface:
     dims = ("decoder_batch", None, "decoder_height", "decoder_width")
-    return Interface(
-        (Input("latent_sample", "float32", dims, (2, config["latent_channels"], 6, 10)),), ("sample",)
-    )
+    return Interface((Input("latent_sample", "float32", dims, (2, config["latent_channels"], 6, 10)),), ("sample",))
 
 
 def _text_encoder(config: Config, pooled: str) -> Interface:

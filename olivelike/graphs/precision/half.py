@@ -32,9 +32,7 @@ FLOAT = ir.DataType.FLOAT
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _FLOAT_OUTPUTS = {"SkipLayerNormalization": (1, 2), "LayerNormalization": (1, 2)}
 """Outputs that are float32 in any precision: mean and inverse deviation."""
-_GENERATORS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"}
-)
+_GENERATORS = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial"})
 
 
 class HalfPrecision:
@@ -107,9 +105,7 @@ class HalfPrecision:
                 )
         blocks = {node.metadata_props.get(BLOCK_KEY, "") for node in self._graph} - {""}
         for pattern in self._forced_blocks:
-            if not any(
-                _is_meant(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)
-            ):
+            if not any(_is_meant(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)):
                 raise PassError(
                     f"force_fp32_blocks: no block matches {pattern!r}; "
                     + did_you_mean(pattern, sorted(blocks), "blocks")
@@ -120,9 +116,7 @@ class HalfPrecision:
 
         def untyped() -> list[ir.Value]:
             values = (value for node in self._graph for value in node.outputs)
-            return [
-                value for value in values if value.dtype is None and (value.uses() or value.is_graph_output())
-            ]
+            return [value for value in values if value.dtype is None and (value.uses() or value.is_graph_output())]
 
         if untyped():
             ShapeInferencePass()(self.model)
@@ -131,7 +125,7 @@ class HalfPrecision:
             assert producer is not None
             raise PassError(
                 f"the type of {left[0].name!r}, made by {producer.op_type}, is not known; "
-                "the pass that added the node must set it",
+                "the pass that added the node must set it"
             )
 
     def _refuse_the_other_half(self) -> None:
@@ -167,11 +161,7 @@ class HalfPrecision:
             node.op_type == "Cast" and node.attributes["to"].as_int() in self._floats
         ):
             return
-        floats = [
-            value
-            for value in (*node.inputs, *node.outputs)
-            if value is not None and value.dtype in self._floats
-        ]
+        floats = [value for value in (*node.inputs, *node.outputs) if value is not None and value.dtype in self._floats]
         if not floats:
             return
         half = not in_embedding and not self._is_forced(node) and self._wants_half(node)
@@ -278,9 +268,7 @@ class HalfPrecision:
 
 
 def _is_packed_attention(node: ir.Node) -> bool:
-    return node.op_type == "MultiHeadAttention" and any(
-        value is None for value in (*node.inputs, None, None)[1:3]
-    )
+    return node.op_type == "MultiHeadAttention" and any(value is None for value in (*node.inputs, None, None)[1:3])
 
 
 def _is_meant(node: ir.Node, pattern: str) -> bool:

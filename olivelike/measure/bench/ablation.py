@@ -160,9 +160,7 @@ def ablate(
 
 
 def verified_rows(
-    prepared: Prepared,
-    components: Collection[str] = (),
-    results: Mapping[str, NodeRecord] | None = None,
+    prepared: Prepared, components: Collection[str] = (), results: Mapping[str, NodeRecord] | None = None
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
@@ -235,12 +233,8 @@ def measured_rows(
         mine = [row for row in rows if row.component == component and row.size_bytes is not None]
         for group in _groups(mine):
             folders = {row.variant: outputs[row.variant] / component for row in group}
-            for variant, result in measure_folders(
-                folders, sessions, sizes=sizes, runs=runs, warmup=warmup
-            ).items():
-                index = next(
-                    i for i, row in enumerate(found) if (row.variant, row.component) == (variant, component)
-                )
+            for variant, result in measure_folders(folders, sessions, sizes=sizes, runs=runs, warmup=warmup).items():
+                index = next(i for i, row in enumerate(found) if (row.variant, row.component) == (variant, component))
                 if isinstance(result, SessionError):
                     found[index] = replace(found[index], note=str(result))
                     continue
@@ -280,9 +274,7 @@ def _shown(prepared: Prepared, components: Collection[str]) -> list[str]:
             )
     if components:
         return list(dict.fromkeys(components))
-    everywhere = [
-        name for name in present if all(name in v.steps for v in prepared.workflow.variants.values())
-    ]
+    everywhere = [name for name in present if all(name in v.steps for v in prepared.workflow.variants.values())]
     return ["unet"] if "unet" in everywhere else (everywhere or present)[:1]
 
 
@@ -303,9 +295,7 @@ def _stored_facts(prepared: Prepared) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _with_figures(
-    row: Row, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, Mapping[str, Any]]
-) -> Row:
+def _with_figures(row: Row, node: Node, nodes: Mapping[str, Node], facts: Mapping[str, Mapping[str, Any]]) -> Row:
     """Return a row with the figures of the last step `verify` before a node."""
     parent = nodes.get(node.parent or "")
     while parent is not None and parent.name != "verify":

@@ -110,9 +110,7 @@ class Comparison:
     def __str__(self) -> str:
         verdict = "slower than allowed" if self.slower else "allowed"
         change = f"{self.change:+.1f} %, {verdict}: up to {self.allowed:g} %"
-        return (
-            f"{self.engine}, batch size {self.batch_size}: {self.before:g} s, now {self.now:g} s ({change})"
-        )
+        return f"{self.engine}, batch size {self.batch_size}: {self.before:g} s, now {self.now:g} s ({change})"
 
 
 def check_baseline(baseline: BenchReport, checked: Checked) -> None:
@@ -167,9 +165,7 @@ def check_csv(path: Path) -> None:
     """
     require_writable(path)
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(
-            f"{path.parent}: may not be written, and a lock lies beside {path.name} during a write"
-        )
+        raise UsageError(f"{path.parent}: may not be written, and a lock lies beside {path.name} during a write")
     _check_header(path)
 
 
@@ -220,9 +216,7 @@ def _check_header(path: Path) -> str | None:
     if found is None:
         return None
     if tuple(found) != COLUMNS:
-        place = next(
-            (n for n, pair in enumerate(zip(found, COLUMNS, strict=False)) if pair[0] != pair[1]), None
-        )
+        place = next((n for n, pair in enumerate(zip(found, COLUMNS, strict=False)) if pair[0] != pair[1]), None)
         what = (
             f"it has {len(found)} of them, and these are {len(COLUMNS)}"
             if place is None

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from olivelike.measure.bench.bench_job import Job, Timing
 
-_NO_MEMORY: Final = re.compile(
-    r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE
-)
+_NO_MEMORY: Final = re.compile(r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 
 
 class Engine(Protocol):
@@ -59,11 +57,7 @@ class _Worker:
         start = time.perf_counter()
         self._engine = open_engine(decode_job(message))
         seconds = time.perf_counter() - start
-        return {
-            "load_seconds": seconds,
-            "facts": self._engine.facts,
-            "device_bytes": self._engine.device_bytes(),
-        }
+        return {"load_seconds": seconds, "facts": self._engine.facts, "device_bytes": self._engine.device_bytes()}
 
 
 def open_engine(job: Job) -> Engine:

@@ -116,12 +116,7 @@ class _Contender:
     """A child and what was measured of it so far."""
 
     def __init__(
-        self,
-        name: str,
-        child: Child,
-        limit: float,
-        driver: NvidiaDriver | None,
-        listen: Callable[[Event], None],
+        self, name: str, child: Child, limit: float, driver: NvidiaDriver | None, listen: Callable[[Event], None]
     ) -> None:
         self.name, self.child, self.measured = name, child, Measured()
         self._limit, self._driver, self._listen = limit, driver, listen

@@ -56,9 +56,7 @@ def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
     if engine == OPENVINO:
         choice = options.get(providers.OPENVINO) or ProviderChoice(providers.find_provider("openvino"))
         device = asked.device if on_openvino else None
-        return SessionSettings(
-            (choice,), device=device, dimensions=asked.dimensions, intra_threads=asked.intra_threads
-        )
+        return SessionSettings((choice,), device=device, dimensions=asked.dimensions, intra_threads=asked.intra_threads)
     if engine == TENSORRT:
         names = (providers.TENSORRT, providers.CUDA)
         named = [options.get(name) or ProviderChoice(providers.find_provider(name)) for name in names]
@@ -100,9 +98,7 @@ def require_packages(engine: str, device: str) -> None:
     if engine == TORCH_COMPILE and device == "cuda" and find_spec("triton") is None:
         raise EngineAbsent("torch.compile needs triton on CUDA (pip install triton)")
     if engine == TORCH_COMPILE and device == "cpu" and _compiler() is None:
-        raise EngineAbsent(
-            "torch.compile needs a C++ compiler on the CPU, and there is none (g++, clang++, cl)"
-        )
+        raise EngineAbsent("torch.compile needs a C++ compiler on the CPU, and there is none (g++, clang++, cl)")
 
 
 def _compiler() -> str | None:

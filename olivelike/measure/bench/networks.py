@@ -74,9 +74,7 @@ def measure_folder(
         UsageError: for numbers that can't be had.
         SessionError: if the network can't be opened or run, or its process dies or hangs.
     """
-    measured = measure_folders(
-        {folder.name: folder}, sessions, sizes=sizes, runs=runs, warmup=warmup, limit=limit
-    )
+    measured = measure_folders({folder.name: folder}, sessions, sizes=sizes, runs=runs, warmup=warmup, limit=limit)
     (result,) = measured.values()
     if isinstance(result, SessionError):
         raise result

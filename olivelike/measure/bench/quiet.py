@@ -47,9 +47,7 @@ class Surroundings:
 
     def __add__(self, other: Surroundings) -> Surroundings:
         return Surroundings(
-            self.seconds + other.seconds,
-            self.other_seconds + other.other_seconds,
-            self.loads + other.loads,
+            self.seconds + other.seconds, self.other_seconds + other.other_seconds, self.loads + other.loads
         )
 
 
@@ -96,9 +94,7 @@ def outliers(seconds: Sequence[float]) -> list[float]:
     middle = statistics.median(seconds)
     deviation = statistics.median(abs(value - middle) for value in seconds)
     return [
-        value
-        for value in seconds
-        if abs(value - middle) > _OUTLIER * deviation and abs(value - middle) > _FAR * middle
+        value for value in seconds if abs(value - middle) > _OUTLIER * deviation and abs(value - middle) > _FAR * middle
     ]
 
 

@@ -104,10 +104,7 @@ class Row(Machine):
 
 
 _MACHINE_COLUMNS: Final = tuple(column.name for column in fields(Machine))
-COLUMNS: Final = (
-    *(column.name for column in fields(Row) if column.name not in _MACHINE_COLUMNS),
-    *_MACHINE_COLUMNS,
-)
+COLUMNS: Final = (*(column.name for column in fields(Row) if column.name not in _MACHINE_COLUMNS), *_MACHINE_COLUMNS)
 _MIB: Final = 2**20
 """What that script counts in."""
 

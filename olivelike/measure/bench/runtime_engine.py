@@ -102,18 +102,13 @@ class _TimedSession(Session):
 
     def __init__(self, session: Session, stage: Stage, stopwatch: Stopwatch) -> None:
         specs = session.inputs, session.outputs
-        super().__init__(
-            session.network, *specs, session.provider, session.tensor_device, session.moves_inputs
-        )
+        super().__init__(session.network, *specs, session.provider, session.tensor_device, session.moves_inputs)
         self._session = session
         self._stage: Stage = stage
         self._stopwatch = stopwatch
 
     def _bind(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str],
+        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
     ) -> _TimedCall:
         return _TimedCall(self._session.bind(inputs, outputs, constant), self._stage, self._stopwatch)
 
@@ -195,9 +190,7 @@ class NetworkEngine:
             for name, spec in session.inputs.items()
         }
         self._inputs = {
-            name: torch.from_numpy(array).to(
-                session.tensor_device, getattr(torch, session.inputs[name].dtype)
-            )
+            name: torch.from_numpy(array).to(session.tensor_device, getattr(torch, session.inputs[name].dtype))
             for name, array in random_values(wide, _TOKENS).items()
         }
         outputs = {

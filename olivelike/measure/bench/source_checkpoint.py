@@ -69,9 +69,7 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
     for place in dict.fromkeys(_places(folder)):
         if _is_original(place / name, folder):
             return OriginalCheckpoint(str(place / name))
-    raise EngineAbsent(
-        f"the folder was made of {name!r}, which is neither near it nor here; name it with --checkpoint"
-    )
+    raise EngineAbsent(f"the folder was made of {name!r}, which is neither near it nor here; name it with --checkpoint")
 
 
 def _places(folder: Path) -> Iterator[Path]:

@@ -47,11 +47,7 @@ class TorchEngine:
         if job.engine == TORCH_COMPILE:
             self._pipeline.unet.compile(dynamic=False)
         _watch(self._pipeline, self._stopwatch)
-        self.facts = {
-            "version": str(torch.__version__),
-            "provider": _PROVIDERS[job.engine],
-            "dtype": dtype,
-        }
+        self.facts = {"version": str(torch.__version__), "provider": _PROVIDERS[job.engine], "dtype": dtype}
 
     def run(self, turn: Turn) -> Timing:
         """Make a batch of pictures."""
@@ -131,8 +127,5 @@ def _require_device(device: str) -> None:
 def _synchronize(device: str) -> Callable[[], None]:
     import torch
 
-    synchronize: dict[str, Callable[[], None]] = {
-        "cuda": torch.cuda.synchronize,
-        "mps": torch.mps.synchronize,
-    }
+    synchronize: dict[str, Callable[[], None]] = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}
     return synchronize.get(device, lambda: None)

@@ -79,11 +79,7 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
 
 
 def _measure(
-    jobs: dict[str, PipelineJob],
-    batch_size: int,
-    checked: Checked,
-    gpu: int | None,
-    listen: Callable[[Event], None],
+    jobs: dict[str, PipelineJob], batch_size: int, checked: Checked, gpu: int | None, listen: Callable[[Event], None]
 ) -> tuple[list[Row], list[Skipped]]:
     settings = checked.settings
     prompts = list(islice(cycle(_PROMPTS), settings.num_prompts))
@@ -98,9 +94,7 @@ def _measure(
     results = contest(jobs, [turn] * settings.warmup_runs, turns, settings.timeout, listen, look)
     absent = {name: result for name, result in results.items() if result.status == "absent"}
     rows = [
-        make_row(name, batch_size, checked, result, machine)
-        for name, result in results.items()
-        if name not in absent
+        make_row(name, batch_size, checked, result, machine) for name, result in results.items() if name not in absent
     ]
     return rows, [Skipped(name, result.message) for name, result in absent.items()]
 
@@ -126,9 +120,7 @@ def _job(engine: str, checked: Checked) -> PipelineJob:
     require_packages(engine, torch_device(asked.provider))
     named = settings.checkpoint
     original = recorded_checkpoint(folder) if named is None else named_checkpoint(named)
-    return replace(
-        job, checkpoint=original.place, revision=original.revision, torch_dtype=settings.torch_dtype
-    )
+    return replace(job, checkpoint=original.place, revision=original.revision, torch_dtype=settings.torch_dtype)
 
 
 def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> Machine:

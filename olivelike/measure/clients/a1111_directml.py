@@ -82,9 +82,7 @@ def _dims(folder: ClientFolder) -> Problem:
 
 REQUIREMENTS: Final = (
     Requirement("the UNet's file and its data are there", _is_there, _RELAY),
-    Requirement(
-        "the folder holds no other ONNX file", _alone, f"{_RELAY}, or copy the UNet alone", only_advised=True
-    ),
+    Requirement("the folder holds no other ONNX file", _alone, f"{_RELAY}, or copy the UNet alone", only_advised=True),
     Requirement(f"the inputs are {', '.join(_NAMES)}", _inputs, _FAMILY),
     Requirement("every input is float16", _half, _RELAY),
     Requirement("timestep has one dimension", _timestep, _RELAY),

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.measure.clients import (
-    a1111_directml,
-    csharp_sample,
-    diffusers_pipeline,
-    onnx_stack,
-    optimum_pipeline,
-)
+from olivelike.measure.clients import a1111_directml, csharp_sample, diffusers_pipeline, onnx_stack, optimum_pipeline
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 
 if TYPE_CHECKING:

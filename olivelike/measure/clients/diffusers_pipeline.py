@@ -65,9 +65,7 @@ def _one_float_type(folder: ClientFolder) -> Problem:
         "vae_decoder's latent_sample": folder.input("vae_decoder", "latent_sample"),
     }
     kinds = {value.dtype for value in values.values()}
-    return (
-        None if len(kinds) == 1 else ", ".join(f"{name} is {value.dtype}" for name, value in values.items())
-    )
+    return None if len(kinds) == 1 else ", ".join(f"{name} is {value.dtype}" for name, value in values.items())
 
 
 def _safety_type(folder: ClientFolder) -> Problem:
@@ -97,10 +95,7 @@ REQUIREMENTS: Final = (
     setting("vae_decoder/config.json", "scaling_factor", FAMILIES["sd1"].scaling_factor, _OTHER_FAMILY),
     feeds("safety_checker", ("clip_input", "images"), _RELAY, where="safety_checker"),
     Requirement(
-        "the safety checker takes pictures as vae_decoder gives them",
-        _safety_type,
-        _RELAY,
-        where="safety_checker",
+        "the safety checker takes pictures as vae_decoder gives them", _safety_type, _RELAY, where="safety_checker"
     ),
     data_file(SD_NETWORKS, "weights.pb", "`save_pretrained` leaves that behind", _RELAY),
 )

@@ -9,15 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from olivelike.measure.clients.requirement import (
-    clip_vocabulary,
-    data_file,
-    feeds,
-    gives,
-    has_file,
-    loads,
-    takes,
-)
+from olivelike.measure.clients.requirement import clip_vocabulary, data_file, feeds, gives, has_file, loads, takes
 from olivelike.model.components import SD_NETWORKS
 
 _SECOND = "text_encoder_2"
@@ -35,11 +27,7 @@ REQUIREMENTS: Final = (
     gives("text_encoder", 0, _FLOATS, _RELAY, shape=(1, 77, None)),
     gives("text_encoder", 1, _FLOATS, _RELAY, shape=(1, None)),
     feeds(
-        "unet",
-        ("sample", "timestep", "encoder_hidden_states"),
-        _RELAY,
-        in_order=True,
-        more=("text_embeds", "time_ids"),
+        "unet", ("sample", "timestep", "encoder_hidden_states"), _RELAY, in_order=True, more=("text_embeds", "time_ids")
     ),
     takes("unet", "sample", _FLOATS, _RELAY),
     takes("unet", "timestep", (*_FLOATS, "int64"), _RELAY, shape=(1,)),

@@ -7,13 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from olivelike.measure.clients.requirement import (
-    Problem,
-    Requirement,
-    feeds,
-    has_file,
-    loads,
-)
+from olivelike.measure.clients.requirement import Problem, Requirement, feeds, has_file, loads
 from olivelike.model.components import SD_NETWORKS, TEXT_ENCODERS
 
 if TYPE_CHECKING:
@@ -30,18 +24,12 @@ _RELAY = "run the workflow with `layout: optimum`"
 
 
 def _index_unet(folder: ClientFolder) -> Problem:
-    return (
-        None if folder.index.get("unet") is not None else "it has none, so everything would be exported anew"
-    )
+    return None if folder.index.get("unet") is not None else "it has none, so everything would be exported anew"
 
 
 def _index_class(folder: ClientFolder) -> Problem:
     found = folder.index.get("_class_name")
-    return (
-        None
-        if found in _CLASSES
-        else f"it is {found!r}: only a pipeline class named in code loads the folder"
-    )
+    return None if found in _CLASSES else f"it is {found!r}: only a pipeline class named in code loads the folder"
 
 
 def _out_sample(folder: ClientFolder) -> Problem:
@@ -110,10 +98,7 @@ def _is_computable(dim: str, known: set[str]) -> bool:
 REQUIREMENTS: Final = (
     Requirement("model_index.json has an entry for unet", _index_unet, _RELAY),
     Requirement(
-        "model_index.json names a class that `ORTDiffusionPipeline` finds",
-        _index_class,
-        _RELAY,
-        only_advised=True,
+        "model_index.json names a class that `ORTDiffusionPipeline` finds", _index_class, _RELAY, only_advised=True
     ),
     has_file("scheduler/scheduler_config.json", "fetch the source's scheduler, and run the workflow again"),
     has_file("tokenizer/tokenizer_config.json", "fetch the source's tokenizer, and run the workflow again"),
@@ -134,9 +119,7 @@ REQUIREMENTS: Final = (
     feeds("vae_decoder", ("latent_sample",), _RELAY),
     Requirement("vae_decoder: the output is sample", _picture, _RELAY),
     Requirement("the configs of the VAE have scaling_factor", _scaling, "run the workflow again"),
-    Requirement(
-        "CUDA: sizes of outputs can be computed from those of inputs", _formulas, _RELAY, only_advised=True
-    ),
+    Requirement("CUDA: sizes of outputs can be computed from those of inputs", _formulas, _RELAY, only_advised=True),
     feeds(_SECOND, ("input_ids",), _RELAY, more=("attention_mask",), where=_SECOND),
     Requirement(f"{_SECOND}: text_embeds is the first output", _pooled_first, _RELAY, where=_SECOND),
     Requirement("text encoders give hidden_states.N for each layer", _hidden_states, _RELAY, where=_SECOND),

@@ -79,9 +79,7 @@ def gives(
     place = {0: "first", 1: "second", -1: "last"}[position]
     wanted = [f"is {' or '.join(dtypes)}"] if dtypes else []
     wanted += [f"has shape {_spelled(shape)}"] if shape is not None else []
-    return Requirement(
-        f"{component}: the {place} output {' and '.join(wanted)}", problem, remedy, where=where
-    )
+    return Requirement(f"{component}: the {place} output {' and '.join(wanted)}", problem, remedy, where=where)
 
 
 def feeds(
@@ -101,9 +99,7 @@ def feeds(
         return None if right and set(names) <= {*wanted, *more} else f"they are {', '.join(names)}"
 
     order = ", in this order" if in_order else ""
-    return Requirement(
-        f"{component}: the inputs are {', '.join(wanted)}{order}", problem, remedy, where=where
-    )
+    return Requirement(f"{component}: the inputs are {', '.join(wanted)}{order}", problem, remedy, where=where)
 
 
 def setting(path: str, key: str, value: object, remedy: str) -> Requirement:

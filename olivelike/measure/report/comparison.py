@@ -68,8 +68,7 @@ def _table(caption: str, first: str, rows: list[tuple[str, Values]]) -> Html:
         if all(_is_number(figures.get(name, 0)) or figures[name] is None for _, figures in rows)
     ]
     cells = [
-        (label, *(_value(figures[name]) if name in figures else "" for name in columns))
-        for label, figures in rows
+        (label, *(_value(figures[name]) if name in figures else "" for name in columns)) for label, figures in rows
     ]
     header = (first, *(name.replace("_", " ") for name in columns))
     return table(caption, header, cells, numbers=numbers)

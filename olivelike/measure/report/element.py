@@ -26,9 +26,7 @@ def element(name: str, *children: str, **attributes: str) -> Html:
         children: `Html` as it is, other text escaped.
         attributes: By name: `class_` is `class`, `aria_label` is `aria-label`. The values are escaped.
     """
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items()
-    )
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
     if name in _VOID:
         return Html(f"<{name}{written} />")
     return Html(f"<{name}{written}>{join(children)}</{name}>")
@@ -90,12 +88,7 @@ def table(
     head = (cell("th", position, title, scope="col") for position, title in enumerate(header))
     return element(
         "div",
-        element(
-            "table",
-            element("caption", caption),
-            element("thead", element("tr", *head)),
-            element("tbody", *body),
-        ),
+        element("table", element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)),
         class_=f"scroll {class_}".rstrip(),
         tabindex="0",
         role="region",

@@ -24,29 +24,20 @@ def to_mermaid(plan: Plan) -> str:
     lines = ["flowchart LR"]
     for component, nodes in plan.by_component().items():
         lines.append(f"  subgraph {component}")
-        lines += [
-            f'    {_identifier(p.node.id)}["{p.node.label}<br/>{p.status}"]:::{p.status}' for p in nodes
-        ]
+        lines += [f'    {_identifier(p.node.id)}["{p.node.label}<br/>{p.status}"]:::{p.status}' for p in nodes]
         lines.append("  end")
-    lines += [
-        f"  {_identifier(p.node.parent)} --> {_identifier(p.node.id)}" for p in plan.nodes if p.node.parent
-    ]
+    lines += [f"  {_identifier(p.node.parent)} --> {_identifier(p.node.id)}" for p in plan.nodes if p.node.parent]
     lines += [f"  classDef {status} fill:{colour},stroke:#666" for status, colour in _COLOURS.items()]
     return "\n".join(lines) + "\n"
 
 
 def to_dot(plan: Plan) -> str:
     """Return a Graphviz digraph, one cluster per component."""
-    lines = [
-        "digraph plan {",
-        "  rankdir=LR;",
-        '  node [shape=box, style="rounded,filled", fontname="sans-serif"];',
-    ]
+    lines = ["digraph plan {", "  rankdir=LR;", '  node [shape=box, style="rounded,filled", fontname="sans-serif"];']
     for component, nodes in plan.by_component().items():
         lines.append(f'  subgraph "cluster_{component}" {{ label="{component}";')
         lines += [
-            f'    "{p.node.id}" [label="{p.node.label}\\n{p.status}", fillcolor="{_COLOURS[p.status]}"];'
-            for p in nodes
+            f'    "{p.node.id}" [label="{p.node.label}\\n{p.status}", fillcolor="{_COLOURS[p.status]}"];' for p in nodes
         ]
         lines.append("  }")
     lines += [f'  "{p.node.parent}" -> "{p.node.id}";' for p in plan.nodes if p.node.parent]
@@ -69,9 +60,7 @@ def to_svg(plan: Plan) -> str:
             places[planned.node.id] = (column, line)
             drawn.append(_box(planned, column, line, wide))
         row += max(used.values(), default=1)
-    arrows = [
-        _arrow(places[p.node.parent], places[p.node.id], wide) for p in plan.nodes if p.node.parent in places
-    ]
+    arrows = [_arrow(places[p.node.parent], places[p.node.id], wide) for p in plan.nodes if p.node.parent in places]
     columns = 1 + max((column for column, _ in places.values()), default=0)
     width, height = columns * (wide + _GAP) + _GAP, row * (_BOX_HEIGHT + _GAP) + _GAP
     head = (

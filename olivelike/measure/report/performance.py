@@ -35,19 +35,14 @@ def _graph(node: str, found: Fusion) -> Html:
     before, after = found.operators_before, found.operators_after
     counts = {name: (before.get(name, 0), after.get(name, 0)) for name in {**before, **after}}
     changed = sorted(counts.items(), key=lambda item: (-abs(item[1][1] - item[1][0]), item[0]))
-    rows = [
-        (name, f"{was:,}", f"{now:,}", f"{now - was:+,}" if now != was else "")
-        for name, (was, now) in changed
-    ]
+    rows = [(name, f"{was:,}", f"{now:,}", f"{now - was:+,}" if now != was else "") for name, (was, now) in changed]
     rules = table(
         f"What each rule of {node} wrote, and left as it was",
         ("Rule", "Did", "What, or why not", "Times"),
         [*_by_rule(found.fused, "wrote"), *_by_rule(found.left, "left")],
         numbers=(3,),
     )
-    counted = table(
-        f"Operators of {node}", ("Operator", "Before", "After", "Change"), rows, numbers=(1, 2, 3)
-    )
+    counted = table(f"Operators of {node}", ("Operator", "Before", "After", "Change"), rows, numbers=(1, 2, 3))
     return fold(f"Operators and rules of {node}", counted, rules)
 
 
@@ -115,13 +110,7 @@ def placement(profile: Profile) -> Html:
 def _operator_times(network: NetworkProfile) -> Html:
     title = f"Operators of {network.name}"
     rows = [
-        (
-            found.operator,
-            found.provider,
-            f"{found.nodes:,}",
-            f"{found.milliseconds:,.2f}",
-            f"{100 * found.share:.1f} %",
-        )
+        (found.operator, found.provider, f"{found.nodes:,}", f"{found.milliseconds:,.2f}", f"{100 * found.share:.1f} %")
         for found in network.operators
     ]
     header = ("Operator", "Provider", "Nodes", "Milliseconds", "Share")

@@ -86,9 +86,7 @@ def _sizes(caption: str, files: Mapping[str, int]) -> Html:
 
 def adapters(run: RunRecord) -> Html:
     """Return what was merged into the source, with its weights."""
-    loras = [
-        (str(lora.origin), shown(lora.weight), shown(lora.weights), lora.adapter or "") for lora in run.loras
-    ]
+    loras = [(str(lora.origin), shown(lora.weight), shown(lora.weights), lora.adapter or "") for lora in run.loras]
     embeddings = [(str(found.origin), found.token, shown(found.vectors)) for found in run.embeddings]
     return section(
         "adapters",
@@ -103,17 +101,11 @@ def details(run: RunRecord) -> Html:
     rows = []
     for node in run.nodes:
         elsewhere = _shown_elsewhere(node)
-        named = (
-            (name.replace("_", " "), shown(value))
-            for name, value in node.facts.items()
-            if name not in elsewhere
-        )
+        named = ((name.replace("_", " "), shown(value)) for name, value in node.facts.items() if name not in elsewhere)
         if found := facts(named):
             rows.append((node.id, found))
     found = table("Facts that no other section shows", ("Step", "Recorded"), rows, class_="facts")
-    return section(
-        "details", "Details", fold(f"What {count(len(rows), 'step')} recorded", found) if rows else Html()
-    )
+    return section("details", "Details", fold(f"What {count(len(rows), 'step')} recorded", found) if rows else Html())
 
 
 def _shown_elsewhere(node: NodeRecord) -> frozenset[str]:

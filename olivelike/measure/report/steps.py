@@ -42,14 +42,7 @@ def _timeline(run: RunRecord) -> Html:
         (_name(node, label), _bar(node, span), _took(node), _memory(node), _before(run, node), node.reason)
         for node, label in busy
     ]
-    header = [
-        "Step",
-        join(("When", _axis(span))) if known else "How long",
-        "Time",
-        "Memory",
-        "Last time",
-        "Why",
-    ]
+    header = ["Step", join(("When", _axis(span))) if known else "How long", "Time", "Memory", "Last time", "Why"]
     shown = [0, 1, 2, 3, *([4] if any(row[4] for row in rows) else []), *([5] if len(reasons) > 1 else [])]
     same = f" All for the same reason: {next(iter(reasons))}." if len(reasons) == 1 and len(nodes) > 1 else ""
     caption = (
@@ -84,14 +77,10 @@ def _bar(node: NodeRecord, span: float) -> Html:
     width = max(100 * node.seconds / span, _LEAST)
     until = duration(_start(node) + node.seconds)
     bar = element(
-        "span",
-        class_=f"bar {node.status}",
-        style=f"left:{min(left, 100 - width):.2f}%;width:{min(width, 100):.2f}%",
+        "span", class_=f"bar {node.status}", style=f"left:{min(left, 100 - width):.2f}%;width:{min(width, 100):.2f}%"
     )
     said = f"from {duration(_start(node))} to {until}" if node.start_seconds is not None else ""
-    return element(
-        "span", bar, class_="track", **({"role": "img", "aria_label": said, "title": said} if said else {})
-    )
+    return element("span", bar, class_="track", **({"role": "img", "aria_label": said, "title": said} if said else {}))
 
 
 def _axis(span: float) -> Html:
@@ -100,9 +89,7 @@ def _axis(span: float) -> Html:
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     marks = [
-        element(
-            "span", f"{place * step:g} s" if place else "0", style=f"left:{100 * place * step / span:.2f}%"
-        )
+        element("span", f"{place * step:g} s" if place else "0", style=f"left:{100 * place * step / span:.2f}%")
         for place in range(math.floor(span / step) + 1)
         if place * step <= span * 0.96  # A mark at the very end would stand out of the column.
     ]
@@ -157,9 +144,7 @@ def step_graph(run: RunRecord) -> Html:
         for component, places in roots.items()
     ]
     used = {node.status for node in run.nodes}
-    legend = [
-        element("span", said, class_=f"key {status}") for status, said in STATUSES.items() if status in used
-    ]
+    legend = [element("span", said, class_=f"key {status}") for status, said in STATUSES.items() if status in used]
     return element(
         "figure",
         element("div", *rows, class_="graph"),

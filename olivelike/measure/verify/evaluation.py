@@ -95,9 +95,7 @@ class Evaluation:
                     values.pop(used, None)
         return {str(value.name): values[value] for value in graph.outputs}
 
-    def _run_node(
-        self, node: ir.Node, values: Mapping[ir.Value, Array], observe: Observer | None
-    ) -> list[Array]:
+    def _run_node(self, node: ir.Node, values: Mapping[ir.Value, Array], observe: Observer | None) -> list[Array]:
         operands = [self._operand(value, values) for value in node.inputs]
         if any(value is not None and value.dtype == _BFLOAT16 for value in (*node.inputs, *node.outputs)):
             outputs = self._in_bfloat16(node, operands)
@@ -114,9 +112,7 @@ class Evaluation:
             for array in operands
         ]
         is_cast = node.op_type == "Cast" and node.outputs[0].dtype == _BFLOAT16
-        outputs = (
-            [array for array in wide if array is not None] if is_cast else self._run_operator(node, wide)
-        )
+        outputs = [array for array in wide if array is not None] if is_cast else self._run_operator(node, wide)
         return [
             array.astype(_BFLOAT16.numpy()) if value.dtype == _BFLOAT16 else array
             for value, array in zip(node.outputs, outputs, strict=True)
@@ -147,17 +143,14 @@ class Evaluation:
         proto.input.extend("" if array is None else f"i{index}" for index, array in enumerate(operands))
         proto.output.extend(f"o{index}" for index, _ in enumerate(node.outputs))
         types = tuple(
-            0 if array is None else int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
-            for array in operands
+            0 if array is None else int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)) for array in operands
         )
         key = proto.SerializeToString(deterministic=True), types
         if key not in self._sessions:
             self._sessions[key] = self._open(node, proto, types)
         return self._sessions[key]
 
-    def _open(
-        self, node: ir.Node, proto: onnx.NodeProto, types: Sequence[int]
-    ) -> onnxruntime.InferenceSession:
+    def _open(self, node: ir.Node, proto: onnx.NodeProto, types: Sequence[int]) -> onnxruntime.InferenceSession:
         inputs = [
             onnx.helper.make_tensor_value_info(f"i{index}", elem_type, None)
             for index, elem_type in enumerate(types)
@@ -179,6 +172,4 @@ class Evaluation:
         options.enable_cpu_mem_arena = False
         if function is None and node.op_type not in _HEAVY:
             options.intra_op_num_threads = 1
-        return onnxruntime.InferenceSession(
-            single.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(single.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -185,19 +185,13 @@ def verify_folder(
     verdicts = []
     for name in chosen:
         figures = verify_component(folder, record, name, originals, samples=samples, seed=seed)
-        verdict = ComponentVerdict(
-            name, figures, LIMITS[figures.precision] if threshold is None else threshold
-        )
+        verdict = ComponentVerdict(name, figures, LIMITS[figures.precision] if threshold is None else threshold)
         found(verdict)
         verdicts.append(verdict)
     alike: list[Likeness] = []
     if count and reason is None:
-        alike = compare_pictures(
-            folder, originals, [prompt] * count, seed=seed, steps=steps, settings=settings
-        )
-    failures = [
-        f"{one.name} is further from torch than {one.limit:.0e}" for one in verdicts if not one.passed
-    ]
+        alike = compare_pictures(folder, originals, [prompt] * count, seed=seed, steps=steps, settings=settings)
+    failures = [f"{one.name} is further from torch than {one.limit:.0e}" for one in verdicts if not one.passed]
     failures += [
         f"the picture of seed {one.seed} is less like the original than asked for"
         for one in alike

@@ -141,9 +141,7 @@ class HalfSearch:
     def _original(self) -> Original:
         """Return what torch makes of the inputs; not computed where every trial is remembered."""
         if self._original_outputs is None:
-            self._original_outputs = Original(
-                self._architecture, self._read, samples=self._samples, seed=self._seed
-            )
+            self._original_outputs = Original(self._architecture, self._read, samples=self._samples, seed=self._seed)
         return self._original_outputs
 
 
@@ -180,9 +178,7 @@ def _largest(array: Array) -> float:
     return float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 
-def minimal_subset(
-    candidates: Sequence[str], enough: Callable[[tuple[str, ...]], bool]
-) -> tuple[str, ...] | None:
+def minimal_subset(candidates: Sequence[str], enough: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...] | None:
     """Return a smallest set that is enough: take one member away, and it is not.
 
     Each round finds the shortest beginning of the list that is enough together with what is already chosen; its last

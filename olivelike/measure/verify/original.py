@@ -198,9 +198,7 @@ class Verification:
         if self.origin is not None:
             rows.append(f"  the first value that is not finite comes from {self.origin}")
         raise VerificationError(
-            "\n".join(
-                [f"{component}: its {self.precision} graph is further from torch than {limit:.1e}:", *rows]
-            ),
+            "\n".join([f"{component}: its {self.precision} graph is further from torch than {limit:.1e}:", *rows]),
             {"verification": {**self.to_json(), "limit": limit, "passed": False}},
         )
 

@@ -83,16 +83,12 @@ class Originals:
 
         def stored(name: str) -> Array:
             if name not in weights:
-                raise PassError(
-                    f"{component}: the checkpoint has no parameter {name!r}, which the network needs"
-                )
+                raise PassError(f"{component}: the checkpoint has no parameter {name!r}, which the network needs")
             return read_tensor(weights[name], paths[weights[name].file])
 
         mine = [lora for lora in self._loras if component in lora.file.components]
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        changed: Mapping[str, Array] = (
-            dict(merge(component, architecture.config, shapes, mine, stored)) if mine else {}
-        )
+        changed: Mapping[str, Array] = dict(merge(component, architecture.config, shapes, mine, stored)) if mine else {}
         return architecture, lambda name: changed[name] if name in changed else stored(name)
 
 
@@ -102,13 +98,7 @@ def networks_of(record: OutputRecord) -> list[str]:
 
 
 def verify_component(
-    folder: Path,
-    record: OutputRecord,
-    component: str,
-    originals: Originals,
-    *,
-    samples: int = 2,
-    seed: int = 0,
+    folder: Path, record: OutputRecord, component: str, originals: Originals, *, samples: int = 2, seed: int = 0
 ) -> Verification:
     """Compare a network, as it is on disk, with its original; weights are read one at a time.
 
@@ -190,7 +180,5 @@ def merged_loras(record: OutputRecord, texts: Sequence[str], allow_pickle: bool)
         )
     if sorted(map(str, digests)) != sorted(map(str, merged)):
         wanted = " ".join(f"--lora {entry.origin.place}:{entry.weight:g}" for entry in record.loras)
-        raise UsageError(
-            f"the folder has other LoRAs merged than the command says; give exactly {wanted or 'none'}"
-        )
+        raise UsageError(f"the folder has other LoRAs merged than the command says; give exactly {wanted or 'none'}")
     return opened

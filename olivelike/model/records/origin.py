@@ -61,9 +61,7 @@ class Origin:
             raise RecordError("name is empty")
 
     @classmethod
-    def local(
-        cls, kind: Literal["folder", "file"], path: Path, identified: Identification | None = None
-    ) -> Origin:
+    def local(cls, kind: Literal["folder", "file"], path: Path, identified: Identification | None = None) -> Origin:
         """Return the origin of a folder or file of this machine."""
         resolved = path.resolve()
         return cls(kind, resolved.name or str(resolved), str(resolved), identified=identified)
@@ -115,10 +113,7 @@ def origin_from_1(content: Content) -> Content:
     """Make today's origin of what 0.1.0 wrote: it had no one key for names, and a file's facts among the others."""
     old = dict(content)
     name = old.pop("name", None) or old.pop("repository", None) or PurePath(str(old.get("path", ""))).name
-    found = {
-        **({"name": name} if name else {}),
-        **_taken(old, "kind path commit file warning exported sha256"),
-    }
+    found = {**({"name": name} if name else {}), **_taken(old, "kind path commit file warning exported sha256")}
     if isinstance(vae := old.pop("vae", None), dict):
         found["vae"] = origin_from_1(vae)
     identified = _taken(old, "family inpainting prediction zero_snr")

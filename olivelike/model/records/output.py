@@ -12,13 +12,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.records.origin import (
-    EmbeddingRecord,
-    LoraRecord,
-    Origin,
-    adapter_from_1,
-    origin_from_1,
-)
+from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
 
@@ -140,9 +134,7 @@ class OutputRecord:
             return cls._parse(folder)
         except (FileNotFoundError, NotADirectoryError):
             if not folder.exists():
-                raise SourceError(
-                    f"{folder}: no such folder; {did_you_mean_path(folder, 'check the path')}"
-                ) from None
+                raise SourceError(f"{folder}: no such folder; {did_you_mean_path(folder, 'check the path')}") from None
             raise SourceError(
                 f"{folder}: has no readable {RECORD_FILE}; name a folder that `olivelike run` wrote"
             ) from None
@@ -194,9 +186,7 @@ def _from_1(content: Any) -> dict[str, object]:
 
 
 def _component_from_1(content: Any) -> dict[str, object]:
-    passes = [
-        {"name": step["pass"], "options": step.get("options", {})} for step in content.get("passes", ())
-    ]
+    passes = [{"name": step["pass"], "options": step.get("options", {})} for step in content.get("passes", ())]
     return {**content, "passes": passes}
 
 

@@ -113,9 +113,7 @@ def _read(hint: Any, value: object, place: str, *, exact: bool) -> Any:
         return None if value is None else _read(real, value, place, exact=exact)
     if origin is tuple:
         if isinstance(value, list | tuple):
-            return tuple(
-                _read(inner[0], entry, f"{place}[{at}]", exact=exact) for at, entry in enumerate(value)
-            )
+            return tuple(_read(inner[0], entry, f"{place}[{at}]", exact=exact) for at, entry in enumerate(value))
         raise _wrong(place, "a list", value)
     if not isinstance(value, dict):
         raise _wrong(place, "an object", value)

@@ -6,13 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
 from dataclasses import dataclass, field
 from typing import Any
 
-from olivelike.model.records.origin import (
-    EmbeddingRecord,
-    LoraRecord,
-    Origin,
-    adapter_from_1,
-    origin_from_1,
-)
+from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import read_version, to_json
 from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
 
@@ -166,9 +160,7 @@ def _nodes_from_1(nodes: Any) -> list[dict[str, object]]:
 
 
 def _earlier_from_1(content: Any) -> dict[str, object]:
-    nodes = {
-        name: {"status": status, "seconds": seconds} for name, (status, seconds) in content["nodes"].items()
-    }
+    nodes = {name: {"status": status, "seconds": seconds} for name, (status, seconds) in content["nodes"].items()}
     return {**content, "source": origin_from_1(content["source"]), "nodes": nodes}
 
 

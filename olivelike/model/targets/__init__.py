@@ -15,16 +15,7 @@ from olivelike.model.targets.target import CONTRIB_DOMAIN, Kernel, Precision, Ta
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ALIASES",
-    "CONTRIB_DOMAIN",
-    "TARGETS",
-    "Kernel",
-    "Precision",
-    "Target",
-    "find_target",
-    "float32_inputs",
-]
+__all__ = ["ALIASES", "CONTRIB_DOMAIN", "TARGETS", "Kernel", "Precision", "Target", "find_target", "float32_inputs"]
 
 TARGETS: Final[Mapping[str, Target]] = {
     target.name: target for target in (CPU, OPENVINO, CUDA, TENSORRT, DIRECTML, MIGRAPHX, WEBGPU)

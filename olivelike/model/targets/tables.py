@@ -113,9 +113,7 @@ MIGRAPHX: Final = Target(
         "FastGelu": Kernel(_FH),
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
     },
-    avoided=dict.fromkeys(
-        ("Attention", "GroupNorm", "MultiHeadAttention", "SkipLayerNormalization"), _BETTER_ALONE
-    ),
+    avoided=dict.fromkeys(("Attention", "GroupNorm", "MultiHeadAttention", "SkipLayerNormalization"), _BETTER_ALONE),
 )
 """AMD GPUs on Linux."""
 
@@ -142,10 +140,7 @@ TENSORRT: Final = Target(
     opset=23,
     ir_version=11,
     precision="fp16",
-    kernels={
-        "LayerNormalization": Kernel(_FH),
-        "GroupNormalization": Kernel(_FH, layouts=_NCHW),
-    },
+    kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
 )
 """NVIDIA GPUs, with engines built on first use."""
 

@@ -89,8 +89,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
     own, free = folder.default_size, psutil.virtual_memory().available
     sizes = dict.fromkeys(
-        (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)))
-        for one in requests
+        (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts))) for one in requests
     )
     for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
@@ -111,10 +110,7 @@ def _factor(times: float) -> str:
 
 
 def record_notes(
-    record: PictureRecord,
-    folder: Path,
-    used: tuple[UsedFile | None, UsedFile | None],
-    loras: Sequence[UsedFile],
+    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
 ) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
@@ -131,9 +127,7 @@ def record_notes(
 
 
 def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
-    for option, before, now in zip(
-        ("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True
-    ):
+    for option, before, now in zip(("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True):
         if before is not None and now is None:
             raise UsageError(
                 f"the picture was made from {before.name}, which is not in it, and no picture beside it or here has "
@@ -150,9 +144,7 @@ def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | 
 
 def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> Iterator[str]:
     if record.loras and not loras:
-        named = ", ".join(
-            f"{lora.name}:{1 if lora.weight is None else lora.weight:g}" for lora in record.loras
-        )
+        named = ", ".join(f"{lora.name}:{1 if lora.weight is None else lora.weight:g}" for lora in record.loras)
         raise UsageError(
             f"the picture was made with LoRAs that {folder} is used without: {named}; give them with --lora, "
             "or others in their place"
@@ -175,6 +167,4 @@ def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
     # A1111's older hashes, of 8 digits, are of a part of the file.
     made, here = record.model_hash or "", checkpoint_hash(folder)
     if here and len(made) >= HASH_DIGITS and not here.startswith(made):
-        yield (
-            f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:HASH_DIGITS]}"
-        )
+        yield (f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:HASH_DIGITS]}")

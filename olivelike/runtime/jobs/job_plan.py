@@ -181,9 +181,7 @@ class _Planner:
         for line, request in zip(lines, own, strict=True):
             self._check(request, line)
         pictures = [
-            picture
-            for number, line in enumerate(lines)
-            for picture in self._pictures(number, line, own[number])
+            picture for number, line in enumerate(lines) for picture in self._pictures(number, line, own[number])
         ]
         keys = [_options(line) for line in lines]
         for _, grouped in groupby(pictures, lambda picture: (keys[picture.line], picture.tags)):
@@ -246,6 +244,4 @@ def _fields(line: PromptLine) -> RequestFields:
 
 def _options(line: PromptLine) -> tuple[tuple[str, object], ...]:
     """Return what must be equal for two lines to be drawn together."""
-    return tuple(
-        sorted((key, value) for key, value in line.fields.items() if key not in ("seed", "num_images"))
-    )
+    return tuple(sorted((key, value) for key, value in line.fields.items() if key not in ("seed", "num_images")))

@@ -25,10 +25,7 @@ _ALIKE: Final = (
 
 
 def picture_record(
-    request: Request,
-    folder: PipelineFolder,
-    used: tuple[UsedFile | None, UsedFile | None],
-    loras: Sequence[UsedFile],
+    request: Request, folder: PipelineFolder, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
 ) -> PictureRecord:
     """Return what all pictures of a request have in common, as far as it is known before networks are open.
 

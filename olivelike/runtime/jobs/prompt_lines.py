@@ -128,9 +128,7 @@ def _options(line: str, place: str) -> PromptLine:
         word = words.pop(0)
         name = word.removeprefix("--")
         if not word.startswith("--"):
-            raise UsageError(
-                f"{place}: {word!r} belongs to no option; a line of options is --prompt TEXT --seed 3 …"
-            )
+            raise UsageError(f"{place}: {word!r} belongs to no option; a line of options is --prompt TEXT --seed 3 …")
         if name not in _TEXTS and name not in _READ:
             hint = did_you_mean(word, [f"--{known}" for known in (*_TEXTS, *_READ)], "options")
             raise UsageError(f"{place}: there is no option {word} for a line; {hint}")

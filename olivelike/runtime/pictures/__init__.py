@@ -1,11 +1,6 @@
 """Picture files: what made them is in them, and none is ever overwritten unasked."""
 
-from olivelike.runtime.pictures.picture_reading import (
-    PictureFile,
-    is_picture,
-    read_picture,
-    read_picture_record,
-)
+from olivelike.runtime.pictures.picture_reading import PictureFile, is_picture, read_picture, read_picture_record
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
 from olivelike.runtime.pictures.writer import PictureWriter
 

@@ -30,9 +30,7 @@ UNICODE: Final = b"UNICODE\0"
 _QUALITY: Final = 95
 
 
-def encode_picture(
-    image: Image.Image, suffix: str, record: PictureRecord | None, *, sheet: bool = False
-) -> bytes:
+def encode_picture(image: Image.Image, suffix: str, record: PictureRecord | None, *, sheet: bool = False) -> bytes:
     """Return the bytes of a picture file.
 
     Args:

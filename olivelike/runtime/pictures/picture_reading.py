@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.encoding import (
-    EXIF_IFD,
-    IMAGE_DESCRIPTION,
-    PARAMETERS,
-    RECORD,
-    UNICODE,
-    USER_COMMENT,
-)
+from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, PARAMETERS, RECORD, UNICODE, USER_COMMENT
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
 
 if TYPE_CHECKING:
@@ -101,9 +94,7 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
     """Refuse a picture of very many pixels before they are decoded."""
     width, height = image.size
     if width * height > _MOST_PIXELS:
-        raise SourceError(
-            f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read; make it smaller"
-        )
+        raise SourceError(f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read; make it smaller")
 
 
 def read_picture_record(path: Path) -> PictureRecord:
@@ -115,9 +106,7 @@ def read_picture_record(path: Path) -> PictureRecord:
     """
     record = read_picture(path).record
     if record is None:
-        raise UsageError(
-            f"{path} does not say what made it; programs that resize or upload pictures drop that"
-        )
+        raise UsageError(f"{path} does not say what made it; programs that resize or upload pictures drop that")
     return record
 
 

@@ -97,9 +97,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     try:
         value = parse_json(text, halves=True)
     except ValueError as error:
-        raise SourceError(
-            f"{where}: its record is no JSON: {error}; the file was changed or cut off"
-        ) from error
+        raise SourceError(f"{where}: its record is no JSON: {error}; the file was changed or cut off") from error
     found = value.pop("format", None) if isinstance(value, dict) else None
     if found != _FORMAT:
         raise SourceError(
@@ -114,9 +112,7 @@ def record_from_json(text: str, where: str) -> PictureRecord:
         place = ".".join(str(part) for part in first["loc"])
         raise SourceError(f"{where}: its record is damaged at {place!r}: {first['msg']}") from error
     except ValueError as error:  # A whole number of 400 digits becomes infinity where a fraction is due.
-        raise SourceError(
-            f"{where}: its record is damaged: a number is too large; fetch the file again"
-        ) from error
+        raise SourceError(f"{where}: its record is damaged: a number is too large; fetch the file again") from error
     return record
 
 
@@ -198,9 +194,7 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
         ("Version", "version", str), ("Lora hashes", "loras", _loras),
     ):  # fmt: skip
         if name in rest:
-            with contextlib.suppress(
-                ValueError
-            ):  # Another program's own notation stays among the other fields.
+            with contextlib.suppress(ValueError):  # Another program's own notation stays among the other fields.
                 found[key] = read(rest[name])
                 del rest[name]
     size = _SIZE.fullmatch(rest.get("Size", ""))

@@ -70,9 +70,7 @@ class PictureWriter:
             UsageError: if it can't be written.
         """
         return self._write(
-            encode_picture(image, self._pattern.suffix, record),
-            self._names(record),
-            overwrite=self._overwrite,
+            encode_picture(image, self._pattern.suffix, record), self._names(record), overwrite=self._overwrite
         )
 
     def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
@@ -127,9 +125,7 @@ class PictureWriter:
                 write_whole(path, data, durable=False, overwrite=overwrite and path not in self._written)
             except FileExistsError:
                 if not os.path.lexists(path):
-                    raise UsageError(
-                        f"{path.parent} is a file; name another folder for the pictures"
-                    ) from None
+                    raise UsageError(f"{path.parent} is a file; name another folder for the pictures") from None
                 continue
             except OSError as error:
                 raise UsageError(f"{path} can't be written: {error.strerror or error}") from error
@@ -153,9 +149,7 @@ _OTHER_FORMATS = frozenset({".avif", ".bmp", ".gif", ".heic", ".ico", ".jxl", ".
 _NUMBER_FORMAT = re.compile(r"0?\d{0,2}")
 _LONGEST = 60
 _LONGEST_BYTES = 120
-_DEVICES = frozenset(
-    {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
-)
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
 """Names that Windows keeps for devices, whatever the suffix."""
 
 Piece = tuple[str, str | None, str]
@@ -251,9 +245,7 @@ def _pieces(part: str, output: str) -> Iterator[Piece]:
                 f"output {output!r}: there is no field {{{name}}}; {did_you_mean(name, NUMBERS + TEXTS, 'fields')}"
             )
         if form and (name not in NUMBERS or not _NUMBER_FORMAT.fullmatch(form)):
-            raise UsageError(
-                f"output {output!r}: {{{name}:{form}}}: only numbers take a width, such as {{index:05}}"
-            )
+            raise UsageError(f"output {output!r}: {{{name}:{form}}}: only numbers take a width, such as {{index:05}}")
         yield literal, name, form or ""
 
 

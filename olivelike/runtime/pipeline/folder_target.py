@@ -88,9 +88,7 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
     if settings.provider.target == target:
         return
     left = {component: operators_without_kernel(path, settings) for component, path in models.items()}
-    if refused := "; ".join(
-        f"{component}: {operators}" for component, operators in left.items() if operators
-    ):
+    if refused := "; ".join(f"{component}: {operators}" for component, operators in left.items() if operators):
         name = settings.provider.short_name
         raise SessionError(
             f"the folder was optimised for {target}, and on {name} nothing runs operators of it ({refused}); "
@@ -116,7 +114,5 @@ def _remedy(models: Mapping[str, Path], target: str) -> str:
     record = OutputRecord.read(folder)
     if record is None or record.workflow != folder.resolve().name:
         return by_workflow
-    converted = (
-        f"olivelike convert {quote(str(record.source.name))} -t {target} -o {quote(f'{folder}_{target}')}"
-    )
+    converted = f"olivelike convert {quote(str(record.source.name))} -t {target} -o {quote(f'{folder}_{target}')}"
     return f"{converted}, or if a workflow file made it: {by_workflow}"

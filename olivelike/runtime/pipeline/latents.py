@@ -112,9 +112,7 @@ def _begin_at(state: BatchState, index: int) -> None:
         state.scheduler.set_begin_index(index)
 
 
-def _add_noise(
-    state: BatchState, latents: torch.Tensor, drawn: torch.Tensor, timesteps: torch.Tensor
-) -> torch.Tensor:
+def _add_noise(state: BatchState, latents: torch.Tensor, drawn: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
     noisy: torch.Tensor = state.scheduler.add_noise(latents, drawn, timesteps[:1].repeat(len(latents)))
     return noisy
 
@@ -147,10 +145,7 @@ def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torc
     from diffusers.image_processor import VaeImageProcessor
 
     processor: Any = VaeImageProcessor(
-        vae_scale_factor=folder.vae_factor,
-        do_normalize=False,
-        do_binarize=True,
-        do_convert_grayscale=True,
+        vae_scale_factor=folder.vae_factor, do_normalize=False, do_binarize=True, do_convert_grayscale=True
     )
     mask: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])
     return mask

@@ -11,12 +11,7 @@ from olivelike.runtime.pipeline.batch_state import BatchState, begin_batch, seed
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
-from olivelike.runtime.pipeline.latents import (
-    from_noise,
-    from_picture,
-    from_picture_with_hole,
-    masked_channels,
-)
+from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole, masked_channels
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
@@ -129,11 +124,7 @@ class Pipeline:
         return resolve_defaults(request, self.folder)
 
     def generate(
-        self,
-        request: Request,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        cancel: Event | None = None,
+        self, request: Request, *, on_step: Callable[[Step], None] | None = None, cancel: Event | None = None
     ) -> Result:
         """Make the pictures of a request.
 
@@ -157,11 +148,7 @@ class Pipeline:
         return Result(resolved, batches[0].scheduler, pictures, time.monotonic() - began)
 
     def batches(
-        self,
-        request: Request,
-        *,
-        on_step: Callable[[Step], None] | None = None,
-        cancel: Event | None = None,
+        self, request: Request, *, on_step: Callable[[Step], None] | None = None, cancel: Event | None = None
     ) -> Iterator[Batch]:
         """Make the pictures of a request and hand them out batch by batch, flagged ones too.
 
@@ -178,9 +165,7 @@ class Pipeline:
             began = time.monotonic()
             pictures: dict[int, Picture] = {}
             for attempt in range(1, request.retry_unsafe + 2):
-                left = [
-                    place for place in range(len(batch)) if place not in pictures or pictures[place].flagged
-                ]
+                left = [place for place in range(len(batch)) if place not in pictures or pictures[place].flagged]
                 if not left:
                     break
                 callbacks = DenoisingCallbacks(number, len(batches), attempt, on_step, cancel)
@@ -221,9 +206,7 @@ class Pipeline:
     def _open_checker(self) -> SafetyCheck | None:
         if not self.folder.is_checked:
             return None
-        preprocessing = read_preprocessing(
-            self.folder.path / "feature_extractor" / "preprocessor_config.json"
-        )
+        preprocessing = read_preprocessing(self.folder.path / "feature_extractor" / "preprocessor_config.json")
         return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
 
     def _open(self, component: str) -> Network:

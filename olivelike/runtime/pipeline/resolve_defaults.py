@@ -71,9 +71,7 @@ def _check_counts(request: Request) -> None:
         if most is not None and value > most:
             raise UsageError(f"{name} is {value}; it must be at most {most:,}")
     if request.seeds is not None and len(request.seeds) != len(request.prompts):
-        raise UsageError(
-            f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none"
-        )
+        raise UsageError(f"{len(request.prompts)} prompts have {len(request.seeds)} seeds; give each one, or none")
 
 
 def _check_layers(request: Request, folder: PipelineFolder) -> None:
@@ -162,9 +160,7 @@ def _cropped(request: Request, size: tuple[int, int]) -> Request:
         return request
     mask = request.mask
     return replace(
-        request,
-        init_image=_crop(request.init_image, size),
-        mask=None if mask is None else _crop(mask, size),
+        request, init_image=_crop(request.init_image, size), mask=None if mask is None else _crop(mask, size)
     )
 
 

@@ -70,9 +70,7 @@ def read_preprocessing(path: Path) -> Preprocessing:
             crop=_pair(config["crop_size"]) if config.get("do_center_crop", True) else None,
             resample=int(config.get("resample", 3)),
             rescale=float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else None,
-            mean_and_std=(config["image_mean"], config["image_std"])
-            if config.get("do_normalize", True)
-            else None,
+            mean_and_std=(config["image_mean"], config["image_std"]) if config.get("do_normalize", True) else None,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def encode_picture(
-    pixels: torch.Tensor,
-    encoder: Network,
-    channels: int,
-    folder: PipelineFolder,
-    sources: Sequence[torch.Generator],
+    pixels: torch.Tensor, encoder: Network, channels: int, folder: PipelineFolder, sources: Sequence[torch.Generator]
 ) -> torch.Tensor:
     """Encode a picture, and draw a sample of its latents for each generator.
 

@@ -172,8 +172,6 @@ def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple
     terms = []
     for text in texts:
         written, _, number = text.rpartition(":")
-        written, weight = (
-            (written, float(number)) if _WEIGHT.fullmatch(number.strip()) and written else (text, 1.0)
-        )
+        written, weight = (written, float(number)) if _WEIGHT.fullmatch(number.strip()) and written else (text, 1.0)
         terms.append(PromptTerm(weight, texts_of_steps(written, steps)))
     return tuple(terms)

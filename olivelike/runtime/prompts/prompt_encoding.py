@@ -53,10 +53,7 @@ class PromptEmbeddings:
 
 
 def encode_prompts(
-    prompts: Sequence[str],
-    encoders: Sequence[tuple[PromptTokenizer, TextEncoder]],
-    *,
-    prompt_weights: bool = True,
+    prompts: Sequence[str], encoders: Sequence[tuple[PromptTokenizer, TextEncoder]], *, prompt_weights: bool = True
 ) -> PromptEmbeddings:
     """Encode prompts to the same length.
 
@@ -75,9 +72,7 @@ def encode_prompts(
     if not prompts:
         raise UsageError("there is no prompt; give at least one, which may be empty")
     parsed = {text: parse_prompt(text, prompt_weights=prompt_weights) for text in prompts}
-    chunked = [
-        {text: chunk_prompt(tokenizer, parts) for text, parts in parsed.items()} for tokenizer, _ in encoders
-    ]
+    chunked = [{text: chunk_prompt(tokenizer, parts) for text, parts in parsed.items()} for tokenizer, _ in encoders]
     # Tokenizers may differ by a textual inversion, so that the longest of all decides.
     count = max(len(chunks.ids) for by_text in chunked for chunks in by_text.values())
     encoded = [
@@ -134,9 +129,7 @@ def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.
         scaled = whole * torch.tensor(own, dtype=torch.float32, device=hidden.device)[:, None]
         restored = (scaled * (whole.mean() / scaled.mean())).to(hidden.dtype)
         if not bool(torch.isfinite(restored).all()):
-            raise UsageError(
-                "prompt: with these weights the text's embedding has no finite values; use smaller ones"
-            )
+            raise UsageError("prompt: with these weights the text's embedding has no finite values; use smaller ones")
         chunks.append(restored)
     return torch.cat(chunks)[None]
 
@@ -162,11 +155,7 @@ class Chunks:
         """Return as many chunks as asked for, the further ones being those of an empty prompt."""
         missing = count - len(self.ids)
         empty = _row([], tokenizer)
-        return Chunks(
-            self.ids + (empty[0],) * missing,
-            self.weights + (empty[1],) * missing,
-            self.tokens,
-        )
+        return Chunks(self.ids + (empty[0],) * missing, self.weights + (empty[1],) * missing, self.tokens)
 
 
 def chunk_prompt(tokenizer: PromptTokenizer, parts: Sequence[PromptPart]) -> Chunks:
@@ -189,9 +178,7 @@ def chunk_prompt(tokenizer: PromptTokenizer, parts: Sequence[PromptPart]) -> Chu
         deal.end_chunk()
     rows = [_row(tokens, tokenizer) for tokens in deal.full]
     return Chunks(
-        tuple(ids for ids, _ in rows),
-        tuple(weights for _, weights in rows),
-        sum(len(tokens) for tokens in deal.full),
+        tuple(ids for ids, _ in rows), tuple(weights for _, weights in rows), sum(len(tokens) for tokens in deal.full)
     )
 
 

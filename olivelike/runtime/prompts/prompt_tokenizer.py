@@ -69,9 +69,7 @@ def open_tokenizer(folder: Path) -> PromptTokenizer:
         token = special.get(role) or otherwise
         content = token.get("content") if isinstance(token, dict) else token
         if content not in vocabulary:
-            raise SourceError(
-                f"{folder}: its {role} {content!r} is not in its vocabulary; fetch its files again"
-            )
+            raise SourceError(f"{folder}: its {role} {content!r} is not in its vocabulary; fetch its files again")
         return vocabulary[content]
 
     end = "<|endoftext|>"
@@ -107,9 +105,7 @@ def _open_backend(folder: Path) -> Tokenizer:
     try:
         backend: Tokenizer = CLIPTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise SourceError(
-            f"{folder} can't be loaded as a tokenizer: {error!r}; fetch its files again"
-        ) from error
+        raise SourceError(f"{folder} can't be loaded as a tokenizer: {error!r}; fetch its files again") from error
     return backend
 
 
@@ -127,9 +123,7 @@ def _checked(path: Path) -> str:
         raise SourceError(f"{path} has merges that are no pairs of texts; fetch it again")
     unknown = {*map("".join, pairs), *chain.from_iterable(pairs)} - vocabulary.keys()
     if unknown:
-        raise SourceError(
-            f"{path} has merges of {min(unknown)!r}, which its vocabulary lacks; fetch it again"
-        )
+        raise SourceError(f"{path} has merges of {min(unknown)!r}, which its vocabulary lacks; fetch it again")
     return _read(path, _MOST_BYTES).decode("utf-8-sig")
 
 

@@ -194,9 +194,7 @@ def _read(written: str, content: str) -> LoraTag:
         if key not in _NAMES:
             raise UsageError(f"{written}: {key} is nothing that a LoRA has here; give weights, te= and unet=")
         if key == "dyn":
-            raise UsageError(
-                f"{written}: a rank of its own (dyn) can't be set here; leave the last number out"
-            )
+            raise UsageError(f"{written}: a rank of its own (dyn) can't be set here; leave the last number out")
         numbers[key] = _number(written, text)
     text_weight = numbers.get("te", 1.0)
     return LoraTag(name, text_weight, numbers.get("unet", text_weight), written)

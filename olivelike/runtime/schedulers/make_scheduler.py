@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import MissingError, SourceError
 from olivelike.runtime.schedulers.diffusers_import import light_diffusers
-from olivelike.runtime.schedulers.scheduler_names import (
-    CLASSES,
-    EDM,
-    SIGMAS,
-    find_scheduler,
-    packages_for,
-    why_not_own,
-)
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, SIGMAS, find_scheduler, packages_for, why_not_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,9 +55,7 @@ class Scheduler(Protocol):
     def scale_model_input(self, sample: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
         """Return what the network takes for these latents."""
 
-    def step(
-        self, model_output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, **more: Any
-    ) -> Any:
+    def step(self, model_output: torch.Tensor, timestep: torch.Tensor, sample: torch.Tensor, **more: Any) -> Any:
         """Return the next latents, as `prev_sample`."""
 
     def add_noise(self, original: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
@@ -149,9 +140,7 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
         from diffusers.schedulers.scheduling_dpmsolver_sde import BrownianTreeNoiseSampler
 
     sigmas = scheduler.sigmas.cpu()
-    tree = BrownianTreeNoiseSampler(
-        latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds)
-    )
+    tree = BrownianTreeNoiseSampler(latents.cpu(), sigmas[sigmas > 0].min().item(), sigmas.max().item(), list(seeds))
 
     def draw(*times: torch.Tensor) -> torch.Tensor:
         with warnings.catch_warnings():

@@ -157,9 +157,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
     found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
         if why := _why_not(_plain(asked)):
-            raise UsageError(
-                f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras"
-            )
+            raise UsageError(f"scheduler {asked!r} {why}; take another one, such as Euler a or DPM++ 2M Karras")
         for other in _OTHER_SCHEDULES:
             if _plain(asked).endswith(_plain(other)):
                 raise UsageError(

@@ -37,9 +37,7 @@ def list_devices(provider: Provider) -> tuple[Device, ...]:
     return tuple(_nvidia_devices() if provider.name in NVIDIA else _described_devices(provider.name))
 
 
-def find_device(
-    asked: int | str | None, provider: Provider, devices: Sequence[Device] | None = None
-) -> int | None:
+def find_device(asked: int | str | None, provider: Provider, devices: Sequence[Device] | None = None) -> int | None:
     """Return the number of a device.
 
     Args:

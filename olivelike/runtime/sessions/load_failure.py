@@ -27,14 +27,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _OWN_DOMAINS: Final = frozenset(
-    {
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.preview",
-        "com.microsoft",
-        "com.microsoft.nchwc",
-        "com.ms.internal.nhwc",
-    }
+    {"ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 )
 """Domains that ONNX Runtime has operators of."""
 

@@ -55,9 +55,7 @@ def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str,
     """
     for name, array in given.items():
         if name not in known:
-            raise SessionError(
-                f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}"
-            )
+            raise SessionError(f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}")
         dtype, shape = _dtype(known[name].data_type), tuple(known[name].dims)
         if array.dtype.name != dtype or array.shape != shape:
             raise SessionError(
@@ -101,7 +99,5 @@ def _dtype(element: int) -> str:
     try:
         name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
     except KeyError:
-        raise SessionError(
-            f"a value has ONNX type {element}, which is unknown; export the model again"
-        ) from None
+        raise SessionError(f"a value has ONNX type {element}, which is unknown; export the model again") from None
     return name

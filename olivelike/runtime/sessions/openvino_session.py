@@ -62,9 +62,7 @@ class OpenVinoSession(Session):
         request = self._compiled.create_infer_request()
         for name, tensor in {**inputs, **outputs}.items():
             request.set_tensor(name, openvino.Tensor(tensor.numpy(), shared_memory=True))
-        return OpenVinoBoundCall(
-            self.network, self.provider, request, dict(inputs), dict(outputs), self._failed
-        )
+        return OpenVinoBoundCall(self.network, self.provider, request, dict(inputs), dict(outputs), self._failed)
 
 
 @dataclass(eq=False)
@@ -114,9 +112,7 @@ class OpenVinoBoundCall:
                 )
 
 
-def open_openvino_session(
-    path: Path, settings: SessionSettings, initializers: Mapping[str, Array]
-) -> OpenVinoSession:
+def open_openvino_session(path: Path, settings: SessionSettings, initializers: Mapping[str, Array]) -> OpenVinoSession:
     """Open a network in OpenVINO; `open_session` says how.
 
     Raises:
@@ -184,8 +180,7 @@ def _device(core: Any, settings: SessionSettings) -> str:
         return asked
     names: list[str] = core.available_devices
     devices = [
-        Device(number, f"{name}: {core.get_property(name, 'FULL_DEVICE_NAME')}")
-        for number, name in enumerate(names)
+        Device(number, f"{name}: {core.get_property(name, 'FULL_DEVICE_NAME')}") for number, name in enumerate(names)
     ]
     number = find_device(asked, settings.provider, devices)
     return names[number or 0]
@@ -203,9 +198,7 @@ def _exchange(openvino: Any, model: Any, initializers: Mapping[str, Array]) -> N
     }
     for name, array in initializers.items():
         if name not in constants:
-            raise SessionError(
-                f"OpenVINO has folded initializer {name!r} away; run this model with --provider cpu"
-            )
+            raise SessionError(f"OpenVINO has folded initializer {name!r} away; run this model with --provider cpu")
         constant = _constant(openvino, array)
         for reader in constants[name].output(0).get_target_inputs():
             reader.replace_source_output(constant.output(0))
@@ -220,22 +213,16 @@ def _constant(openvino: Any, array: Array) -> Any:
 
 
 def _fix_dimensions(
-    model: Any,
-    sizes: Mapping[str, int],
-    inputs: dict[str, ValueSpec],
-    outputs: dict[str, ValueSpec],
+    model: Any, sizes: Mapping[str, int], inputs: dict[str, ValueSpec], outputs: dict[str, ValueSpec]
 ) -> tuple[dict[str, ValueSpec], dict[str, ValueSpec]]:
     if not any(dim in sizes for spec in inputs.values() for dim in spec.dims):
         return inputs, outputs
     inputs, outputs = _with_sizes(inputs, sizes), _with_sizes(outputs, sizes)
-    model.reshape(
-        {name: [dim if isinstance(dim, int) else -1 for dim in spec.dims] for name, spec in inputs.items()}
-    )
+    model.reshape({name: [dim if isinstance(dim, int) else -1 for dim in spec.dims] for name, spec in inputs.items()})
     return inputs, outputs
 
 
 def _with_sizes(specs: Mapping[str, ValueSpec], sizes: Mapping[str, int]) -> dict[str, ValueSpec]:
     return {
-        name: replace(spec, dims=tuple(sizes.get(str(dim), dim) for dim in spec.dims))
-        for name, spec in specs.items()
+        name: replace(spec, dims=tuple(sizes.get(str(dim), dim) for dim in spec.dims)) for name, spec in specs.items()
     }

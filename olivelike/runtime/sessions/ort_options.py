@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 _DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 _EXTENSIONS: Final = "onnxruntime_extensions"
-_WITH_DEVICE_ID: Final = frozenset(
-    {CUDA, TENSORRT, DIRECTML, "MIGraphXExecutionProvider", "CANNExecutionProvider"}
-)
+_WITH_DEVICE_ID: Final = frozenset({CUDA, TENSORRT, DIRECTML, "MIGraphXExecutionProvider", "CANNExecutionProvider"})
 _CUDA_GRAPH: Final = {CUDA: "enable_cuda_graph", TENSORRT: "trt_cuda_graph_enable"}
 _FATAL: Final = 4
 """An error is raised; ONNX Runtime would log it too."""
@@ -70,13 +68,9 @@ def provider_list(
             options[_CUDA_GRAPH[name]] = "1"
         listed.append((name, {**options, **choice.options}))
     if settings.cuda_graph and settings.provider.name not in _CUDA_GRAPH:
-        raise UsageError(
-            f"CUDA graphs need the provider cuda or tensorrt, not {settings.provider.short_name}"
-        )
+        raise UsageError(f"CUDA graphs need the provider cuda or tensorrt, not {settings.provider.short_name}")
     if settings.cuda_graph and stream is None:
-        raise SessionError(
-            "CUDA graphs need tensors on the GPU, and this torch has no CUDA; install a torch that has"
-        )
+        raise SessionError("CUDA graphs need tensors on the GPU, and this torch has no CUDA; install a torch that has")
     if all(name != CPU for name, _ in listed):
         listed.append((CPU, {}))
     return listed

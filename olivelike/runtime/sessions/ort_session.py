@@ -35,8 +35,7 @@ class OrtSession(Session):
 
     def __init__(self, network: str, session: Any, settings: SessionSettings, placement: Placement) -> None:
         inputs, outputs = (
-            {value.name: _spec(value) for value in values}
-            for values in (session.get_inputs(), session.get_outputs())
+            {value.name: _spec(value) for value in values} for values in (session.get_inputs(), session.get_outputs())
         )
         elsewhere = {
             name
@@ -56,10 +55,7 @@ class OrtSession(Session):
         return self._session
 
     def _bind(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str],
+        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
     ) -> OrtBoundCall:
         """Bind tensors by their addresses.
 
@@ -202,9 +198,7 @@ def start_inference(
     with session_options(path, settings, initializers) as (model, options):
         try:
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
-                session = onnxruntime.InferenceSession(
-                    model, options, providers=providers, enable_fallback=False
-                )
+                session = onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=False)
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
                 raise Interrupted(f"{network}: interrupted while it was opened") from None

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 
 def open_session(
-    model_path: Path,
-    settings: SessionSettings,
-    initializers: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    model_path: Path, settings: SessionSettings, initializers: Mapping[str, np.ndarray[Any, Any]] | None = None
 ) -> Session:
     """Open a network.
 
@@ -92,10 +90,7 @@ class Session(ABC):
     """Whether each run takes inputs to another memory, unless they are bound as constant."""
 
     def bind(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str] = (),
+        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str] = ()
     ) -> BoundCall:
         """Bind contiguous tensors on `tensor_device`, of the dtypes that the graph has.
 
@@ -125,10 +120,7 @@ class Session(ABC):
 
     @abstractmethod
     def _bind(
-        self,
-        inputs: Mapping[str, torch.Tensor],
-        outputs: Mapping[str, torch.Tensor],
-        constant: Collection[str],
+        self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str]
     ) -> BoundCall:
         """Bind tensors that fit."""
 

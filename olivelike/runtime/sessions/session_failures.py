@@ -33,9 +33,7 @@ def onnxruntime_errors() -> tuple[type[Exception], ...]:
     return (*(getattr(state, name) for name in names), RuntimeError, ValueError, MemoryError)
 
 
-def run_failure(
-    network: str, error: Exception, tensors: Mapping[str, torch.Tensor], provider: str
-) -> SessionError:
+def run_failure(network: str, error: Exception, tensors: Mapping[str, torch.Tensor], provider: str) -> SessionError:
     """Return what to raise when an engine fails in a run."""
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
     if lacks_memory(error):

@@ -76,7 +76,7 @@ def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> E
         if len(tensor.shape) not in (1, 2) or not tensor.dtype.startswith(_FLOATING) or 0 in tensor.shape:
             raise SourceError(
                 f"{path}: {name} has shape {list(tensor.shape)} and dtype {tensor.dtype}; an embedding is a row of "
-                "floating-point vectors",
+                "floating-point vectors"
             )
         vectors[encoder] = tensor
     return EmbeddingTable(path, token, vectors)

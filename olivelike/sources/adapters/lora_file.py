@@ -106,9 +106,7 @@ def family_of(modules: Iterable[LoraModule]) -> FamilyName | None:
     if width is not None:
         return family_of_text_width(width)
     names = [module.name for module in known]
-    if any(name.startswith("lora_te1_") for name in names) or any(
-        m.component == "text_encoder_2" for m in known
-    ):
+    if any(name.startswith("lora_te1_") for name in names) or any(m.component == "text_encoder_2" for m in known):
         return "sdxl"
     # Trainers name the UNet's blocks so for XL alone; for 1.x and 2.x they use diffusers' names.
     if any(m.component == "unet" and m.path.startswith(_SGM) for m in known):
@@ -150,7 +148,7 @@ def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
         return
     raise SourceError(
         f"{lora.path}: this LoRA is for {_title(made_for)}, and {where} is {_title(cross_attention_dim)}; "
-        "use a LoRA and a source of one family",
+        "use a LoRA and a source of one family"
     )
 
 

@@ -26,15 +26,10 @@ if TYPE_CHECKING:
 
     from olivelike.sources.files.safetensors_header import RawTensor
 
-_KOHYA = {
-    "lora_unet_": "unet",
-    "lora_te_": "text_encoder",
-    "lora_te1_": "text_encoder",
-    "lora_te2_": "text_encoder_2",
-}
+_KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
 NATIVE_PREFIX = "base_model.model."
 _UNET_ROOTS = frozenset(
-    {"down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding"},
+    {"down_blocks", "mid_block", "up_blocks", "conv_in", "conv_out", "time_embedding", "add_embedding"}
 )
 _TEXT_ROOTS = frozenset({"text_model", "encoder", "text_projection"})
 
@@ -154,7 +149,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
             if pattern.match(name):
                 raise SourceError(
                     f"{path}: this LoRA is for {network} (it has {name}); "
-                    "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source",
+                    "use one for Stable Diffusion 1.x, 2.x or XL, in the family of the source"
                 )
 
 
@@ -167,14 +162,12 @@ def refuse_unknown(path: Path, names: Iterable[str]) -> None:
     unknown = sorted(names)
     if not unknown:
         return
-    listed = ", ".join(unknown[:_LISTED]) + (
-        f", and {rest} more" if (rest := len(unknown) - _LISTED) > 0 else ""
-    )
+    listed = ", ".join(unknown[:_LISTED]) + (f", and {rest} more" if (rest := len(unknown) - _LISTED) > 0 else "")
     name = _format_of(unknown[0])
     what = f"it holds {name}, which can't be merged" if name else "its format is not known"
     raise SourceError(
         f"{path}: {what}: {listed}; leaving keys out would change the result in silence, so use a file in a "
-        "LoRA, LoCon, LoHa, LoKr or DoRA format",
+        "LoRA, LoCon, LoHa, LoKr or DoRA format"
     )
 
 
@@ -189,11 +182,7 @@ def refuse_other_files(path: Path, tensors: Mapping[str, RawTensor]) -> None:
         raise SourceError(f"{path}: it holds no tensors, so it is no LoRA; get the file again")
     refuse_other_networks(path, names)
     for prefixes, what, where in (
-        (
-            _CHECKPOINT,
-            "a whole checkpoint",
-            "give it to `olivelike convert`, or name it under `source:` of a workflow",
-        ),
+        (_CHECKPOINT, "a whole checkpoint", "give it to `olivelike convert`, or name it under `source:` of a workflow"),
         (_EMBEDDING, "a textual-inversion embedding", "name it under `embeddings:`"),
         (_VAE, "a VAE", "name it under `vae:`"),
         (_UNET, "the weights of a UNet", "name the pipeline that it belongs to under `source:`"),
@@ -205,7 +194,7 @@ def refuse_other_files(path: Path, tensors: Mapping[str, RawTensor]) -> None:
     if len(names) == 1 and len(tensors[names[0]].shape) in (1, 2) and "." not in names[0]:
         raise SourceError(
             f"{path}: this is a textual-inversion embedding, no LoRA (its one tensor is {names[0]}); "
-            "name it under `embeddings:`",
+            "name it under `embeddings:`"
         )
     refuse_unknown(path, names)
 

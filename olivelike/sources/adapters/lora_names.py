@@ -57,7 +57,7 @@ def match_modules(
         elif parameter in matched:
             raise SourceError(
                 f"{lora.path}: {matched[parameter].name} and {module.name} both change {parameter} of "
-                f"{component}; get another version of the file",
+                f"{component}; get another version of the file"
             )
         else:
             matched[parameter] = module
@@ -65,16 +65,13 @@ def match_modules(
         rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
         raise SourceError(
             f"{lora.path}: {len(unmatched)} modules have no layer in {component}: "
-            f"{', '.join(unmatched[:_LISTED])}{rest}; the LoRA is for another network",
+            f"{', '.join(unmatched[:_LISTED])}{rest}; the LoRA is for another network"
         )
     return matched
 
 
 def _find(
-    module: LoraModule,
-    config: Config,
-    base: Mapping[str, tuple[int, ...]],
-    flat: Mapping[str, str],
+    module: LoraModule, config: Config, base: Mapping[str, tuple[int, ...]], flat: Mapping[str, str]
 ) -> str | None:
     # What is spelled as a layer of this network is that layer, and no library is imported to say so; kohya's own
     # definition is a path with its dots as underscores.

@@ -89,7 +89,7 @@ def find_files(path: Path, adapter: str | None) -> Place:
     if not adapters:
         raise SourceError(
             f"{path}: this folder has no LoRA: no {_DIFFUSERS}.safetensors, no {_PEFT}.safetensors, and no other "
-            ".safetensors file; name the file itself",
+            ".safetensors file; name the file itself"
         )
     wanted = "it holds several adapters" if adapter is None else f"there is no adapter {adapter!r}"
     raise SourceError(f"{path}: {wanted}; choose one of {', '.join(adapters)} with `adapter:`")
@@ -175,9 +175,7 @@ def _json_object(where: str, text: str | bytes) -> Config:
     except ValueError as error:
         raise SourceError(f"{where} can't be read as JSON: {error}; get the file again") from error
     if not isinstance(value, dict):
-        raise SourceError(
-            f"{where}: expected a JSON object, found {type(value).__name__}; get the file again"
-        )
+        raise SourceError(f"{where}: expected a JSON object, found {type(value).__name__}; get the file again")
     return value
 
 
@@ -190,7 +188,7 @@ def _settings(where: str, values: Config) -> Settings:
     if isinstance(start, str) and start.lower().startswith(_REBASED):
         raise SourceError(
             f"{where}: init_lora_weights is {start}, which changes the base weights too; "
-            "convert it to a plain LoRA with PEFT's save_pretrained(path_initial_model_for_weight_conversion=…)",
+            "convert it to a plain LoRA with PEFT's save_pretrained(path_initial_model_for_weight_conversion=…)"
         )
     mapping = values.get("auto_mapping")
     base_class = mapping.get("base_model_class") if isinstance(mapping, dict) else None
@@ -245,20 +243,14 @@ def _match(where: str, patterns: Mapping[str, int], paths: list[str]) -> dict[st
     command = [sys.executable, "-I", "-S", "-c", _CHILD]
     first = next(iter(patterns))[:80]
     try:
-        child = subprocess.run(
-            command, input=given, capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
+        child = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=_SECONDS)
     except subprocess.TimeoutExpired as error:
         what = f"its patterns ({first!r} and others) take too long to match"
         raise SourceError(f"{where}: {what}; {_REMEDY}") from error
     if child.returncode:
         reason = "".join(child.stderr.strip().splitlines()[-1:])
-        raise SourceError(
-            f"{where}: patterns such as {first!r} are no regular expressions: {reason}; {_REMEDY}"
-        )
+        raise SourceError(f"{where}: patterns such as {first!r} are no regular expressions: {reason}; {_REMEDY}")
     numbers = list(patterns.values())
     return {
-        path: numbers[index]
-        for path, index in zip(paths, json.loads(child.stdout), strict=True)
-        if index is not None
+        path: numbers[index] for path, index in zip(paths, json.loads(child.stdout), strict=True) if index is not None
     }

@@ -95,7 +95,7 @@ class _Check:
             shapes = f"{list(self.shapes[left])} and {list(self.shapes[right])}"
             raise self.broken(
                 f"{left} and {right} do not fit each other, with inner dimensions {left_size} and "
-                f"{right_size} (shapes {shapes})",
+                f"{right_size} (shapes {shapes})"
             )
 
 
@@ -119,9 +119,7 @@ def _lora(check: _Check) -> Difference:
 
 def _loha(check: _Check) -> Difference:
     check.require("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
-    first, second = (
-        (check.dims(f"hada_{w}_a", 2), check.dims(f"hada_{w}_b", 2), f"hada_{w}") for w in ("w1", "w2")
-    )
+    first, second = ((check.dims(f"hada_{w}_a", 2), check.dims(f"hada_{w}_b", 2), f"hada_{w}") for w in ("w1", "w2"))
     if "hada_t1" in check.shapes or "hada_t2" in check.shapes:
         cores = [check.dims(role, 4) for role in ("hada_t1", "hada_t2")]
         for (a, b, name), core, role in zip((first, second), cores, ("hada_t1", "hada_t2"), strict=True):

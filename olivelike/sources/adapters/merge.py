@@ -112,7 +112,7 @@ def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, mod
         factors = {role: list(file.tensors[stored].shape) for role, stored in sorted(module.roles.items())}
         raise SourceError(
             f"{file.path}: {module.name} does not fit {parameter} of {component}, whose shape is {list(shape)}: "
-            f"{', '.join(f'{role} {size}' for role, size in factors.items())}; the LoRA is for another network",
+            f"{', '.join(f'{role} {size}' for role, size in factors.items())}; the LoRA is for another network"
         )
 
 
@@ -126,7 +126,7 @@ def _check_finite(file: LoraFile, module: LoraModule) -> None:
         if not np.isfinite(values).all():
             raise SourceError(
                 f"{file.path}: {module.roles[role]} holds NaN or infinity, so its training broke; "
-                "use another version of the file",
+                "use another version of the file"
             )
 
 

@@ -52,12 +52,7 @@ _SCALARS = {
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
-def open_lora(
-    path: Path,
-    *,
-    adapter: str | None = None,
-    read_pickle: ReadPickle | None = None,
-) -> LoraFile:
+def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle | None = None) -> LoraFile:
     """Read a LoRA's header and check all that it tells; of its tensors only the alphas are read.
 
     Args:
@@ -85,9 +80,7 @@ def open_lora(
         for key in firsts:
             rank, alpha = stated[key.path]
             alpha = alphas.get(key.module, alpha)
-            modules.append(
-                _module(place.weights, header, grouped[key.module], rank, alpha, rslora=settings.rslora)
-            )
+            modules.append(_module(place.weights, header, grouped[key.module], rank, alpha, rslora=settings.rslora))
     modules.sort(key=lambda module: module.name)
     modules = _with_second_encoder(modules, native.base_class if native else None)
     return LoraFile(
@@ -117,7 +110,7 @@ def _native_settings(
     if any(key.spelling == "peft_native" for key in bare):
         raise SourceError(
             f"{place.weights}: its names are PEFT's own, and {CONFIG_NAME} with their alpha is not beside it; "
-            "put that file into the same folder",
+            "put that file into the same folder"
         )
     return None
 
@@ -140,7 +133,7 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Ke
     if strange:
         raise SourceError(
             f"{path}: {len(strange)} keys belong to no known network, {strange[0]} the first; "
-            "a LoRA for Stable Diffusion changes its UNet and text encoders",
+            "a LoRA for Stable Diffusion changes its UNet and text encoders"
         )
     grouped: dict[str, list[Key]] = defaultdict(list)
     for key in _of_adapter(path, keys, adapter):
@@ -162,7 +155,7 @@ def _of_adapter(path: Path, keys: list[Key], adapter: str | None) -> list[Key]:
         return keys
     if adapter is None:
         raise SourceError(
-            f"{path}: it holds several adapters: {', '.join(names)}; choose one, such as `adapter: {names[0]}`",
+            f"{path}: it holds several adapters: {', '.join(names)}; choose one, such as `adapter: {names[0]}`"
         )
     if adapter not in names:
         there = f"it has {', '.join(names)}" if names else "its keys name none; leave `adapter:` out"
@@ -187,7 +180,7 @@ def _read_scalar(file: BinaryIO, path: Path, name: str, tensor: RawTensor) -> fl
     if math.prod(tensor.shape) != 1 or tensor.dtype not in _SCALARS:
         raise SourceError(
             f"{path}: {name} should be one number and is {tensor.dtype} of shape {list(tensor.shape)}; "
-            "get the file again",
+            "get the file again"
         )
     file.seek(tensor.offset)
     data = file.read(ITEM_SIZES[tensor.dtype])
@@ -208,15 +201,13 @@ def _module(
         if header.tensors[stored].dtype not in _FLOATING:
             raise SourceError(
                 f"{path}: {stored} is stored as {header.tensors[stored].dtype}, so the file is quantised; "
-                "use its version in float16, bfloat16 or float32",
+                "use its version in float16, bfloat16 or float32"
             )
-    form = difference_of(
-        path, first.module, {role: header.tensors[name].shape for role, name in roles.items()}
-    )
+    form = difference_of(path, first.module, {role: header.tensors[name].shape for role, name in roles.items()})
     if form.rank is not None and rank is not None and form.rank != rank:
         raise SourceError(
             f"{path}: the config says rank {rank} for {first.module}, and its factors have rank {form.rank}; "
-            "config and weights belong to different files",
+            "config and weights belong to different files"
         )
     return LoraModule(
         **{**vars(form), "rank": form.rank if form.rank is not None else rank},

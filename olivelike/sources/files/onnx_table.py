@@ -13,12 +13,7 @@ from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto, read_text
 from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader
-from olivelike.sources.files.safetensors_header import (
-    DOWNLOAD_AGAIN,
-    POINTER_BYTES,
-    RawTensor,
-    refuse_pointer,
-)
+from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -153,9 +148,7 @@ class _Splitter:
         texts = self._texts(fields, _NODE_OP_TYPE, _NODE_OUTPUT, _NODE_DOMAIN)
         is_constant = texts[_NODE_OP_TYPE] == ["Constant"] and texts[_NODE_DOMAIN] in ([], [""])
         name = texts[_NODE_OUTPUT][0] if is_constant and outermost and texts[_NODE_OUTPUT] else ""
-        return self._reader.copy(
-            node.start, node.end, {_NODE_ATTRIBUTE: lambda field: self._attribute(field, name)}
-        )
+        return self._reader.copy(node.start, node.end, {_NODE_ATTRIBUTE: lambda field: self._attribute(field, name)})
 
     def _attribute(self, attribute: Field, constant: str) -> bytes:
         """Copy an attribute; `constant` is the name of the value that its tensor defines, if it does."""
@@ -189,7 +182,7 @@ class _Splitter:
         if max(tensor.nbytes, tensor.field.end - tensor.field.start) > _KEPT_BYTES:
             raise SourceError(
                 f"{self._path}: tensor {tensor.name or name} has {tensor.nbytes} bytes {tensor.form}, which can't "
-                "be held out of the graph; export the model in float32 or float16, with onnx.save and external data",
+                "be held out of the graph; export the model in float32 or float16, with onnx.save and external data"
             )
         if tensor.external:
             return self._places.embedded(tensor)

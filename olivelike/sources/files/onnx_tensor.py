@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_wire import (
-    BYTES,
-    Field,
-    WireError,
-    WireReader,
-    encode_bytes,
-    encode_number,
-)
+from olivelike.sources.files.onnx_wire import BYTES, Field, WireError, WireReader, encode_bytes, encode_number
 from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, refuse_pointer
 
 if TYPE_CHECKING:
@@ -107,9 +100,7 @@ def read_tensor_proto(reader: WireReader, message: Field) -> OnnxTensor:
         segmented = segmented or field.number == _SEGMENT
     if any(size >= 1 << 63 for size in shape):
         raise WireError(f"tensor {name} has a negative dimension")
-    return OnnxTensor(
-        name, data_type, tuple(shape), message, tuple(values), external if is_external else {}, segmented
-    )
+    return OnnxTensor(name, data_type, tuple(shape), message, tuple(values), external if is_external else {}, segmented)
 
 
 class TensorPlaces:
@@ -145,7 +136,7 @@ class TensorPlaces:
         if not tensor.nbytes:
             raise SourceError(
                 f"{self._path}: tensor {tensor.name} is {tensor.form} and in a data file; "
-                "export the model in float32 or float16",
+                "export the model in float32 or float16"
             )
         path, offset = self._find_external(tensor)
         with open_file(path) as file:
@@ -158,16 +149,14 @@ class TensorPlaces:
             offset = int(tensor.external.get("offset") or 0)
             length = int(tensor.external.get("length") or tensor.nbytes)
         except ValueError as error:
-            raise WireError(
-                f"the external data of tensor {tensor.name} has no numbers for its place"
-            ) from error
+            raise WireError(f"the external data of tensor {tensor.name} has no numbers for its place") from error
         if offset < 0 or length != tensor.nbytes:
             raise WireError(f"tensor {tensor.name} has {length} bytes where its shape needs {tensor.nbytes}")
         path, size = self._file(location, tensor.name)
         if offset + length > size:
             raise SourceError(
                 f"{path}: truncated: tensor {tensor.name} of {self._path.name} needs {offset + length} bytes, "
-                f"{size} found; {DOWNLOAD_AGAIN}",
+                f"{size} found; {DOWNLOAD_AGAIN}"
             )
         return path, offset
 
@@ -177,7 +166,7 @@ class TensorPlaces:
             if not _is_inside(location):
                 raise SourceError(
                     f"{self._path}: tensor {tensor} points at {location!r}, outside of the model's folder, which "
-                    "is refused; save the model again with its data beside it (onnx.save, `location=` a file name)",
+                    "is refused; save the model again with its data beside it (onnx.save, `location=` a file name)"
                 )
             path = self._locate(location)
             self._refuse_link_out(path, tensor)
@@ -197,7 +186,7 @@ class TensorPlaces:
         if not any(path.resolve().is_relative_to(folder) for folder in folders):
             raise SourceError(
                 f"{path}: tensor {tensor} of {self._path.name} lies in this file, which is a link out of the model's "
-                "folder, which is refused; copy the file there, or link the model file to the same place",
+                "folder, which is refused; copy the file there, or link the model file to the same place"
             )
 
     def _beside(self, location: str) -> Path:
@@ -205,7 +194,7 @@ class TensorPlaces:
         if not path.is_file():
             raise SourceError(
                 f"{path} is missing: {self._path.name} keeps its weights in it; copy or download it too, the two "
-                "files belong together",
+                "files belong together"
             )
         return path
 

@@ -156,13 +156,9 @@ def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, si
     position = bisect_right(entries, start, key=lambda entry: entry.start) - 1
     entry = entries[position] if position >= 0 else None
     if entry is not None and start < entry.end and not entry.is_stored:
-        raise SourceError(
-            f"{path}: {name} is compressed in it ({entry.name}), as torch never saves; {_SAVE_AGAIN}"
-        )
+        raise SourceError(f"{path}: {name} is compressed in it ({entry.name}), as torch never saves; {_SAVE_AGAIN}")
     if size and (entry is None or start + size > entry.end):
-        raise SourceError(
-            f"{path}: the bytes of {name} are not inside the archive's entries; {DOWNLOAD_AGAIN}"
-        )
+        raise SourceError(f"{path}: the bytes of {name} are not inside the archive's entries; {DOWNLOAD_AGAIN}")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def refuse_pointer(path: Path, start: bytes, size: int) -> None:
     if start and start.startswith(_LFS_POINTER[: len(start)]):
         raise SourceError(
             f"{path}: this is a Git LFS pointer of {size} bytes in place of the file; "
-            "run `git lfs pull` in the repository, or download the file with `hf download`",
+            "run `git lfs pull` in the repository, or download the file with `hf download`"
         )
 
 
@@ -150,7 +150,7 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int
     if dtype not in ITEM_SIZES:
         raise SourceError(
             f"{path}: tensor {name} is stored as {dtype[:_LONGEST_NAME]}, which is not supported; "
-            f"use a checkpoint in one of {', '.join(ITEM_SIZES)}",
+            f"use a checkpoint in one of {', '.join(ITEM_SIZES)}"
         )
     expected = math.prod(shape) * ITEM_SIZES[dtype]
     if end - begin != expected:

@@ -56,7 +56,7 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
         if read_pickle is None:
             raise SourceError(
                 f"{path}: this is a pickled file, which can run code as it loads; use a .safetensors file, or pass "
-                "--allow-pickle if you trust this one",
+                "--allow-pickle if you trust this one"
             )
         return Header(read_pickle(path), {}, size)
     if (other := no_weight_file(path)) is not None:

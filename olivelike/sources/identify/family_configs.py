@@ -46,11 +46,7 @@ def derive_config(
         SourceError: if a tensor that tells a width is missing, or the structure is none that diffusers builds.
     """
     template = family.configs[part.folder]
-    shapes = {
-        name.removeprefix(part.prefix): shape
-        for name, shape in tensors.items()
-        if name.startswith(part.prefix)
-    }
+    shapes = {name.removeprefix(part.prefix): shape for name, shape in tensors.items() if name.startswith(part.prefix)}
     try:
         match part.converter:
             case "unet":
@@ -65,7 +61,7 @@ def derive_config(
     except (KeyError, IndexError, ValueError) as error:
         raise SourceError(
             f"{part.folder}: its structure can't be read from the tensors' names and shapes ({first_line(error)}); the "
-            "file is incomplete or of another network",
+            "file is incomplete or of another network"
         ) from error
 
 

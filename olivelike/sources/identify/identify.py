@@ -97,9 +97,7 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
     return None
 
 
-def _adapter(
-    kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None
-) -> Identity:
+def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None) -> Identity:
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
     if kind == "controlnet":

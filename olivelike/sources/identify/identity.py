@@ -48,10 +48,7 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "IP-Adapter": ("ip_adapter.", "image_proj."),
     "GLIGEN": (".fuser.attn.",),
     "Playground 2.5": ("edm_mean",),
-    "LCM (a UNet that takes the guidance as an input)": (
-        "time_embed.cond_proj.",
-        "time_embedding.cond_proj.",
-    ),
+    "LCM (a UNet that takes the guidance as an input)": ("time_embed.cond_proj.", "time_embedding.cond_proj."),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
 }
 

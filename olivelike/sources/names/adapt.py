@@ -38,10 +38,7 @@ _PREFIXES = {
         ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
     ),
     # Without a prefix the converter does not drop SD 2's layer 23, which a network of another size may have.
-    "open_clip": (
-        "",
-        ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model."),
-    ),
+    "open_clip": ("", ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model.")),
 }
 
 
@@ -126,7 +123,7 @@ def _find_class(component: str, library: str, class_name: str) -> Any:
         home = f"the installed {library}" if library in homes else f"diffusers.pipelines.{library}"
         raise SourceError(
             f"{component}: {home} has no class {class_name}; a newer version of it may, "
-            f"or drop {component} from `components:`",
+            f"or drop {component} from `components:`"
         ) from error
 
 
@@ -155,12 +152,12 @@ def _check(component: str, class_name: str, loading: Loading, original: str | No
         if original is not None:
             config, remedy = "the family's config does", "the file is damaged or of another network"
         raise SourceError(
-            f"{component}: {config} not match the weights in {len(rows)} tensors: {_first(rows)}; {remedy}",
+            f"{component}: {config} not match the weights in {len(rows)} tensors: {_first(rows)}; {remedy}"
         )
     if loading.missing:
         raise SourceError(
             f"{component}: {len(loading.missing)} parameters of {class_name} are not in the weight files: "
-            f"{_first(sorted(loading.missing))}; the files are incomplete or of another network",
+            f"{_first(sorted(loading.missing))}; the files are incomplete or of another network"
         )
 
 
@@ -169,9 +166,7 @@ def _first(rows: list[str]) -> str:
     return "; ".join(rows[:_LISTED]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-def convert_names(
-    component: str, original: str, config: Config, shapes: Mapping[str, Shape]
-) -> dict[str, StoredView]:
+def convert_names(component: str, original: str, config: Config, shapes: Mapping[str, Shape]) -> dict[str, StoredView]:
     """Return where each name of diffusers or transformers lies in the stored tensors.
 
     Args:
@@ -197,7 +192,7 @@ def convert_names(
         except (KeyError, IndexError, AttributeError, RuntimeError) as error:
             raise SourceError(
                 f"{component}: diffusers can't convert the stored names ({error!r}); the file is incomplete or "
-                "of another network",
+                "of another network"
             ) from error
     views: dict[str, StoredView] = {}
     for name, tensor in converted.items():
@@ -208,15 +203,13 @@ def convert_names(
         if view is None:
             raise SourceError(
                 f"{component}: diffusers computes {name} from the stored tensors; convert the file to a diffusers "
-                "folder first",
+                "folder first"
             )
         views[name] = view
     return views
 
 
-def _convert(
-    original: str, config: Config, tensors: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor | None]:
+def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
     from types import SimpleNamespace
 
     from diffusers.loaders import single_file_utils as converters

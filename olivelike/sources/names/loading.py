@@ -22,10 +22,7 @@ _BOOKKEEPING = frozenset({"architectures", "dtype", "torch_dtype", "transformers
 
 
 def load_diffusers(
-    network_class: Any,
-    config: Config,
-    shapes: Mapping[str, Shape],
-    refuse: Callable[[Exception], SourceError],
+    network_class: Any, config: Config, shapes: Mapping[str, Shape], refuse: Callable[[Exception], SourceError]
 ) -> Loading:
     """Return what diffusers makes of a config and stored names: `from_config`, then its renaming.
 
@@ -48,9 +45,7 @@ def load_diffusers(
     stored = list(shapes)
     found = {name: identify(probes[name], stored) for name in expected if name in probes}
     names = {name: raw for name, raw in found.items() if raw is not None}
-    mismatched = {
-        name: (expected[name], shapes[raw]) for name, raw in names.items() if shapes[raw] != expected[name]
-    }
+    mismatched = {name: (expected[name], shapes[raw]) for name, raw in names.items() if shapes[raw] != expected[name]}
     # The constructor's arguments, defaults filled in.
     arguments = inspect.signature(network_class.__init__).parameters
     own = {name: network.config[name] for name in arguments if name in network.config}
@@ -63,10 +58,7 @@ def load_diffusers(
 
 
 def load_transformers(
-    network_class: Any,
-    config: Config,
-    shapes: Mapping[str, Shape],
-    refuse: Callable[[Exception], SourceError],
+    network_class: Any, config: Config, shapes: Mapping[str, Shape], refuse: Callable[[Exception], SourceError]
 ) -> Loading:
     """Return what transformers makes of a config and stored names: `from_pretrained`, which renames.
 
@@ -103,9 +95,7 @@ def load_transformers(
         raw = identify(loaded[name], stored)
         if raw is not None:
             names[name] = raw
-    return Loading(
-        normalised, names, frozenset(expected.keys() - names.keys() - mismatched.keys()), mismatched
-    )
+    return Loading(normalised, names, frozenset(expected.keys() - names.keys() - mismatched.keys()), mismatched)
 
 
 def _parse(config_class: Any, config: Config) -> Any:

@@ -36,9 +36,7 @@ def make_probes(shapes: Mapping[str, Shape]) -> dict[str, torch.Tensor]:
     """Return a tensor for each stored one: its shape, its position as value, one element of memory."""
     import torch
 
-    return {
-        name: torch.tensor(float(_FIRST + i)).expand(shape) for i, (name, shape) in enumerate(shapes.items())
-    }
+    return {name: torch.tensor(float(_FIRST + i)).expand(shape) for i, (name, shape) in enumerate(shapes.items())}
 
 
 def identify(tensor: torch.Tensor, stored: list[str]) -> str | None:

@@ -98,10 +98,7 @@ def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeD
     walk.follow(modules)
     found = dict(sorted(walk.modules.items()))
     tools = tuple(sorted(walk.tools))
-    problems = [
-        *walk.problems,
-        *(_explained(file, item) for file, item in walk.found if item.kind not in said),
-    ]
+    problems = [*walk.problems, *(_explained(file, item) for file, item in walk.found if item.kind not in said)]
     if problems:
         return CodeDigest(None, found, problems[0], tools)
     return CodeDigest(digest_json(["code/1", found]), found, None, tools)

@@ -68,9 +68,7 @@ def read_exports(source: bytes, package: str) -> Mapping[str, tuple[str, str]]:
                 found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
             case ast.Assign(
                 targets=[ast.Name(id="__getattr__")],
-                value=ast.Call(
-                    func=ast.Name(id="names_from"), args=[root, ast.Dict(keys=keys, values=values)]
-                ),
+                value=ast.Call(func=ast.Name(id="names_from"), args=[root, ast.Dict(keys=keys, values=values)]),
             ):
                 above = ast.literal_eval(root) if isinstance(root, ast.Constant) else package
                 for key, value in zip(keys, values, strict=True):
@@ -127,19 +125,14 @@ def _flag(tree: ast.Module, source: bytes) -> _Flag:
     uses = 0
     for node in ast.walk(tree):
         match node:
-            case ast.ImportFrom(module="typing", level=0, names=aliases) if any(
-                a.name == _FLAG for a in aliases
-            ):
+            case ast.ImportFrom(module="typing", level=0, names=aliases) if any(a.name == _FLAG for a in aliases):
                 names.update(alias.name for alias in aliases if alias.name == _FLAG and alias.asname is None)
                 uses += 1
             case ast.ImportFrom(names=[ast.alias(name="*")]):
                 return none
             case ast.Import(names=aliases):
                 modules.update(alias.asname or alias.name for alias in aliases if alias.name == "typing")
-            case (
-                ast.Name(id="TYPE_CHECKING", ctx=ast.Load())
-                | ast.Attribute(attr="TYPE_CHECKING", ctx=ast.Load())
-            ):
+            case ast.Name(id="TYPE_CHECKING", ctx=ast.Load()) | ast.Attribute(attr="TYPE_CHECKING", ctx=ast.Load()):
                 uses += 1
     # A use of any other kind, even in a text or a comment, may be a way to change it.
     return _Flag(frozenset(names), frozenset(modules)) if uses == source.count(_FLAG.encode()) else none

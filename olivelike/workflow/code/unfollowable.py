@@ -76,9 +76,7 @@ _NAMESPACES = frozenset({"importlib", "pkgutil", "sys"})
 """Modules whose import alone does nothing; what is taken from them does."""
 _FUNCTIONS = frozenset({"exec", "eval", "compile"})
 """Built-in functions that run text; as attributes they are something else, such as `re.compile`."""
-_TEXTS = frozenset(
-    {"__import__", "__builtins__", "import_module", "builtins", "importlib", "environ", "getenv"}
-)
+_TEXTS = frozenset({"__import__", "__builtins__", "import_module", "builtins", "importlib", "environ", "getenv"})
 """Texts by which `getattr` and dicts find the same things."""
 
 

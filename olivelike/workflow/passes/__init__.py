@@ -5,9 +5,4 @@ from olivelike.workflow.passes.new_pass import new_pass
 from olivelike.workflow.passes.plugin_files import resolve_plugin
 from olivelike.workflow.passes.registry import Registry
 
-__all__ = [
-    "PassEntry",
-    "Registry",
-    "new_pass",
-    "resolve_plugin",
-]
+__all__ = ["PassEntry", "Registry", "new_pass", "resolve_plugin"]

@@ -99,9 +99,7 @@ class AllowedPlugins:
         try:
             with self._file.open(encoding="utf-8") as file:
                 status = os.fstat(file.fileno())
-                if os.name == "posix" and (
-                    status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS
-                ):
+                if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & _WRITABLE_BY_OTHERS):
                     raise PluginError(
                         f"{self._file} says which plugins may run, and other users can write to it; remove it, or "
                         "give --allow-plugins for this command alone"
@@ -122,9 +120,7 @@ class AllowedPlugins:
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Made for its owner alone.
-            write_whole(
-                self._file, json.dumps(to_json(record), indent=1, sort_keys=True).encode(), mode=0o600
-            )
+            write_whole(self._file, json.dumps(to_json(record), indent=1, sort_keys=True).encode(), mode=0o600)
         except OSError as error:
             raise PluginError(
                 f"{self._file} can't be written, so a yes can't be remembered: {error.strerror}; "

@@ -78,9 +78,7 @@ def _findings(entry: PassEntry) -> Iterator[str]:
     if not _NAME.fullmatch(entry.name):
         yield "its name must be lower-case letters, digits and `_`; rename the class or change `name()`"
     yield from _names("reads", cls.reads, [*FACETS, *INPUTS], "facets")
-    yield from _names(
-        "optional", cls.optional, [name for name in FACETS if name in cls.reads], "facets it reads"
-    )
+    yield from _names("optional", cls.optional, [name for name in FACETS if name in cls.reads], "facets it reads")
     yield from _names("writes", cls.writes, list(FACETS), "facets")
     for attribute in ("tools", "requires_before", "requires_after", "comes_before", "conflicts"):
         yield from _names(attribute, getattr(cls, attribute), None, "")

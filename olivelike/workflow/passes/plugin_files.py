@@ -48,15 +48,9 @@ def resolve_plugin(text: str, folder: Path) -> str:
         PluginError: if the file or folder does not exist.
     """
     location = absolute(text, folder)
-    if (
-        (exists(location) and location.is_dir())
-        or location.suffix == ".py"
-        or any(mark in text for mark in "/\\~")
-    ):
+    if (exists(location) and location.is_dir()) or location.suffix == ".py" or any(mark in text for mark in "/\\~"):
         if not exists(location):
-            raise PluginError(
-                f"plugin '{_short(text)}' does not exist at {_short(str(location))}; correct the path"
-            )
+            raise PluginError(f"plugin '{_short(text)}' does not exist at {_short(str(location))}; correct the path")
         return str(location.resolve())
     return text
 
@@ -88,9 +82,9 @@ def private_package(location: Path) -> str:
 def sibling_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
     """Find a module by its last name part in plugin folders, without importing anything."""
     for folder in folders:
-        spec = FileFinder(
-            folder, (_FreshLoader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES)
-        ).find_spec(name)
+        spec = FileFinder(folder, (_FreshLoader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES)).find_spec(
+            name
+        )
         if spec is not None:
             return spec
     return None
@@ -129,9 +123,7 @@ class _PluginFinder:
             loader = getattr(module, "__loader__", None)
             if isinstance(loader, _FreshLoader) or name == package:
                 top = name.partition(".")[0]
-                if top == package or (
-                    not top.startswith(PRIVATE_PREFIX) and sibling_spec(top, [folder]) is not None
-                ):
+                if top == package or (not top.startswith(PRIVATE_PREFIX) and sibling_spec(top, [folder]) is not None):
                     del sys.modules[name]
 
     def find_spec(

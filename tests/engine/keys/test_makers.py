@@ -53,10 +53,7 @@ def codes():
 
 def listed():
     return {
-        name: {
-            "libraries": sorted(versions),
-            "modules": [module.removeprefix("olivelike.") for module in code.modules],
-        }
+        name: {"libraries": sorted(versions), "modules": [module.removeprefix("olivelike.") for module in code.modules]}
         for name, code, versions in codes()
     }
 
@@ -71,13 +68,9 @@ def test_what_a_worker_runs_for_a_node_is_in_its_key(name):
     """What a job's method imports does the work; what its file imports is machinery, on which no result depends."""
     job, kind = KINDS[name]
     file = Path(sys.modules[job.__module__].__file__)
-    classes = {
-        node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if hasattr(node, "name")
-    }
+    classes = {node.name: node for node in ast.parse(file.read_text(encoding="utf-8")).body if hasattr(node, "name")}
     imported = {
-        node.module
-        for node in ast.walk(classes[job.__name__])
-        if isinstance(node, ast.ImportFrom) and node.module
+        node.module for node in ast.walk(classes[job.__name__]) if isinstance(node, ast.ImportFrom) and node.module
     }
     assert imported
     assert imported <= set(formulas.code_behind(job.run).modules)

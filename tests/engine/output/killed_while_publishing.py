@@ -42,9 +42,7 @@ def kill_at(number: int) -> None:
     left = [number]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        opened = (
-            event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        )
+        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if event in CHANGING or opened:
             left[0] -= 1
             if left[0] == 0:

@@ -6,11 +6,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import write_file
-from olivelike.engine.output.publication import (
-    check_is_ours,
-    publish,
-    recover,
-)
+from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord

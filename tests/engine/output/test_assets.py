@@ -61,9 +61,7 @@ def test_a_checkpoint_of_an_older_generation_gives_the_files_of_todays(tmp_path)
 
 
 def test_the_scheduler_is_the_one_of_the_source(tmp_path):
-    (tmp_path / "scheduler_config.json").write_bytes(
-        assets_of(tiny_checkpoint())["scheduler/scheduler_config.json"]
-    )
+    (tmp_path / "scheduler_config.json").write_bytes(assets_of(tiny_checkpoint())["scheduler/scheduler_config.json"])
     ours = diffusers.PNDMScheduler.from_pretrained(tmp_path)
     theirs = diffusers.PNDMScheduler.from_pretrained(tiny_checkpoint() / "scheduler")
     assert dict(ours.config) == dict(theirs.config)
@@ -94,9 +92,7 @@ def test_merges_of_no_clip_tokenizer_make_no_vocabulary(tmp_path):
 
 def test_a_tokenizer_without_any_vocabulary_is_an_error(tmp_path):
     shutil.copy(tiny_checkpoint() / "tokenizer" / "tokenizer_config.json", tmp_path)
-    with pytest.raises(
-        SourceError, match=r"tokenizer has neither vocab.json with merges.txt nor tokenizer.json"
-    ):
+    with pytest.raises(SourceError, match=r"tokenizer has neither vocab.json with merges.txt nor tokenizer.json"):
         normalise_assets({}, {"tokenizer/tokenizer_config.json": tmp_path / "tokenizer_config.json"})
 
 
@@ -107,9 +103,7 @@ def test_a_tokenizer_of_another_kind_is_an_error(tmp_path, text):
         normalise_assets({}, {"tokenizer/tokenizer.json": tmp_path / "tokenizer.json"})
 
 
-@pytest.mark.parametrize(
-    "name", ["scheduler/scheduler_config.json", "feature_extractor/preprocessor_config.json"]
-)
+@pytest.mark.parametrize("name", ["scheduler/scheduler_config.json", "feature_extractor/preprocessor_config.json"])
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_config_that_is_no_json_object_is_an_error(tmp_path, name, text):
     (tmp_path / "config.json").write_text(text)
@@ -127,20 +121,13 @@ def test_a_tokenizer_of_any_generation_comes_out_as_saved_today(whole_tokenizer,
     assert old == new
     assert set(old) == {
         f"tokenizer/{name}"
-        for name in (
-            "merges.txt",
-            "special_tokens_map.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "vocab.json",
-        )
+        for name in ("merges.txt", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json")
     }
     for name, data in old.items():
         (tmp_path / name.partition("/")[2]).write_bytes(data)
     prompt = "A photo of a cat, détaillé"
     ours, theirs = (
-        transformers.CLIPTokenizer.from_pretrained(folder)
-        for folder in (tmp_path, tiny_checkpoint() / "tokenizer")
+        transformers.CLIPTokenizer.from_pretrained(folder) for folder in (tmp_path, tiny_checkpoint() / "tokenizer")
     )
     assert ours(prompt, padding="max_length").input_ids == theirs(prompt, padding="max_length").input_ids
     assert normalised(tmp_path) == old
@@ -150,11 +137,7 @@ def test_a_tokenizer_of_any_generation_comes_out_as_saved_today(whole_tokenizer,
     ("vocabulary", "merges", "message"),
     [
         ("{", "#version: 0.2\n", r"tokenizer/vocab.json is no JSON.*fetch the file again"),
-        (
-            '{"a": 0, "b": 1, "ab": 2}',
-            "#version: 0.2\na b\na",
-            "merges.txt does not fit its vocab.json at 'a'",
-        ),
+        ('{"a": 0, "b": 1, "ab": 2}', "#version: 0.2\na b\na", "merges.txt does not fit its vocab.json at 'a'"),
         ('{"a": 0, "b": 1}', "#version: 0.2\na b\n", "does not fit its vocab.json at 'a b'; fetch both"),
     ],
 )

@@ -66,9 +66,7 @@ def test_onnx_runtime_model_loads_a_component_and_saves_it_whole(folder, name, t
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_the_onnx_pipeline_of_diffusers_paints_what_the_torch_pipeline_paints(
-    request, precision, checkpoint, tolerant
-):
+def test_the_onnx_pipeline_of_diffusers_paints_what_the_torch_pipeline_paints(request, precision, checkpoint, tolerant):
     path = request.getfixturevalue("folder" if precision == "float32" else "half_folder")
     onnx_pipeline = diffusers.OnnxStableDiffusionPipeline.from_pretrained(
         path, provider="CPUExecutionProvider", provider_options=[{}]
@@ -76,10 +74,7 @@ def test_the_onnx_pipeline_of_diffusers_paints_what_the_torch_pipeline_paints(
     torch_pipeline = diffusers.StableDiffusionPipeline.from_pretrained(checkpoint)
     noise = np.random.default_rng(0).standard_normal((1, 4, 8, 8), dtype=np.float32)
     pictures = []
-    for pipeline, latents in (
-        (onnx_pipeline, noise.astype(precision)),
-        (torch_pipeline, torch.from_numpy(noise)),
-    ):
+    for pipeline, latents in ((onnx_pipeline, noise.astype(precision)), (torch_pipeline, torch.from_numpy(noise))):
         pipeline.scheduler = diffusers.DDIMScheduler.from_config(pipeline.scheduler.config)
         pipeline.set_progress_bar_config(disable=True)
         result = pipeline(
@@ -138,9 +133,7 @@ def test_transformers_builds_the_network_from_its_config(component, cls, folder,
 
 
 def test_the_tokenizer_of_the_folder_is_that_of_the_source(folder, checkpoint):
-    ours, theirs = (
-        transformers.CLIPTokenizer.from_pretrained(path / "tokenizer") for path in (folder, checkpoint)
-    )
+    ours, theirs = (transformers.CLIPTokenizer.from_pretrained(path / "tokenizer") for path in (folder, checkpoint))
     text = "A photo of an astronaut, détaillé"
     assert ours(text, padding="max_length").input_ids == theirs(text, padding="max_length").input_ids
 

@@ -128,8 +128,7 @@ def test_each_weight_knows_which_parameters_it_derives_from_and_how(tmp_path):
 def test_sizes_and_digests_of_the_files_are_right(tmp_path):
     result = write(tmp_path)
     assert result.files == {
-        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in files(tmp_path).items()
+        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files(tmp_path).items()
     }
     assert result.files.keys() == {MODEL_FILE, DATA_FILE}
 
@@ -139,8 +138,7 @@ def test_large_tensors_are_aligned_in_the_data_file_and_small_ones_inline(tmp_pa
     g (float[1] x, float[300] a, float[255] b, float[256] c) => (float[300] p, float[255] q, float[256] r) {
         p = Add(x, a) q = Add(x, b) r = Add(x, c) }"""
     arrays = {
-        name: RANDOM.standard_normal(size, dtype=np.float32)
-        for name, size in (("a", 300), ("b", 255), ("c", 256))
+        name: RANDOM.standard_normal(size, dtype=np.float32) for name, size in (("a", 300), ("b", 255), ("c", 256))
     }
     write(tmp_path, parse(text, {name: name for name in arrays}), arrays)
     stored = onnx.load(tmp_path / MODEL_FILE, load_external_data=False).graph.initializer
@@ -163,8 +161,7 @@ def test_equal_input_gives_equal_bytes(tmp_path):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_sources_of_another_precision_give_the_bytes_of_their_float32_copy(dtype, tmp_path):
     rounded = {
-        name: array.astype(ml_dtypes.bfloat16).astype(np.float16).astype(dtype)
-        for name, array in WEIGHTS.items()
+        name: array.astype(ml_dtypes.bfloat16).astype(np.float16).astype(dtype) for name, array in WEIGHTS.items()
     }
     write(tmp_path / "stored", arrays=rounded)
     write(tmp_path / "copied", arrays={name: array.astype(np.float32) for name, array in rounded.items()})

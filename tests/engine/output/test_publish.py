@@ -86,9 +86,7 @@ def test_names_with_special_characters_are_names(tmp_path):
 
 
 @pytest.mark.parametrize("template", ["nothing", "empty", "old", "old and mine"])
-def test_a_kill_at_any_moment_leaves_the_old_or_the_new_output_and_the_next_run_completes_it(
-    tmp_path, template
-):
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_output_and_the_next_run_completes_it(tmp_path, template):
     output = tmp_path / "template" / "out"
     output.parent.mkdir()
     if template == "empty":
@@ -188,9 +186,7 @@ def test_a_file_that_does_not_fit_leaves_the_output_as_it_was(tmp_path):
         [sys.executable, "-c", LIMITED, tmp_path / "out"],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert re.search(
-        r"can't write to .*weights.pb: File too large; free some space, or choose another", done.stdout
-    )
+    assert re.search(r"can't write to .*weights.pb: File too large; free some space, or choose another", done.stdout)
     assert is_whole(tmp_path / "out", OLD)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

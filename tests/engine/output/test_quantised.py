@@ -79,18 +79,14 @@ class StoredInt8(Pass):
         weights = weight_values(graph.graph)
         for node in [node for node in graph.graph if node.op_type == "MatMul" and node.inputs[1] in weights]:
             matrix = context.tensors.evaluate(node.inputs[1], model.weights)
-            parameter = next(
-                value for value in ancestors(node.inputs[1]) if PARAMETER_KEY in value.metadata_props
-            )
+            parameter = next(value for value in ancestors(node.inputs[1]) if PARAMETER_KEY in value.metadata_props)
             name = parameter.metadata_props[PARAMETER_KEY] + (".int8" if self.rename else "")
             scale = np.abs(matrix).max(0) / np.float32(127)
             table[name] = context.tensors.write(np.rint(matrix / scale).astype(np.int8))
             table[f"{name}.scale"] = context.tensors.write(scale)
             inputs = [stand_in(graph, name, ir.DataType.INT8, matrix.shape),
                       stand_in(graph, f"{name}.scale", ir.DataType.FLOAT, scale.shape)]  # fmt: skip
-            node.replace_input_with(
-                1, Int8Weights.add(node, "DequantizeLinear", inputs, node.inputs[1], axis=1)
-            )
+            node.replace_input_with(1, Int8Weights.add(node, "DequantizeLinear", inputs, node.inputs[1], axis=1))
             if not self.rename:
                 parameter.metadata_props[PARAMETER_KEY] = f"{name}.unused"
                 table[f"{name}.unused"] = model.weights[name]
@@ -135,9 +131,7 @@ def write(model, folder):
 
 
 def hidden_state(folder):
-    session = onnxruntime.InferenceSession(
-        folder / "text_encoder" / "model.onnx", providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(folder / "text_encoder" / "model.onnx", providers=["CPUExecutionProvider"])
     ids = np.random.default_rng(0).integers(0, 900, (2, 77), dtype=np.int32)
     return session.run(["last_hidden_state"], {"input_ids": ids})[0]
 
@@ -187,10 +181,7 @@ def test_half_precision_widens_to_half_and_rounds_the_integers_no_other_way(quan
     ("make", "told"),
     [
         (Int8Weights(), "was derived by QuantizeLinear, which can't be undone; merge the LoRA in a run"),
-        (
-            StoredInt8(),
-            "or a pass has quantised these layers, for text_encoder has parameters of whole numbers",
-        ),
+        (StoredInt8(), "or a pass has quantised these layers, for text_encoder has parameters of whole numbers"),
         (StoredInt8(rename=False), "is quantised, to int8, so a LoRA can't be merged into it"),
     ],
     ids=["derived", "stored", "stored under the old name"],
@@ -215,11 +206,7 @@ def test_a_weight_can_be_had_one_tensor_at_a_time(encoder, quantised):
 @pytest.mark.parametrize(
     ("operator", "position", "told"),
     [
-        (
-            "MatMul",
-            1,
-            "is no weight: DequantizeLinear makes it when the graph runs; take the inputs of that node",
-        ),
+        ("MatMul", 1, "is no weight: DequantizeLinear makes it when the graph runs; take the inputs of that node"),
         ("Cast", 0, "'input_ids' is no weight, but an input of the graph"),
     ],
 )
@@ -235,9 +222,7 @@ def test_a_value_of_a_node_that_is_gone_is_refused(encoder):
     graph = encoder.graph.to_ir()
     node = next(node for node in graph.graph if node.op_type == "Transpose")
     graph.graph.remove(node)
-    with pytest.raises(
-        PassError, match="belongs to no graph any more; evaluate it before its node is removed"
-    ):
+    with pytest.raises(PassError, match="belongs to no graph any more; evaluate it before its node is removed"):
         encoder.tensors.evaluate(node.outputs[0], encoder.weights)
 
 
@@ -273,19 +258,13 @@ def test_four_bit_integers_take_half_a_byte_each(tmp_path):
     x = np.random.default_rng(0).standard_normal(64, dtype=np.float32)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"]
-    )
-    np.testing.assert_allclose(
-        session.run(None, {"x": x})[0], x @ (values * np.float32(0.5)), rtol=1e-4, atol=1e-4
-    )
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", options, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ (values * np.float32(0.5)), rtol=1e-4, atol=1e-4)
     assert (Initializers(tmp_path / "model.onnx").read("w") == values).all()
 
 
 def test_no_lora_is_merged_into_stored_integers(encoder, tmp_path):
     shapes = {"text_encoder": {name: tensor.shape for name, tensor in encoder.weights.items()}}
     path = make_lora(tmp_path / "style.safetensors", "kohya", base=shapes, components=("text_encoder",))
-    with pytest.raises(
-        SourceError, match="is quantised, to int8, so no LoRA can be merged .* put `merge_lora` before"
-    ):
+    with pytest.raises(SourceError, match="is quantised, to int8, so no LoRA can be merged .* put `merge_lora` before"):
         run_pass(MERGE, run_pass(StoredInt8(rename=False), encoder), loras=[LoraInput(path, 1.0)])

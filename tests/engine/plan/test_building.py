@@ -43,18 +43,12 @@ def test_another_layout_puts_its_pass_between_the_chain_and_the_folder(nodes):
     found = nodes("layout: onnxstack\noutput: out")
     assert found["unet.layout"].parent == "unet.fuse"
     assert found["unet.materialize"].parent == "unet.layout"
-    assert found["unet.materialize"].file_names == {
-        "model_file": "model.onnx",
-        "data_file": "model.onnx.data",
-    }
+    assert found["unet.materialize"].file_names == {"model_file": "model.onnx", "data_file": "model.onnx.data"}
 
 
 def test_an_output_that_ends_early_is_laid_out_there(nodes):
     found = nodes("outputs: [{path: out, until: convert, layout: optimum}, {path: all}]")
-    assert (found["unet.layout@out"].parent, found["unet.materialize@all"].parent) == (
-        "unet.convert",
-        "unet.fuse",
-    )
+    assert (found["unet.layout@out"].parent, found["unet.materialize@all"].parent) == ("unet.convert", "unet.fuse")
 
 
 def test_a_layout_of_one_network_leaves_the_others_out(nodes):
@@ -85,9 +79,7 @@ def test_a_layout_that_wants_a_tokenizer_brings_it_for_its_folder_alone(nodes):
 
 
 def test_passes_for_networks_do_not_apply_to_tokenizers(nodes):
-    with pytest.raises(
-        WorkflowError, match="pass 'convert' does not apply to 'tokenizer', only to text_encoder"
-    ):
+    with pytest.raises(WorkflowError, match="pass 'convert' does not apply to 'tokenizer', only to text_encoder"):
         nodes("  tokenizer: [convert]\noutput: out")
     with pytest.raises(WorkflowError, match="pass 'onnx_tokenizer' does not apply to 'vae_decoder'"):
         nodes("  vae_decoder: [convert, onnx_tokenizer]\noutput: out")

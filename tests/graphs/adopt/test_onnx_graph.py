@@ -42,9 +42,7 @@ def materialised(path, folder):
     files = {file: digest_file(file) for file in checkpoint.files}
     weights = bind(adaptation, checkpoint, files)
     folder.mkdir()
-    materialize(
-        graph, weights, {digest: file for file, digest in files.items()}, folder, lambda done, total: None
-    )
+    materialize(graph, weights, {digest: file for file, digest in files.items()}, folder, lambda done, total: None)
     return folder / "model.onnx"
 
 
@@ -167,9 +165,7 @@ def test_local_functions_are_kept_in_meaning(tmp_path):
 def test_large_constants_are_weights_too(tmp_path):
     model = onnx.parser.parse_model(LINEAR)
     weight = RANDOM.standard_normal((30, 400), dtype=np.float32)
-    model.graph.node.insert(
-        0, onnx.helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight))
-    )
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(weight)))
     for name, array in (("b", RANDOM.standard_normal(400, dtype=np.float32)), ("scale", WEIGHTS["scale"])):
         model.graph.initializer.append(numpy_helper.from_array(array, name))
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 400
@@ -221,9 +217,7 @@ def test_a_quantised_model_is_refused(tmp_path):
     text = """<ir_version: 8, opset_import: ["": 17]>
     g (float[N,30] x) => (float[N,40] y) { w = DequantizeLinear(q, s) y = MatMul(x, w) }"""
     arrays = {"q": np.zeros((30, 40), dtype=np.int8), "s": np.float32(0.1).reshape(())}
-    with pytest.raises(
-        SourceError, match=r"quantised already \(DequantizeLinear\); use its float32 or float16"
-    ):
+    with pytest.raises(SourceError, match=r"quantised already \(DequantizeLinear\); use its float32 or float16"):
         load_onnx("unet", save(tmp_path, text, arrays))
 
 

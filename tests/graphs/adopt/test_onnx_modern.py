@@ -59,9 +59,7 @@ def distance(path, model, folder, cases=CASES, open_original=None):
     architecture = tiny_model(model.component).architecture
     errors = []
     for case in cases:
-        feeds = random_inputs(
-            interface_of(model.component, architecture.config).inputs, case, architecture.config, 1
-        )
+        feeds = random_inputs(interface_of(model.component, architecture.config).inputs, case, architecture.config, 1)
         pairs = zip(run(original, feeds), run(result, feeds), strict=True)
         errors += [relative_error(found.astype(np.float64), expected) for expected, found in pairs]
     return max(errors)

@@ -23,9 +23,7 @@ def test_a_network_is_built_without_memory_for_its_parameters(tiny):
 
 
 def test_an_unknown_class_is_named():
-    with pytest.raises(
-        PassError, match=r"unet: neither diffusers nor transformers has a class 'UNetOfTomorrow'"
-    ):
+    with pytest.raises(PassError, match=r"unet: neither diffusers nor transformers has a class 'UNetOfTomorrow'"):
         build_network(Architecture("unet", "diffusers", "UNetOfTomorrow", {}))
 
 
@@ -44,9 +42,7 @@ def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(capl
     """A first convolution of even width makes levels that do not fit each other."""
     config = {**load_model(little_checkpoint(), "unet").architecture.config, "conv_in_kernel": 4}
     with pytest.raises(PassError) as caught:
-        export_component(
-            Architecture("unet", "diffusers", "UNet2DConditionModel", config), logging.getLogger("x")
-        )
+        export_component(Architecture("unet", "diffusers", "UNet2DConditionModel", config), logging.getLogger("x"))
     message = str(caught.value)
     assert message.startswith("unet: torch.onnx.export can't trace UNet2DConditionModel: ")
     assert message.endswith("or leave the component out (the log has all that torch said)")

@@ -24,9 +24,7 @@ def test_the_cases_are_not_what_the_exporter_saw(tiny):
         inputs = interface_of(component, config).inputs
         for case in CASES:
             fed = random_inputs(inputs, case, config, seed=0)
-            assert all(
-                fed[value.name].shape[0] != value.example[0] for value in inputs if value.name != "timestep"
-            )
+            assert all(fed[value.name].shape[0] != value.example[0] for value in inputs if value.name != "timestep")
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -60,9 +58,7 @@ def test_the_safety_checker_flags_and_blackens_the_pictures_that_torch_flags(tin
     feeds = random_inputs(inputs, case, model.architecture.config, seed=0)
     network = torch_network(model).network
     with torch.no_grad():
-        pictures = network.visual_projection(
-            network.vision_model(torch.from_numpy(feeds["clip_input"]).double())[1]
-        )
+        pictures = network.visual_projection(network.vision_model(torch.from_numpy(feeds["clip_input"]).double())[1])
     scores = torch.nn.functional.normalize(pictures) @ torch.nn.functional.normalize(network.concept_embeds).T
     thresholds = torch.quantile(scores, 0.97, dim=0).float().numpy()
     changed = model.weights.replace({"concept_embeds_weights": model.tensors.write(thresholds)})

@@ -58,14 +58,7 @@ COUNTS = {
     "vae_decoder": {"Attention": 1, "GroupNormalization": 30, "Sigmoid": 29, "Conv": 36, "Resize": 3},
     "safety_checker": {"Attention": 3, "LayerNormalization": 8, "Sigmoid": 3, "Conv": 1, "Gemm": 1},
 }  # fmt: skip
-RANDOM = {
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-}
+RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
 
 
 @pytest.fixture(params=COMPONENTS)

@@ -24,11 +24,7 @@ CASES = {
     "Attention with one head": ("Attention", PROJECTED, {"num_heads": 1}),
     "Attention with a mask of keys": ("Attention", [*PROJECTED, MASK], {"num_heads": N}),
     "Attention with a mask of pairs": ("Attention", [*PROJECTED, MASK_3D], {"num_heads": N}),
-    "Attention with its own mask value": (
-        "Attention",
-        [*PROJECTED, MASK],
-        {"num_heads": N, "mask_filter_value": -3.0},
-    ),
+    "Attention with its own mask value": ("Attention", [*PROJECTED, MASK], {"num_heads": N, "mask_filter_value": -3.0}),
     "Attention with an additive bias and a scale": (
         "Attention",
         [*PROJECTED, None, None, random(B, N, S, S)],

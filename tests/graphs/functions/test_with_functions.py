@@ -43,9 +43,7 @@ def test_a_graph_without_fused_operators_comes_back_as_it_was():
 
 
 def test_swapping_twice_changes_nothing_more():
-    model = ir.from_proto(
-        one_node("GroupNorm", [random(1, 2, 2, 4), random(4), random(4)], groups=2, activation=0)
-    )
+    model = ir.from_proto(one_node("GroupNorm", [random(1, 2, 2, 4), random(4), random(4)], groups=2, activation=0))
     once = with_functions(model, all=True)
     assert ir.to_proto(with_functions(once, all=True)) == ir.to_proto(once)
 
@@ -100,9 +98,7 @@ def test_fused_operators_inside_a_branch_are_swapped():
     model.graph.input[0].name, model.graph.input[1].name = "x", "b"
     model.graph.input.append(onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
     del model.graph.node[:]
-    model.graph.node.append(
-        onnx.helper.make_node("If", ["c"], ["output_0"], then_branch=then, else_branch=otherwise)
-    )
+    model.graph.node.append(onnx.helper.make_node("If", ["c"], ["output_0"], then_branch=then, else_branch=otherwise))
     result = ir.to_proto(with_functions(ir.from_proto(model)))
     (branch,) = (a.g for a in result.graph.node[0].attribute if a.name == "then_branch")
     assert branch.node[0].domain == "olivelike.graphs.functions"
@@ -111,12 +107,7 @@ def test_fused_operators_inside_a_branch_are_swapped():
 @pytest.mark.parametrize(
     ("op_type", "arrays", "options", "reason"),
     [
-        (
-            "Attention",
-            [random(1, 2, 4), random(4, 12), random(12), np.ones(1, np.int32)],
-            {},
-            "a mask with 1 axes",
-        ),
+        ("Attention", [random(1, 2, 4), random(4, 12), random(12), np.ones(1, np.int32)], {}, "a mask with 1 axes"),
         ("MultiHeadAttention", [random(1, 2, 4), random(1, 2, 2, 2), random(1, 2, 2, 2)], {}, r"\(B,N,L,D\)"),
         ("Attention", [random(1, 2, 4), random(4, 12), random(12)], {"do_rotary": 1}, "rotary"),
         ("MultiHeadAttention", [random(1, 2, 4)] * 3 + [None] * 3 + [random(1, 2, 1, 2)], {}, "past_key"),

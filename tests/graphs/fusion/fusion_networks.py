@@ -75,12 +75,7 @@ ARCHITECTURES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "vae_encoder": ("vae_encoder", "diffusers", "AutoencoderKL", VAE),
     "vae_decoder": ("vae_decoder", "diffusers", "AutoencoderKL", VAE),
     "text_encoder": ("text_encoder", "transformers", "CLIPTextModel", TEXT),
-    "text_encoder_2": (
-        "text_encoder_2",
-        "transformers",
-        "CLIPTextModelWithProjection",
-        TEXT | {"hidden_act": "gelu"},
-    ),
+    "text_encoder_2": ("text_encoder_2", "transformers", "CLIPTextModelWithProjection", TEXT | {"hidden_act": "gelu"}),
     "safety_checker": ("safety_checker", "transformers", "StableDiffusionSafetyChecker", SAFETY),
 }
 
@@ -111,9 +106,7 @@ class Network:
         values = {}
         for name, value in parameter_inputs(self.graph.to_ir().graph).items():
             shape = tuple(value.shape.numpy())
-            random = (
-                np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
-            )
+            random = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
             if len(shape) > 1:
                 values[name] = random / np.float32(np.sqrt(np.prod(shape[1:])))
             else:
@@ -164,11 +157,7 @@ def full_architecture(component: str, library: str, class_name: str, config: dic
             made = getattr(diffusers, class_name).from_config(config).config
         full = {key: value for key, value in made.items() if not key.startswith("_")}
     else:
-        home = (
-            StableDiffusionSafetyChecker
-            if component == "safety_checker"
-            else getattr(transformers, class_name)
-        )
+        home = StableDiffusionSafetyChecker if component == "safety_checker" else getattr(transformers, class_name)
         full = home.config_class(**config).to_dict()
     return Architecture(component, library, class_name, full)
 

@@ -34,9 +34,7 @@ def run(opened: onnxruntime.InferenceSession, values: dict[str, np.ndarray]) -> 
     half = {value.name for value in opened.get_inputs() if value.type == "tensor(float16)"}
     names = {value.name for value in opened.get_inputs()}
     feeds = {
-        name: value.astype(np.float16) if name in half else value
-        for name, value in values.items()
-        if name in names
+        name: value.astype(np.float16) if name in half else value for name, value in values.items() if name in names
     }
     return opened.run(None, feeds)
 

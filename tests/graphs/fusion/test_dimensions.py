@@ -24,8 +24,7 @@ def test_one_size_in_two_spellings_is_one(left, right):
 
 
 @pytest.mark.parametrize(
-    ("left", "right"),
-    [("h", "w"), ("(h - 1)//2", "h//2"), (1, 2), (None, None), ("h", None), ("2*(h//2)", "h")],
+    ("left", "right"), [("h", "w"), ("(h - 1)//2", "h//2"), (1, 2), (None, None), ("h", None), ("2*(h//2)", "h")]
 )
 def test_different_and_unknown_sizes_are_not_one(left, right):
     assert not same_dim(left, right)

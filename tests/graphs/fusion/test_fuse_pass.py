@@ -81,8 +81,7 @@ def test_what_fuse_was_told_once_is_refused_with_the_remedy(option, tmp_path):
         f"source: a/b\ntarget: cuda\ncomponents: {{unet: [convert, fuse: {{{option}: fp32}}]}}\noutput: o\n"
     )
     with pytest.raises(
-        WorkflowError,
-        match=rf"w\.yaml:3:\d+: '{option}' is no longer one of the options of fuse: it is known",
+        WorkflowError, match=rf"w\.yaml:3:\d+: '{option}' is no longer one of the options of fuse: it is known"
     ):
         load_workflow(str(file))
 

@@ -51,10 +51,7 @@ IMAGE_RULES = ("image_tokens", "group_norm", "group_norm_silu", "skip_group_norm
 
 @pytest.mark.parametrize(
     ("off", "name"),
-    [
-        *((rule.name, "unet") for rule in RULES if rule.default),
-        *((rule, "vae_decoder") for rule in IMAGE_RULES),
-    ],
+    [*((rule.name, "unet") for rule in RULES if rule.default), *((rule, "vae_decoder") for rule in IMAGE_RULES)],
 )
 def test_any_rule_can_be_switched_off(off, name, network):
     graph, facts = fused(network(name), "cuda", {off: False})

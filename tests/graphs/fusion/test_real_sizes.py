@@ -39,12 +39,7 @@ SDXL = {
     "addition_time_embed_dim": 256,
     "projection_class_embeddings_input_dim": 2816,
 }
-OPENCLIP_H = {
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 23,
-}
+OPENCLIP_H = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 23}
 OPENCLIP_BIGG = {
     "hidden_size": 1280,
     "intermediate_size": 5120,
@@ -62,12 +57,7 @@ NETWORKS = {
     "VAE encoder": ("vae_encoder", "diffusers", KL, FULL["vae"]),
     "VAE decoder": ("vae_decoder", "diffusers", KL, FULL["vae"]),
     "CLIP-L": ("text_encoder", "transformers", "CLIPTextModel", TEXT),
-    "OpenCLIP H": (
-        "text_encoder",
-        "transformers",
-        "CLIPTextModel",
-        TEXT | OPENCLIP_H | {"hidden_act": "gelu"},
-    ),
+    "OpenCLIP H": ("text_encoder", "transformers", "CLIPTextModel", TEXT | OPENCLIP_H | {"hidden_act": "gelu"}),
     "OpenCLIP bigG": (
         "text_encoder_2",
         "transformers",
@@ -139,7 +129,5 @@ def test_operator_counts_at_published_sizes_are_exact(name):
     assert {operator: after[operator] for operator in fused if operator in after} == COUNTS[name]
     assert "Attention" not in facts["operators_after"]
     assert facts["fused"].get("group_norm_silu", {}).get("GroupNorm, SiLU", 0) == SILU.get(name, 0)
-    assert facts["fused"].get("packed_qkv", {}).get("MultiHeadAttention, packed QKV", 0) == PACKED.get(
-        name, 0
-    )
+    assert facts["fused"].get("packed_qkv", {}).get("MultiHeadAttention, packed QKV", 0) == PACKED.get(name, 0)
     assert facts["fused"].get("packed_kv", {}).get("MultiHeadAttention, packed KV", 0) == PACKED.get(name, 0)

@@ -57,9 +57,7 @@ EXPECTED_ON_CUDA = {
 def test_operator_counts_of_small_networks_are_exact(name, network):
     facts = fuse(network(name).graph.to_ir(), any_width("cuda"))
     counts = facts["operators_after"]
-    assert {operator: counts.get(operator, 0) for operator in EXPECTED_ON_CUDA[name]} == EXPECTED_ON_CUDA[
-        name
-    ]
+    assert {operator: counts.get(operator, 0) for operator in EXPECTED_ON_CUDA[name]} == EXPECTED_ON_CUDA[name]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -72,9 +70,7 @@ def test_no_group_norm_and_no_attention_is_left_unfused_on_cuda(name, network):
 def test_small_widths_are_left_to_standard_operators_on_cuda_with_a_reason(network):
     facts = fuse(network("unet").graph.to_ir(), find_target("cuda"))
     assert "com.microsoft.BiasSplitGelu" not in facts["operators_after"]
-    assert facts["left"]["bias_split_gelu"] == {
-        "cuda runs BiasSplitGelu for widths 2560, 5120, 10240 only, not 128": 2
-    }
+    assert facts["left"]["bias_split_gelu"] == {"cuda runs BiasSplitGelu for widths 2560, 5120, 10240 only, not 128": 2}
     assert facts["left"]["bias_add"] == {"cuda runs BiasAdd for widths 320, 640, 1280 only, not 16": 2}
 
 
@@ -110,9 +106,7 @@ def test_inputs_outputs_types_shapes_and_blocks_survive(name, network):
     after = Graph.from_ir(model).to_ir()
     assert interface(before) == interface(after)
     for node in after.graph:
-        assert all(
-            value.dtype is not None and value.shape is not None for value in node.outputs if value.name
-        )
+        assert all(value.dtype is not None and value.shape is not None for value in node.outputs if value.name)
     fused = [node for node in after.graph if node.domain == CONTRIB]
     assert all(node.metadata_props.get(BLOCK_KEY) for node in fused)
     onnx.checker.check_model(Graph.from_ir(after).data, full_check=True)

@@ -104,10 +104,7 @@ NORM = """norm (float[N,{channels},H,W] x, float[{channels}] w, float[{channels}
 
 @pytest.mark.parametrize(
     ("channels", "groups", "reason"),
-    [
-        (24, 8, "its groups have an odd number of channels: 3"),
-        (8, 8, "its groups have an odd number of channels: 1"),
-    ],
+    [(24, 8, "its groups have an odd number of channels: 3"), (8, 8, "its groups have an odd number of channels: 1")],
 )
 def test_groups_of_an_odd_size_are_left(channels, groups, reason):
     result, facts = fused(graph(NORM.format(channels=channels, groups=groups)))
@@ -184,9 +181,7 @@ ATTENTION = """attention (float[B,S,{width}] q, float[B,L,{width}] k, float[B,L,
 
 
 def attention(count=2, size=8, more="", mask="", attributes="(qt, kt, vt)"):
-    text = ATTENTION.format(
-        width=count * size, count=count, size=size, more=more, mask=mask, attributes=attributes
-    )
+    text = ATTENTION.format(width=count * size, count=count, size=size, more=more, mask=mask, attributes=attributes)
     return graph(text)
 
 
@@ -299,9 +294,7 @@ def test_a_sum_that_is_also_an_output_keeps_its_name():
 
 
 def test_a_graph_with_nothing_to_fuse_passes_through_unchanged():
-    source = graph(
-        "plain (float[N,4] x, float[4,4] w) => (float[N,4] y) { h = MatMul(x, w) y = Relu(h) }", opset=20
-    )
+    source = graph("plain (float[N,4] x, float[4,4] w) => (float[N,4] y) { h = MatMul(x, w) y = Relu(h) }", opset=20)
     model = source.to_ir()
     model.ir_version = 10
     source = Graph.from_ir(model)

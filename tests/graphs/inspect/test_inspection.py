@@ -26,12 +26,8 @@ def small_model(opset=23, half=False):
     array = np.float16 if half else np.float32
     weight = numpy_helper.from_array(np.ones((4, 300), array), "weight")
     shift = numpy_helper.from_array(np.ones(300, array), "shift")
-    then = helper.make_graph(
-        [helper.make_node("Neg", ["h"], ["t"], name="negate")], "t", [], [value("t", dtype, None)]
-    )
-    other = helper.make_graph(
-        [helper.make_node("Identity", ["h"], ["e"])], "e", [], [value("e", dtype, None)]
-    )
+    then = helper.make_graph([helper.make_node("Neg", ["h"], ["t"], name="negate")], "t", [], [value("t", dtype, None)])
+    other = helper.make_graph([helper.make_node("Identity", ["h"], ["e"])], "e", [], [value("e", dtype, None)])
     nodes = [
         helper.make_node("MatMul", ["x", "weight"], ["m"], name="project"),
         helper.make_node("Add", ["m", "shift"], ["h"], name="shift_it"),
@@ -40,9 +36,7 @@ def small_model(opset=23, half=False):
     inputs = [value("x", dtype, ["batch", 4]), value("flag", TensorProto.BOOL, [])]
     graph = helper.make_graph(nodes, "g", inputs, [value("y", dtype, ["batch", 300])], [weight, shift])
     imports = [helper.make_opsetid("", opset)]
-    return helper.make_model(
-        graph, opset_imports=imports, ir_version=10, producer_name="maker", producer_version="7"
-    )
+    return helper.make_model(graph, opset_imports=imports, ir_version=10, producer_name="maker", producer_version="7")
 
 
 def fused_node(op_type, *inputs, dtype=TensorProto.FLOAT16, opset=20, domain="com.microsoft", **attributes):
@@ -183,10 +177,7 @@ def test_a_standard_operator_that_is_too_new_for_directml_is_left(tmp_path):
     model = fused_node("Conv", (1, 4, 8, 8), (4, 4, 3, 3), opset=23, domain="")
     reason = "its form dates from opset 22, and directml knows it up to 11"
     assert reasons(model, tmp_path, "directml") == [("the_node", "Conv", reason)]
-    assert (
-        reasons(fused_node("Conv", (1, 4, 8, 8), (4, 4, 3, 3), opset=21, domain=""), tmp_path, "directml")
-        == []
-    )
+    assert reasons(fused_node("Conv", (1, 4, 8, 8), (4, 4, 3, 3), opset=21, domain=""), tmp_path, "directml") == []
 
 
 def test_a_standard_operator_without_kernel_is_left(tmp_path):
@@ -216,17 +207,9 @@ def test_other_operators_of_the_runtime_are_looked_up_in_its_registry(tmp_path):
     ("target", "model", "reason"),
     [
         ("cuda", fused_node("BiasSplitGelu", (1, 2, 512), (512,)), "widths of 2560, 5120, 10240, not 512"),
-        (
-            "cuda",
-            fused_node("GroupNorm", (1, 4, 2, 2), (4,), (4,), channels_last=0, activation=0, groups=2),
-            "layout",
-        ),
+        ("cuda", fused_node("GroupNorm", (1, 4, 2, 2), (4,), (4,), channels_last=0, activation=0, groups=2), "layout"),
         ("cpu", fused_node("MultiHeadAttention", (1, 2, 2, 3, 4), num_heads=2), "packed"),
-        (
-            "webgpu",
-            fused_node("MultiHeadAttention", *[(1, 2, 4)] * 3, num_heads=2, unidirectional=1),
-            "causal",
-        ),
+        ("webgpu", fused_node("MultiHeadAttention", *[(1, 2, 4)] * 3, num_heads=2, unidirectional=1), "causal"),
         ("directml", fused_node("BiasGelu", (1, 4), (4,), dtype=TensorProto.BFLOAT16), "bfloat16"),
         (
             "cpu",
@@ -234,11 +217,7 @@ def test_other_operators_of_the_runtime_are_looked_up_in_its_registry(tmp_path):
             "not known to have it in bfloat16",
         ),
         ("cuda", fused_node("Anything", (1, 4), domain="my.domain"), "knows no domain 'my.domain'"),
-        (
-            "cuda",
-            fused_node("Attention", *[(1, 2, 4)] * 3, domain="", opset=20),
-            "no such operator at opset 20",
-        ),
+        ("cuda", fused_node("Attention", *[(1, 2, 4)] * 3, domain="", opset=20), "no such operator at opset 20"),
     ],
 )
 def test_a_form_without_a_kernel_is_left_with_its_reason(tmp_path, target, model, reason):
@@ -272,9 +251,7 @@ def test_the_summary_groups_nodes_by_reason(tmp_path):
     assert "  1 com.microsoft::BiasAdd: cpu has no kernel for it (the_node)" in lines
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04 not a model", b"\x0a\xff\xff", b"\x08\x0a", b"\xff" * 40]
-)
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a model", b"\x0a\xff\xff", b"\x08\x0a", b"\xff" * 40])
 def test_a_file_that_is_no_onnx_model_is_refused(tmp_path, content):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
@@ -291,8 +268,7 @@ def test_a_truncated_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("absent.onnx", "no such file; check its name"), (".", "this is a folder; `olivelike info`")],
+    ("name", "said"), [("absent.onnx", "no such file; check its name"), (".", "this is a folder; `olivelike info`")]
 )
 def test_a_path_that_cannot_be_read_is_refused(tmp_path, name, said):
     with pytest.raises(SourceError, match=said):

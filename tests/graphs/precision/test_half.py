@@ -121,9 +121,7 @@ def test_a_pattern_means_whole_names():
 
 
 def test_an_unknown_operator_is_refused_with_the_nearest_name():
-    with pytest.raises(
-        PassError, match=r"force_fp32: the graph has no operator 'Softmux'; did you mean 'Softmax'\?"
-    ):
+    with pytest.raises(PassError, match=r"force_fp32: the graph has no operator 'Softmux'; did you mean 'Softmax'\?"):
         convert(network(), operators=["Softmux"])
 
 

@@ -65,9 +65,7 @@ STEPS = 3
 def write_network(path, text, initializers=None):
     """Write a network with its initializers."""
     proto = onnx.parser.parse_model(HEADER + text)
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(array, name) for name, array in (initializers or {}).items()
-    )
+    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in (initializers or {}).items())
     for dim in proto.graph.output[0].type.tensor_type.shape.dim:
         if dim.dim_param.startswith("eight_"):  # The parser takes names alone.
             dim.dim_param = dim.dim_param.replace("eight_", "8*")
@@ -91,10 +89,7 @@ def write_small_pipeline(folder):
         (folder / component).mkdir(exist_ok=True)
         write_network(folder / component / "model.onnx", text, initializers.get(component))
     shutil.copy(demo_folder() / "vae" / "config.json", folder / "vae_decoder")
-    index = {
-        "_class_name": "OnnxStableDiffusionPipeline",
-        "safety_checker": ["diffusers", "OnnxRuntimeModel"],
-    }
+    index = {"_class_name": "OnnxStableDiffusionPipeline", "safety_checker": ["diffusers", "OnnxRuntimeModel"]}
     (folder / "model_index.json").write_text(json.dumps(index))
     write_output_record(folder, source=Origin("folder", demo_folder().name))
     return folder

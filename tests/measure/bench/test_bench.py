@@ -58,10 +58,7 @@ def test_each_row_has_its_speed_against_torch_and_how_quiet_the_machine_was(comm
 
 
 def test_the_report_of_the_run_that_wrote_the_folder_has_the_table(command_run):
-    assert (
-        f"x torch</strong><small>{command_run.rows['onnxruntime']['median_latency']:.3g} s"
-        in command_run.page
-    )
+    assert f"x torch</strong><small>{command_run.rows['onnxruntime']['median_latency']:.3g} s" in command_run.page
     assert "speed is against torch" in command_run.page
     assert "known/report.html" in command_run.out
 
@@ -153,8 +150,7 @@ def baseline_of(path, **changes):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"steps": STEPS + 1}, {"batch_size": 2}, {"engine": "torch"}, {"height": 128}, {"median_latency": None}],
+    "changes", [{"steps": STEPS + 1}, {"batch_size": 2}, {"engine": "torch"}, {"height": 128}, {"median_latency": None}]
 )
 def test_a_baseline_with_nothing_in_common_is_refused_before_anything_is_opened(
     changes, small_pipeline, capsys, tmp_path
@@ -167,9 +163,7 @@ def test_a_baseline_with_nothing_in_common_is_refused_before_anything_is_opened(
     assert "open after" not in told.err
 
 
-def test_an_engine_that_fails_is_shown_and_told_before_what_a_baseline_lacks(
-    small_pipeline, capsys, tmp_path
-):
+def test_an_engine_that_fails_is_shown_and_told_before_what_a_baseline_lacks(small_pipeline, capsys, tmp_path):
     against = baseline_of(tmp_path / "baseline.json")
     asked = ["--engine", "onnxruntime", "--steps", str(STEPS), "--against", str(against), "--timeout", "0.05"]
     assert run_command_line(["bench", str(small_pipeline), *asked, "--json"]) == 3
@@ -198,10 +192,7 @@ def test_the_demo_model_has_a_filled_row_for_each_engine_and_batch_size(tmp_path
     asked = ["--checkpoint", str(demo_folder()), "--no-interleave", "--steps", "2", "--batch-count", "1"]
     for engine in ("onnxruntime", "torch", "torch-compile"):
         asked += ["--engine", engine]
-    assert (
-        run_command_line(["bench", "models/demo", *asked, "--batch-size", "1", "--batch-size", "2", "--json"])
-        == 0
-    )
+    assert run_command_line(["bench", "models/demo", *asked, "--batch-size", "1", "--batch-size", "2", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [(row["batch_size"], row["engine"], row["provider"]) for row in rows] == [
         (batch_size, *engine)

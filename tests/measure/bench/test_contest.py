@@ -94,9 +94,7 @@ def test_a_row_of_what_failed_says_why_and_has_no_latency(small_pipeline):
 
 def test_jobs_come_out_of_json_as_they_went_in(square):
     providers = (parse_provider("cuda:device_id=1"), parse_provider("openvino"))
-    sessions = replace(
-        ONE_THREAD, providers=providers, device="4090", custom_operators=("a.so",), cuda_graph=True
-    )
+    sessions = replace(ONE_THREAD, providers=providers, device="4090", custom_operators=("a.so",), cuda_graph=True)
     network = NetworkJob(square, sessions, {"n": 4})
     pipeline = PipelineJob("torch", square.parent, sessions, (64, 32), 20, safety=True, checkpoint="a/b")
     assert decode_job(encode_job(network)) == network
@@ -120,9 +118,7 @@ print(said / (usage.ru_maxrss * 1024))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
 def test_peak_memory_is_what_the_system_tells_the_parent():
-    done = subprocess.run(
-        [sys.executable, "-c", WAITS, ALLOCATES], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", WAITS, ALLOCATES], capture_output=True, text=True, check=True)
     assert 0.9 < float(done.stdout) < 1.1
 
 

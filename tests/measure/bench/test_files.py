@@ -61,9 +61,7 @@ def test_a_file_with_other_columns_is_refused_and_left_as_it_is(tmp_path, header
     assert path.read_text() == header
 
 
-@pytest.mark.parametrize(
-    "content", [b"\xff\xfe\x00\x81" * 10, b"x" * 200_000], ids=["bytes", "one long field"]
-)
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00\x81" * 10, b"x" * 200_000], ids=["bytes", "one long field"])
 def test_a_file_that_is_no_table_is_refused(tmp_path, content):
     path = tmp_path / "rows.csv"
     path.write_bytes(content)
@@ -116,11 +114,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path):
 def test_medians_are_compared_where_the_same_was_measured():
     before = BenchReport((row(median_latency=1.0), row(batch_size=4, median_latency=3.0)))
     now = BenchReport(
-        (
-            row(median_latency=1.04),
-            row(batch_size=4, median_latency=3.3),
-            row(batch_size=8, median_latency=9.0),
-        )
+        (row(median_latency=1.04), row(batch_size=4, median_latency=3.3), row(batch_size=8, median_latency=9.0))
     )
     found = compare(now, before, 5.0)
     assert [(one.batch_size, one.slower) for one in found] == [(1, False), (4, True)]

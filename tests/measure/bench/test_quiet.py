@@ -70,9 +70,7 @@ def survey(processes):
 
 
 def test_what_processes_that_are_not_ours_take_is_counted():
-    started = subprocess.run(
-        [sys.executable, "-c", STARTS], capture_output=True, text=True, check=True, timeout=60
-    )
+    started = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, check=True, timeout=60)
     other = psutil.Process(int(started.stdout))  # Its parent has ended.
     try:
         found, taken = survey([other])

@@ -101,19 +101,11 @@ def write_model(path: Path, inputs: list[Any], outputs: list[Any], float_type: s
 
 
 def write_graph(
-    path: Path,
-    nodes: list[Any],
-    inputs: list[Any],
-    outputs: list[Any],
-    weights: list[Any],
-    opsets: dict[str, int],
+    path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: list[Any], opsets: dict[str, int]
 ) -> None:
     """Write a graph with this border."""
     described = [
-        [
-            helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape)
-            for name, kind, shape in values
-        ]
+        [helper.make_tensor_value_info(name, getattr(TensorProto, kind), shape) for name, kind, shape in values]
         for values in (inputs, outputs)
     ]
     graph = helper.make_graph(nodes, "headers", *described, weights)

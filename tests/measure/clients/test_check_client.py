@@ -201,12 +201,7 @@ def _swap_unet_inputs(path):
             "unet: input timestep is float32 or",
             "it is int32",
         ),
-        (
-            "onnxstack",
-            _change("text_encoder", 1, 1, None),
-            "text_encoder: the second output",
-            "it has 1 outputs",
-        ),
+        ("onnxstack", _change("text_encoder", 1, 1, None), "text_encoder: the second output", "it has 1 outputs"),
         (
             "csharp",
             _change("text_encoder", 1, 0, ("last_hidden_state", "FLOAT", [1, 77, 1024])),
@@ -220,21 +215,14 @@ def _swap_unet_inputs(path):
             "it is int64",
         ),
         ("a1111-dml", _without("unet"), "the UNet's file and its data are there", "of 4 ONNX files none"),
-        (
-            "a1111-dml",
-            _change("unet", 0, 2, ("context", "FLOAT16", [])),
-            "the inputs are sample",
-            "timestep, context",
-        ),
+        ("a1111-dml", _change("unet", 0, 2, ("context", "FLOAT16", [])), "the inputs are sample", "timestep, context"),
     ],
 )
 def test_what_is_not_met_is_told_with_its_reason_and_a_remedy(folder, client, change, requirement, reason):
     before = verdicts(folder, client)
     change(folder)
     new = [
-        v
-        for v in check_client(folder, client).verdicts
-        if v.status == "failed" and v.requirement not in before
+        v for v in check_client(folder, client).verdicts if v.status == "failed" and v.requirement not in before
     ] or [v for v in check_client(folder, client).verdicts if v.requirement.startswith(requirement)]
     (found,) = (v for v in new if v.requirement.startswith(requirement))
     assert reason in found.reason
@@ -260,9 +248,7 @@ def test_sdxl_is_asked_for_its_second_encoder_and_not_fed_by_sd_1_clients(tmp_pa
         )
     }
     extra = "unet: the inputs are sample, timestep, encoder_hidden_states"
-    assert (
-        verdicts(path, "diffusers")[extra] == "they are sample, timestep, encoder_hidden_states, text_embeds"
-    )
+    assert verdicts(path, "diffusers")[extra] == "they are sample, timestep, encoder_hidden_states, text_embeds"
 
 
 @pytest.mark.parametrize("changes", [{"operator": "BertTokenizer"}, {"text": "text"}])
@@ -292,10 +278,7 @@ def test_the_command_writes_a_line_for_each_requirement_and_exits_with_3(folder,
     assert all(line.startswith("ok      ") for line in lines)
     assert run_command_line(["check-client", str(folder), "--client", "csharp"]) == 3
     found = capsys.readouterr()
-    assert (
-        "failed  unet: input timestep is int64 and accepts [1]: it is float32; run the workflow with"
-        in found.out
-    )
+    assert "failed  unet: input timestep is int64 and accepts [1]: it is float32; run the workflow with" in found.out
     assert "csharp can't load it: 2 of 25 requirements are not met" in found.err
 
 

@@ -155,14 +155,7 @@ def test_optimum_paints_what_torch_paints(
     np.save(tmp_path / "noise.npy", noise)
     script = Path(__file__).with_name("paint_with_optimum.py")
     done = subprocess.run(
-        [
-            optimum_python,
-            script,
-            models / folder,
-            class_name,
-            tmp_path / "noise.npy",
-            tmp_path / "picture.npy",
-        ],
+        [optimum_python, script, models / folder, class_name, tmp_path / "noise.npy", tmp_path / "picture.npy"],
         check=False,
         capture_output=True,
         text=True,
@@ -179,9 +172,7 @@ def test_optimum_paints_what_torch_paints(
 def test_the_steps_of_the_c_sharp_sample_run_on_its_folder(models, tolerance):
     """As `TextProcessing.cs`, `UNet.cs`, `VaeDecoder.cs` and `SafetyChecker.cs` feed and read."""
     folder, usual = models / "csharp", models / "diffusers"
-    ids = session(folder / "tokenizer" / "cliptokenizer.onnx").run(
-        None, {"string_input": np.array([PROMPT])}
-    )[0]
+    ids = session(folder / "tokenizer" / "cliptokenizer.onnx").run(None, {"string_input": np.array([PROMPT])})[0]
     assert (ids.shape, ids.dtype) == ((1, 77), np.int64)
     text = session(folder / "text_encoder" / "model.onnx").run(None, {"input_ids": ids.astype(np.int32)})[0]
     rng = np.random.default_rng(1)
@@ -198,9 +189,7 @@ def test_the_steps_of_the_c_sharp_sample_run_on_its_folder(models, tolerance):
     }
     expected = session(usual / "unet" / "model.onnx").run(None, usual_feeds)[0]
     assert np.abs(predicted - expected).max() < tolerance
-    picture = session(folder / "vae_decoder" / "model.onnx").run(
-        None, {"latent_sample": feeds["sample"][:1]}
-    )[0]
+    picture = session(folder / "vae_decoder" / "model.onnx").run(None, {"latent_sample": feeds["sample"][:1]})[0]
     clip = rng.standard_normal((1, 3, 56, 56), dtype=np.float32)
     checked = {"clip_input": clip, "images": picture.transpose(0, 2, 3, 1)}
     assert session(folder / "safety_checker" / "model.onnx").run(None, checked)[-1].dtype == np.bool_

@@ -12,21 +12,11 @@ SIZES = PictureSizes(batch_size=2, height=512, width=384)
 @pytest.mark.parametrize(
     ("component", "name", "dims", "shape"),
     [
-        (
-            "unet",
-            "sample",
-            ["unet_sample_batch", 4, "unet_sample_height", "unet_sample_width"],
-            (4, 4, 64, 48),
-        ),
+        ("unet", "sample", ["unet_sample_batch", 4, "unet_sample_height", "unet_sample_width"], (4, 4, 64, 48)),
         ("unet", "timestep", ["unet_time_batch"], (1,)),
         ("unet", "encoder_hidden_states", ["unet_hidden_batch", "unet_hidden_sequence", 768], (4, 77, 768)),
         ("unet", "time_ids", ["unet_time_ids_batch", 6], (4, 6)),
-        (
-            "vae_decoder",
-            "latent_sample",
-            ["decoder_batch", 4, "decoder_height", "decoder_width"],
-            (2, 4, 64, 48),
-        ),
+        ("vae_decoder", "latent_sample", ["decoder_batch", 4, "decoder_height", "decoder_width"], (2, 4, 64, 48)),
         ("vae_encoder", "sample", ["encoder_batch", 3, "encoder_height", "encoder_width"], (2, 3, 512, 384)),
         ("safety_checker", "clip_input", ["clip_batch", 3, 224, 224], (2, 3, 224, 224)),
         ("safety_checker", "images", ["image_batch", "image_height", "image_width", 3], (2, 512, 384, 3)),
@@ -55,10 +45,7 @@ def test_values_are_of_the_dtypes_that_the_network_takes():
 
 
 def test_the_size_is_what_the_unet_was_trained_on(tmp_path):
-    for name, config in {
-        "unet": '{"sample_size": 32}',
-        "vae_decoder": '{"block_out_channels": [8, 16, 16]}',
-    }.items():
+    for name, config in {"unet": '{"sample_size": 32}', "vae_decoder": '{"block_out_channels": [8, 16, 16]}'}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(config)
     assert sizes_of(tmp_path / "unet", width=64) == PictureSizes(1, 128, 64, 4)

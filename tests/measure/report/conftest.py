@@ -41,8 +41,7 @@ class Report:
         """Return each tile's figure and what is said of it, by its name."""
         (tiles,) = (found for found in self.elements("dl") if found.get("class") == "tiles")
         return {
-            "".join(name.itertext()): ("".join(said[0].itertext()), "".join(said[1].itertext()))
-            for name, said in tiles
+            "".join(name.itertext()): ("".join(said[0].itertext()), "".join(said[1].itertext())) for name, said in tiles
         }
 
     def steps(self) -> list[tuple[str, str]]:
@@ -65,11 +64,7 @@ def report(tmp_path):
     """Return the report of a record."""
 
     def report(
-        record: Any,
-        profile: Any = None,
-        folder: Path = tmp_path,
-        verification: Any = None,
-        bench: Any = None,
+        record: Any, profile: Any = None, folder: Path = tmp_path, verification: Any = None, bench: Any = None
     ) -> Report:
         return Report(page(RunRecord.from_json(record), Beside(folder, profile, verification, bench)))
 

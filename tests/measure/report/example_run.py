@@ -95,13 +95,7 @@ PROFILE: dict[str, Any] = {
             "milliseconds": 12.5,
             "providers": {"CUDA": 812, "CPU": 14},
             "operators": [
-                {
-                    "operator": f"Operator{place}",
-                    "provider": "CUDA",
-                    "nodes": 59,
-                    "milliseconds": 0.8,
-                    "share": 0.07,
-                }
+                {"operator": f"Operator{place}", "provider": "CUDA", "nodes": 59, "milliseconds": 0.8, "share": 0.07}
                 for place in range(14)
             ],
         }

@@ -114,8 +114,6 @@ def test_dates_are_those_of_people_and_have_a_zone(record, report):
 
 def test_a_run_from_the_command_line_has_its_command_and_no_file(record, report):
     record = copy.deepcopy({**record, "file": None})
-    record["command"] = (
-        "olivelike convert '/art/my project/painter.safetensors' --target cpu --output models/demo"
-    )
+    record["command"] = "olivelike convert '/art/my project/painter.safetensors' --target cpu --output models/demo"
     told = report(record).shown()
     assert "from the command line: olivelike convert 'painter.safetensors' --target cpu" in told

@@ -20,9 +20,7 @@ def png(grey: int) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))
-    return (
-        b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes([0, grey]))) + chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes([0, grey]))) + chunk(b"IEND", b"")
 
 
 @pytest.fixture
@@ -44,9 +42,7 @@ def test_a_report_loads_nothing_and_runs_nothing(record, report, with_pictures):
     assert not made.elements("script")
     for element in made.root.iter():
         assert not any(name.startswith("on") for name in element.attrib)
-        addresses = [
-            value for name, value in element.attrib.items() if name in {"src", "href", "srcset", "data"}
-        ]
+        addresses = [value for name, value in element.attrib.items() if name in {"src", "href", "srcset", "data"}]
         assert all(address.startswith(("data:", "#")) for address in addresses), addresses
     assert not re.search(r"url\(|@import|https?:", STYLE)
     (policy,) = (m for m in made.elements("meta") if m.get("http-equiv") == "Content-Security-Policy")
@@ -75,9 +71,7 @@ def test_operators_before_and_after_are_listed_with_what_changed_most_first(reco
 
 
 def test_every_figure_of_a_verification_is_shown(record, report):
-    record["nodes"][2]["facts"]["verification"]["samples"][0]["outputs"]["out_sample"]["relative_error"] = (
-        None
-    )
+    record["nodes"][2]["facts"]["verification"]["samples"][0]["outputs"]["out_sample"]["relative_error"] = None
     made = report(record)
     assert made.rows("Results against the original")[0][:4] == ["unet.verify", "yes", "fp16", "1.5e-06"]
     ((title, error, *_),) = made.rows("Each comparison of unet.verify")
@@ -95,9 +89,7 @@ def test_pictures_are_in_the_page_itself(record, report, with_pictures):
 def test_what_was_verified_later_is_shown_with_its_pictures(record, report, with_pictures):
     del record["nodes"][2]
     pictures = [{"seed": 7, "psnr": None, "original": "original.png", "optimised": "optimised.png"}]
-    made = report(
-        record, verification={"components": {"unet": {"relative_error": 3e-7}}, "pictures": pictures}
-    )
+    made = report(record, verification={"components": {"unet": {"relative_error": 3e-7}}, "pictures": pictures})
     assert made.rows("The output against the original") == [["unet", "3e-07"]]
     assert len(made.elements("img")) == 2
     assert "infinite" in made.shown()
@@ -152,9 +144,7 @@ def test_nothing_in_a_record_becomes_markup(record, report):
     def spoilt(value):
         if isinstance(value, dict):
             return {
-                (NASTY if name in {"Add", "python", "attention"} else name): v
-                if name == "kind"
-                else spoilt(v)
+                (NASTY if name in {"Add", "python", "attention"} else name): v if name == "kind" else spoilt(v)
                 for name, v in value.items()
             }
         if isinstance(value, list):
@@ -184,9 +174,7 @@ def test_a_record_of_the_first_version_has_a_report(record, report):
 
 def test_a_run_without_nodes_has_a_report(report):
     whole = ("workflow", "target", "source")
-    made = report(
-        {**{name: RECORD[name] for name in whole}, "run_id": "x", "status": "interrupted", "nodes": []}
-    )
+    made = report({**{name: RECORD[name] for name in whole}, "run_id": "x", "status": "interrupted", "nodes": []})
     assert made.headings() == ["Environment"] or not made.headings()
 
 

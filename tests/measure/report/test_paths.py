@@ -38,10 +38,7 @@ RECORD = RunRecord(
         (r"\\server\share\pass.py", "…/pass.py"),
         ("/art/my projects/b/c.txt", "…/my projects/b/c.txt"),
         ("--output=/srv/models/x", "--output=…/x"),
-        (
-            "https://example.com/a/b and models/a/b, 3 it/s, 1/2",
-            "https://example.com/a/b and models/a/b, 3 it/s, 1/2",
-        ),
+        ("https://example.com/a/b and models/a/b, 3 it/s, 1/2", "https://example.com/a/b and models/a/b, 3 it/s, 1/2"),
         ("unet/model.onnx", "unet/model.onnx"),
         ("", ""),
     ],

@@ -46,9 +46,7 @@ def test_an_earlier_record_has_bars_from_zero_and_the_memory_of_workers(record, 
         node.pop("start_seconds", None)
         node.pop("memory_before_bytes", None)
     made = report(record)
-    rows = made.rows(
-        "How long each step took, and the memory that its worker had, with what earlier steps left"
-    )
+    rows = made.rows("How long each step took, and the memory that its worker had, with what earlier steps left")
     assert [row[:4] for row in rows] == [
         ["unet.fuse", "", "3.5 s", "500.0 MB"],
         ["unet.verify", "", "7.0 s", "900.0 MB"],
@@ -70,13 +68,7 @@ def test_one_reason_for_all_is_said_once(record, report):
 def test_branches_fork_and_are_called_by_the_output_that_they_lead_to(record, report):
     load, fuse, _ = record["nodes"]
     ends = [
-        {
-            **fuse,
-            "id": f"unet.materialize.{number}",
-            "name": "materialize",
-            "parent": "unet.fuse",
-            "output": folder,
-        }
+        {**fuse, "id": f"unet.materialize.{number}", "name": "materialize", "parent": "unet.fuse", "output": folder}
         for number, folder in enumerate(("/models/a", "/models/b"), start=1)
     ]
     record |= {"nodes": [load, fuse, *ends], "output": ["/models/a", "/models/b"]}

@@ -52,9 +52,7 @@ def test_overflow_between_operators_is_seen():
 def test_a_whole_session_on_the_cpu_hides_it():
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        OVERFLOW.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(OVERFLOW.SerializeToString(), options, providers=["CPUExecutionProvider"])
     (small,) = session.run(["small"], {"x": np.array([[100.0]], np.float16)})
     assert np.isfinite(small).all()
 
@@ -137,9 +135,7 @@ def test_weights_are_what_materialize_writes(little):
     def observe(node, operands, _):
         seen.setdefault(node.op_type, operands)
 
-    Evaluation(half.graph.to_ir(), parameter=half.parameter).run(
-        {"latent_sample": np.ones((1, 4, 4, 4))}, observe
-    )
+    Evaluation(half.graph.to_ir(), parameter=half.parameter).run({"latent_sample": np.ones((1, 4, 4, 4))}, observe)
     # Weights beyond float16 are written as its largest number, not as infinity.
     assert all(np.isfinite(operand).all() for operand in seen["Conv"] if operand is not None)
 

@@ -43,11 +43,7 @@ def test_no_sample_is_square_or_of_a_size_that_convert_traces_with(family):
     vae = configs.pop("vae")
     for component, config in {**configs, "vae_encoder": vae, "vae_decoder": vae}.items():
         for value in interface_of(component, config).inputs:
-            names = {
-                dim.rpartition("_")[2]: size
-                for dim, size in zip(value.dims, value.example, strict=True)
-                if dim
-            }
+            names = {dim.rpartition("_")[2]: size for dim, size in zip(value.dims, value.example, strict=True) if dim}
             for case in CASES:
                 assert (case.height, case.width) != (names.get("height"), names.get("width"))
                 assert case.sequence != names.get("sequence")

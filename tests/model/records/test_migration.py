@@ -66,21 +66,12 @@ def test_origins_had_three_words_for_their_names(tmp_path):
 
 
 def test_loras_and_embeddings_had_their_origin_among_their_own_keys(tmp_path):
-    lora = {
-        **HUB,
-        "file": "style.safetensors",
-        "sha256": "0",
-        "weight": 1,
-        "weights": {"unet": 0.5},
-        "adapter": None,
-    }
+    lora = {**HUB, "file": "style.safetensors", "sha256": "0", "weight": 1, "weights": {"unet": 0.5}, "adapter": None}
     cat = {"name": "cat.pt", "kind": "file", "sha256": "1", "token": "<cat>", "vectors": {"text_encoder": 2}}
     record = read(tmp_path, output_content() | {"loras": [lora], "embeddings": [cat]})
     origin = Origin("hub", "some/painter", commit=HUB["commit"], file="style.safetensors")
     assert record.loras == (LoraRecord(origin, 1, {"unet": 0.5}, None, "0"),)
-    assert record.embeddings == (
-        EmbeddingRecord(Origin("file", "cat.pt"), "<cat>", {"text_encoder": 2}, "1"),
-    )
+    assert record.embeddings == (EmbeddingRecord(Origin("file", "cat.pt"), "<cat>", {"text_encoder": 2}, "1"),)
     assert origin.place == "some/painter/style.safetensors"
 
 

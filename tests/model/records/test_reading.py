@@ -67,9 +67,7 @@ def test_a_run_of_a_later_version_is_named_where_runs_are_asked_for_and_else_lef
         list(recorded_runs(store))
 
 
-@pytest.mark.parametrize(
-    "content", ["[" * 100_000, '{"kind": "output/1"}', "3", '{"kind": "output", "version": 0}']
-)
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"kind": "output/1"}', "3", '{"kind": "output", "version": 0}'])
 def test_what_is_no_record_at_all_is_none(tmp_path, content):
     (tmp_path / "olivelike.json").write_text(content)
     assert OutputRecord.read(tmp_path) is None
@@ -116,9 +114,7 @@ def test_what_pydantic_refuses_is_refused(name, value):
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    st.dictionaries(st.sampled_from(["workflow", "target", "source", "files", "loras", "layout"]), ANYTHING)
-)
+@given(st.dictionaries(st.sampled_from(["workflow", "target", "source", "files", "loras", "layout"]), ANYTHING))
 def test_no_content_of_a_record_is_a_bug(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("record")
     write_output_record(folder)

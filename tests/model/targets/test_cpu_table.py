@@ -9,12 +9,7 @@ from onnx import TensorProto, helper
 
 from olivelike.model.targets import TARGETS
 
-DTYPES = {
-    "f": TensorProto.FLOAT,
-    "h": TensorProto.FLOAT16,
-    "b": TensorProto.BFLOAT16,
-    "d": TensorProto.DOUBLE,
-}
+DTYPES = {"f": TensorProto.FLOAT, "h": TensorProto.FLOAT16, "b": TensorProto.BFLOAT16, "d": TensorProto.DOUBLE}
 FUSED = {
     "Attention": ([(1, 2, 4), (4, 12), (12,)], {"num_heads": 2}),
     "MultiHeadAttention": ([(1, 2, 4)] * 3, {"num_heads": 2}),

@@ -106,17 +106,7 @@ def test_the_installed_runtime_reads_each_targets_opset_and_ir_version(target):
 
 def test_directml_reads_nothing_whose_kernels_its_last_release_lacks():
     newest = REGISTRIES["directml"].standard
-    for operator in (
-        "Conv",
-        "Reshape",
-        "Transpose",
-        "Cast",
-        "Resize",
-        "MatMul",
-        "LayerNormalization",
-        "Sin",
-        "Pad",
-    ):
+    for operator in ("Conv", "Reshape", "Transpose", "Cast", "Resize", "MatMul", "LayerNormalization", "Sin", "Pad"):
         form = onnx.defs.get_schema(operator, TARGETS["directml"].opset).since_version
         assert form <= newest[operator]
         too_new = onnx.defs.get_schema(operator, 23).since_version > newest[operator]

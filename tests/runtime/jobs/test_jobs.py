@@ -75,9 +75,7 @@ def test_loras_are_opened_once_merged_and_recorded(little, lora, tmp_path):
     lines = read_prompts(["a<lora:style:0.5>", "a", "a<lora:style:0:0.5>"])
     plan = plan_jobs(little, lines, {**FEW}, lora_files=loras)
     tagged, plain, split = draw(plan, PictureWriter(tmp_path))
-    named = plan_jobs(
-        little, [PromptLine("a")], {**FEW}, lora_files=loras, loras=[loras.named(f"{lora}:0.5")]
-    )
+    named = plan_jobs(little, [PromptLine("a")], {**FEW}, lora_files=loras, loras=[loras.named(f"{lora}:0.5")])
     (always,) = draw(named, PictureWriter(tmp_path))
     assert (pixels(tagged) == pixels(always)).all()
     assert len({pixels(path).tobytes() for path in (tagged, plain, split)}) == 3

@@ -75,11 +75,7 @@ def test_prompts_that_only_look_like_files_stay_prompts(empty_folder, monkeypatc
         PromptLine(r"\-"), PromptLine(r"\@p.txt"), PromptLine("@home with cats"), PromptLine("@"),
     ]  # fmt: skip
     assert read_prompts(["-", "@p.txt"], literal=True) == [PromptLine("-"), PromptLine("@p.txt")]
-    for content, message in (
-        (None, "No such file"),
-        (b"\xff\xfe", "no text in UTF-8"),
-        (b"#\n", "has no prompt"),
-    ):
+    for content, message in ((None, "No such file"), (b"\xff\xfe", "no text in UTF-8"), (b"#\n", "has no prompt")):
         if content is not None:
             (empty_folder / "p.txt").write_bytes(content)
         with pytest.raises(OlivelikeError, match=message):

@@ -43,17 +43,12 @@ def test_pictures_in_a_folder_are_counted_on(tmp_path, image):
     (folder / "00041-3.png").touch()
     (folder / "00099-3.jpg").touch()
     writer = PictureWriter(folder)
-    assert [writer.save(image, replace(PLAIN, seed=seed)).name for seed in (1, 2)] == [
-        "00042-1.png",
-        "00043-2.png",
-    ]
+    assert [writer.save(image, replace(PLAIN, seed=seed)).name for seed in (1, 2)] == ["00042-1.png", "00043-2.png"]
 
 
 def test_names_follow_the_pattern(tmp_path, image):
     pattern = tmp_path / "{folder}" / "{prompt}_{seed:04}_{scheduler}_{width}x{height}_{{x}}.jpg"
-    path = PictureWriter(pattern, folder="My Model").save(
-        image, replace(PLAIN, prompt="../../A cat: 東京!\n")
-    )
+    path = PictureWriter(pattern, folder="My Model").save(image, replace(PLAIN, prompt="../../A cat: 東京!\n"))
     assert path == tmp_path / "my-model" / "a-cat-東京_0007_euler-a_8x8_{x}.jpg"
     path = PictureWriter(tmp_path / "{date}" / "{time}_{index}").save(image, PLAIN)
     assert re.fullmatch(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d_1\.png", path.relative_to(tmp_path).as_posix())
@@ -99,11 +94,7 @@ def test_a_wrong_pattern_is_refused(output, message):
 
 def test_what_can_t_be_written_is_said(tmp_path, image):
     (tmp_path / "file").touch()
-    for output in (
-        tmp_path / "file" / "a.png",
-        tmp_path / "file" / "b" / "a.png",
-        tmp_path / f"{'x' * 300}.png",
-    ):
+    for output in (tmp_path / "file" / "a.png", tmp_path / "file" / "b" / "a.png", tmp_path / f"{'x' * 300}.png"):
         with pytest.raises(UsageError, match=r"(can't be written|is a file)"):
             PictureWriter(output).save(image, PLAIN)
     with pytest.raises(UsageError, match=r"write a \.png"):
@@ -211,8 +202,6 @@ def test_info_of_a_picture_imports_no_heavy_library(tmp_path, image):
         f"run_command_line(['info', {str(path)!r}])\n"
         "print([name for name in ('torch', 'numpy', 'diffusers', 'onnx') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8"
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert "seed          42" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"

@@ -48,10 +48,7 @@ def test_the_text_of_a_picture_by_a1111_is_understood():
         'Model hash: 6ce0161689, Model: "v1, pruned: yes", VAE: x.pt, Clip skip: 2, Hires upscale: 2, '
         'Lora hashes: "ink: aabbccddeeff, wet: 112233445566", Version: v1.10.1'
     )
-    assert (found.prompt, found.negative_prompt) == (
-        "photo of a cat, <lora:ink:0.8>\nhigh quality",
-        "bad,\nworse",
-    )
+    assert (found.prompt, found.negative_prompt) == ("photo of a cat, <lora:ink:0.8>\nhigh quality", "bad,\nworse")
     assert (found.steps, found.seed, found.width, found.height) == (30, 1234567890, 512, 768)
     assert (found.scheduler, found.guidance_scale, found.clip_skip) == ("DPM++ 2M SDE Karras", 7.0, 1)
     assert (found.model, found.model_hash, found.version) == ("v1, pruned: yes", "6ce0161689", "v1.10.1")

@@ -57,9 +57,7 @@ def test_buffers_are_made_once_for_a_size_and_used_again(pipeline):
     def buffers():
         pipeline.generate(ask(num_images=3, batch_size=2))
         calls = list(pipeline.unet._calls.values())[-2:]
-        return {
-            tensor.data_ptr() for call in calls for tensor in (*call.inputs.values(), *call.outputs.values())
-        }
+        return {tensor.data_ptr() for call in calls for tensor in (*call.inputs.values(), *call.outputs.values())}
 
     first = buffers()
     assert buffers() == first
@@ -72,8 +70,7 @@ def test_earlier_predictions_are_not_overwritten_by_later_ones(pipeline):
     """Without guidance the network's own buffer is what a multistep scheduler would keep."""
     kept = []
     pipeline.generate(
-        ask(guidance_scale=1.0, scheduler="PLMS", steps=5),
-        on_step=lambda step: kept.append(step.preview.latents),
+        ask(guidance_scale=1.0, scheduler="PLMS", steps=5), on_step=lambda step: kept.append(step.preview.latents)
     )
     assert len({tensor.data_ptr() for tensor in kept}) == len(kept)
 
@@ -115,11 +112,7 @@ def test_a_prompt_of_many_chunks_reaches_the_unet_whole(pipeline, prepared):
 def test_weights_of_words_change_the_picture_and_can_be_switched_off(pipeline):
     pictures = [
         pipeline.generate(ask(prompts=(prompt,), prompt_weights=weights)).pictures[0].image
-        for prompt, weights in (
-            ("a (red:1.9) circle", True),
-            ("a red circle", True),
-            ("a (red:1.9) circle", False),
-        )
+        for prompt, weights in (("a (red:1.9) circle", True), ("a red circle", True), ("a (red:1.9) circle", False))
     ]
     assert len({picture.tobytes() for picture in pictures}) == 3
 

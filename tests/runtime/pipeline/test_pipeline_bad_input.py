@@ -55,15 +55,9 @@ def broken(little_folder, tmp_path):
         ({"size": (-8, 32)}, "size -8x32"),
         ({"scheduler": "Eular"}, "there is no scheduler 'Eular'; did you mean 'Euler'"),
         ({"strength": 0.5}, "strength is given without an initial picture"),
-        (
-            {"init_image": Image.new("RGB", (32, 32)), "strength": 0.0},
-            "strength 0 is not above 0 and at most 1",
-        ),
+        ({"init_image": Image.new("RGB", (32, 32)), "strength": 0.0}, "strength 0 is not above 0 and at most 1"),
         ({"init_image": Image.new("RGB", (32, 32)), "strength": 1.2}, "strength 1.2 is not above 0"),
-        (
-            {"init_image": Image.new("RGB", (32, 32)), "strength": 0.3},
-            "leaves no step; take at least strength 0.5",
-        ),
+        ({"init_image": Image.new("RGB", (32, 32)), "strength": 0.3}, "leaves no step; take at least strength 0.5"),
         ({"init_image": Image.new("RGB", (3, 32))}, "size 3x32 is below 4 pixels"),
         ({"mask": Image.new("L", (32, 32))}, "a mask is given without an initial picture"),
         (
@@ -229,7 +223,5 @@ def test_an_unknown_provider_gets_a_suggestion():
 
 
 def test_a_size_for_a_dimension_that_no_network_has(little_folder):
-    with pytest.raises(
-        UsageError, match="no network has a dynamic dimension 'unet_sample_hight'; did you mean"
-    ):
+    with pytest.raises(UsageError, match="no network has a dynamic dimension 'unet_sample_hight'; did you mean"):
         open_pipeline(little_folder, SessionSettings(dimensions={"unet_sample_hight": 16}))

@@ -25,9 +25,7 @@ TEXT, PICTURE, INPAINT = (f"StableDiffusion{name}Pipeline" for name in ("", "Img
 
 def ask(**more):
     """Return a request for two pictures at once."""
-    return Request(
-        **{"prompts": ("a red circle",), "num_images": 2, "batch_size": 2, "steps": 4, "seed": 5, **more}
-    )
+    return Request(**{"prompts": ("a red circle",), "num_images": 2, "batch_size": 2, "steps": 4, "seed": 5, **more})
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -46,8 +44,7 @@ def test_a_picture_gives_the_picture_of_torch(pipeline, scheduler, picture):
 def test_a_mask_on_a_plain_unet_gives_the_picture_of_torch(pipeline, scheduler, picture, mask):
     result = pipeline.generate(ask(scheduler=scheduler, init_image=picture, mask=mask, strength=0.6))
     assert_alike(
-        result,
-        paint(INPAINT, scheduler, [5, 6], image=picture, mask_image=mask, strength=0.6, height=32, width=32),
+        result, paint(INPAINT, scheduler, [5, 6], image=picture, mask_image=mask, strength=0.6, height=32, width=32)
     )
 
 
@@ -80,9 +77,7 @@ def test_each_option_means_what_it_means_in_diffusers(pipeline, ours, theirs):
 
 
 @pytest.mark.parametrize("scheduler", ["DDIM", "Euler"])
-def test_a_network_that_predicts_velocity_gives_the_picture_of_torch(
-    little_folder, settings, tmp_path, scheduler
-):
+def test_a_network_that_predicts_velocity_gives_the_picture_of_torch(little_folder, settings, tmp_path, scheduler):
     folder = shutil.copytree(little_folder, tmp_path / "velocity")
     path = folder / "scheduler" / "scheduler_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "prediction_type": "v_prediction"}))
@@ -172,8 +167,6 @@ def test_sdxl_gives_the_pictures_of_torch(settings, picture, negative):
     more = {"kind": "xl", "negative_prompt": negative, "guidance_scale": 7.5}
     result = pipeline.generate(ask(scheduler="Euler a", negative_prompt=negative))
     assert_alike(result, paint("StableDiffusionXLPipeline", "Euler a", [5, 6], **more, height=32, width=32))
-    result = pipeline.generate(
-        ask(scheduler="Euler", negative_prompt=negative, init_image=picture, strength=0.6)
-    )
+    result = pipeline.generate(ask(scheduler="Euler", negative_prompt=negative, init_image=picture, strength=0.6))
     images = paint("StableDiffusionXLImg2ImgPipeline", "Euler", [5, 6], **more, image=picture, strength=0.6)
     assert_alike(result, images)

@@ -52,8 +52,7 @@ def strict(little_folder, settings):
 
 @pytest.mark.parametrize("size", [(64, 64), (50, 81), (300, 120), (20, 20)])
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"size": 30}, {"size": {"height": 20, "width": 24}}, {"do_resize": False}, {"do_rescale": False}],
+    "changes", [{}, {"size": 30}, {"size": {"height": 20, "width": 24}}, {"do_resize": False}, {"do_rescale": False}]
 )
 def test_the_checker_sees_what_transformers_makes_of_a_picture(tmp_path, size, changes):
     from transformers import CLIPImageProcessorPil
@@ -91,9 +90,7 @@ def test_the_checker_flags_what_torchs_checker_flags(pipeline, nearness, little_
     assert sorted(flagged) == [False, False, True, True]
 
 
-def test_a_flagged_picture_is_drawn_again_with_a_seed_that_makes_it_alone(
-    pipeline, nearness, little_folder, settings
-):
+def test_a_flagged_picture_is_drawn_again_with_a_seed_that_makes_it_alone(pipeline, nearness, little_folder, settings):
     seeds = [5, seed_of_attempt(5, 2), seed_of_attempt(5, 3)]
     near = [nearness(pipeline.generate(ask(seed=seed)).pictures[0].image) for seed in seeds]
     passes = int(np.argmin(near))
@@ -111,12 +108,9 @@ def test_a_flagged_picture_is_drawn_again_with_a_seed_that_makes_it_alone(
 
 def test_attempts_are_bounded_and_the_error_counts_them(strict):
     attempts = []
-    with pytest.raises(
-        SafetyError, match=r"flagged 2 of 2 pictures in all 3 attempts \(first seeds: 5, 6\)"
-    ) as error:
+    with pytest.raises(SafetyError, match=r"flagged 2 of 2 pictures in all 3 attempts \(first seeds: 5, 6\)") as error:
         strict.generate(
-            ask(num_images=2, batch_size=2, retry_unsafe=2),
-            on_step=lambda step: attempts.append(step.attempt),
+            ask(num_images=2, batch_size=2, retry_unsafe=2), on_step=lambda step: attempts.append(step.attempt)
         )
     assert error.value.exit_code == 6
     assert sorted(set(attempts)) == [1, 2, 3]
@@ -137,9 +131,7 @@ def test_seeds_of_attempts_are_pinned():
 
 def test_a_folder_without_a_checker_says_so(little_folder, settings, tmp_path):
     folder = tmp_path / "unchecked"
-    shutil.copytree(
-        little_folder, folder, ignore=shutil.ignore_patterns("safety_checker", "feature_extractor")
-    )
+    shutil.copytree(little_folder, folder, ignore=shutil.ignore_patterns("safety_checker", "feature_extractor"))
     index = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").write_text(json.dumps({**index, "safety_checker": [None, None]}))
     pipeline = open_pipeline(folder, settings)

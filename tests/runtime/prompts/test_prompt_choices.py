@@ -48,15 +48,7 @@ def test_several_can_be_chosen_and_weighed(wildcards):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "{x} {{y}}",
-        r"\{a|b\}",
-        r"\__colour__",
-        "[a|b] (c:1.2) :} {:",
-        "snake_case ___ _a_ x__colour__y",
-        "{a|b",
-        "a|b}",
-    ],
+    ["{x} {{y}}", r"\{a|b\}", r"\__colour__", "[a|b] (c:1.2) :} {:", "snake_case ___ _a_ x__colour__y", "{a|b", "a|b}"],
 )
 def test_other_braces_and_underscores_are_text(wildcards, text):
     assert chosen(wildcards, text, 5) == {text}

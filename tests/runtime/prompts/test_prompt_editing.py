@@ -63,8 +63,7 @@ def test_a1111_s_example_changes_when_its_guide_says():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["(a:1.2) [b] c", r"\[a:b:3\]", "[a:b]", "[a:b:c:5]", ":) :( [x] :[", "16:9 | 4:3", "", "[]", "\\"],
+    "text", ["(a:1.2) [b] c", r"\[a:b:3\]", "[a:b]", "[a:b:c:5]", ":) :( [x] :[", "16:9 | 4:3", "", "[]", "\\"]
 )
 def test_other_brackets_stay_as_they_are(text):
     assert texts_of_steps(text, 3) == (text,) * 3

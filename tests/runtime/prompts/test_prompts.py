@@ -73,9 +73,7 @@ def encoder(pipe):
 
 
 def parts(text):
-    return [
-        list(vars(part).values()) if isinstance(part, Fragment) else "BREAK" for part in parse_prompt(text)
-    ]
+    return [list(vars(part).values()) if isinstance(part, Fragment) else "BREAK" for part in parse_prompt(text)]
 
 
 @pytest.mark.parametrize(
@@ -273,12 +271,7 @@ def test_broken_tokenizers_are_refused_with_their_file(folder, tmp_path):
         open_tokenizer(tmp_path / "absent")
     with pytest.raises(SourceError, match="neither tokenizer.json nor vocab.json"):
         open_tokenizer(tmp_path)
-    for content in (
-        whole[:-50],
-        "[]",
-        '{"model": {}}',
-        whole.replace('"merges": [', '"merges": [["ca", "☃"],'),
-    ):
+    for content in (whole[:-50], "[]", '{"model": {}}', whole.replace('"merges": [', '"merges": [["ca", "☃"],')):
         (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
         with pytest.raises(SourceError, match=r"tokenizer\.json"):
             open_tokenizer(tmp_path)

@@ -124,9 +124,7 @@ def test_a_folder_of_networks_trained_as_edm_keeps_its_own(class_name):
         latents = torch.ones((1, 4, 2, 2)) * one.init_noise_sigma
         for timestep in one.timesteps:
             predicted = one.scale_model_input(latents, timestep) * 0.1
-            more = (
-                {"generator": torch.Generator().manual_seed(1)} if "generator" in taken_in_steps(one) else {}
-            )
+            more = {"generator": torch.Generator().manual_seed(1)} if "generator" in taken_in_steps(one) else {}
             latents = one.step(predicted, timestep, latents, **more).prev_sample
         ends.append(latents)
     assert torch.equal(*ends)

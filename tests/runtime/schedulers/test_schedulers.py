@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.runtime.schedulers.make_scheduler import (
-    make_scheduler,
-    seed_noise,
-    taken_in_steps,
-)
+from olivelike.runtime.schedulers.make_scheduler import make_scheduler, seed_noise, taken_in_steps
 from olivelike.runtime.schedulers.scheduler_names import (
     CLASSES,
     DEFAULT_SCHEDULES,
@@ -47,9 +43,7 @@ def needs(name):
 
 
 def usable(names):
-    return [
-        pytest.param(name, marks=pytest.mark.skipif(bool(needs(name)), reason="package")) for name in names
-    ]
+    return [pytest.param(name, marks=pytest.mark.skipif(bool(needs(name)), reason="package")) for name in names]
 
 
 def denoise(scheduler, steps=24, half=False, batch=1):
@@ -163,9 +157,7 @@ def test_names_are_found_however_they_are_written(written, class_name):
     assert find_scheduler(written).class_name == class_name
 
 
-@pytest.mark.parametrize(
-    "name", usable(["Euler a", "DPM++ 2M SDE Karras", "PLMS", "DEISMultistep", "LMS Beta"])
-)
+@pytest.mark.parametrize("name", usable(["Euler a", "DPM++ 2M SDE Karras", "PLMS", "DEISMultistep", "LMS Beta"]))
 def test_a_scheduler_tells_the_name_that_makes_it(name, filled):
     made = make_scheduler(name, filled)
     sampler, schedule = sampler_of(type(made).__name__, made.config)
@@ -341,9 +333,7 @@ def test_names_are_found_without_importing_a_library():
 
     module = "olivelike.runtime.schedulers.make_scheduler"
     code = f"import sys, {module} as s; s.find_scheduler('ddim'); print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
     assert done.stdout.strip() == "False"
 
 

@@ -78,9 +78,7 @@ def compiled(lowered, precision):
     model = core.read_model(lowered.folder / "model.onnx")
     if lowered.embedding:
         model.add_outputs(lowered.embedding)
-    return core.compile_model(
-        model, "CPU", {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": 1}
-    )
+    return core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": 1})
 
 
 def errors_of(program, lowered):

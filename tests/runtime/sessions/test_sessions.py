@@ -54,10 +54,7 @@ def expected(given, arrays=None):
 
 
 def test_inputs_and_outputs_are_described_as_in_the_file(linear):
-    assert list(linear.inputs.values()) == [
-        ValueSpec("x", "float32", ("rows", 3)),
-        ValueSpec("shift", "float32", (4,)),
-    ]
+    assert list(linear.inputs.values()) == [ValueSpec("x", "float32", ("rows", 3)), ValueSpec("shift", "float32", (4,))]
     assert list(linear.outputs) == ["y", "twice"]
     assert linear.tensor_device == "cpu"
     assert linear.provider in {"CPUExecutionProvider", "OpenVINO CPU"}
@@ -80,9 +77,7 @@ def test_buffers_live_as_long_as_the_call(linear):
     call = linear.bind({"x": torch.ones(2, 3), "shift": torch.ones(4)}, {"y": y})
     _ = [torch.full((2, 3), 9.0) for _ in range(50)]
     call.run()
-    np.testing.assert_allclose(
-        y.numpy(), expected({"x": torch.ones(2, 3), "shift": torch.ones(4)}), rtol=1e-5
-    )
+    np.testing.assert_allclose(y.numpy(), expected({"x": torch.ones(2, 3), "shift": torch.ones(4)}), rtol=1e-5)
 
 
 def test_calls_of_several_shapes_do_not_disturb_each_other(linear):
@@ -103,13 +98,7 @@ def test_several_outputs_can_be_bound(linear):
 
 @pytest.mark.parametrize(
     ("dtype", "values"),
-    [
-        ("float16", [0.5, -2.0]),
-        ("float", [0.5, -2.0]),
-        ("int32", [3, -4]),
-        ("int64", [3, -4]),
-        ("bool", [True, False]),
-    ],
+    [("float16", [0.5, -2.0]), ("float", [0.5, -2.0]), ("int32", [3, -4]), ("int64", [3, -4]), ("bool", [True, False])],
 )
 def test_tensors_of_every_dtype_of_a_pipeline_pass(tmp_path, settings, dtype, values):
     name = {"float": "float32"}.get(dtype, dtype)
@@ -180,10 +169,7 @@ def test_initializers_in_data_file_and_model_can_be_exchanged(linear_path, setti
     ("arrays", "message"),
     [
         ({"wieght": np.zeros((3, 4), np.float32)}, "has no initializer 'wieght'; did you mean 'weight'"),
-        (
-            {"weight": np.zeros((4, 3), np.float32)},
-            r"is float32 \(3, 4\), the array given for it float32 \(4, 3\)",
-        ),
+        ({"weight": np.zeros((4, 3), np.float32)}, r"is float32 \(3, 4\), the array given for it float32 \(4, 3\)"),
         ({"weight": np.zeros((3, 4), np.float16)}, r"is float32 \(3, 4\), the array given for it float16"),
     ],
 )
@@ -222,9 +208,7 @@ def test_out_of_memory_names_the_shapes(tmp_path, settings):
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (256 << 20), hard))
     try:
-        with pytest.raises(
-            SessionError, match=r"outer: out of memory on .* with x \(30000, 1\); ask for a smaller"
-        ):
+        with pytest.raises(SessionError, match=r"outer: out of memory on .* with x \(30000, 1\); ask for a smaller"):
             large.run()
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -27,10 +27,7 @@ def test_a_device_is_found_by_number_or_part_of_its_name(asked, number):
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (
-            3,
-            "cuda has no device 3; devices: 0 (NVIDIA GeForce RTX 4090), 1 (NVIDIA H100 80GB HBM3), 2 (NVIDIA H100)",
-        ),
+        (3, "cuda has no device 3; devices: 0 (NVIDIA GeForce RTX 4090), 1 (NVIDIA H100 80GB HBM3), 2 (NVIDIA H100)"),
         ("radeon", "cuda has no device of the name 'radeon'; devices: 0 (NVIDIA GeForce RTX 4090), 1"),
         ("nvidia", "cuda has several devices of the name 'nvidia'; devices: 0"),
     ],
@@ -63,15 +60,11 @@ def openvino(device):
 
 @pytest.mark.parametrize("device", [None, 0, "CPU", "AUTO", "AUTO:CPU"])
 def test_openvino_takes_its_own_names_of_devices(tmp_path, device):
-    session = open_session(
-        write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float")), openvino(device)
-    )
+    session = open_session(write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float")), openvino(device))
     assert session.provider == ("OpenVINO CPU" if device in {None, 0} else f"OpenVINO {device}")
 
 
-@pytest.mark.parametrize(
-    ("device", "message"), [(9, "no device 9"), ("NPU.7", "no device of the name 'NPU.7'")]
-)
+@pytest.mark.parametrize(("device", "message"), [(9, "no device 9"), ("NPU.7", "no device of the name 'NPU.7'")])
 def test_a_device_that_openvino_lacks_is_refused_with_a_list(tmp_path, device, message):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     with pytest.raises(SessionError, match=rf"openvino has {message}; devices: 0 \(CPU: "):

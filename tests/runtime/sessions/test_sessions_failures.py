@@ -124,10 +124,7 @@ def test_a_folder_with_operators_that_nothing_runs_is_refused_with_what_to_do(tm
     with pytest.raises(SessionError) as caught:
         check_folder_target("cuda", settings(provider), models)
     message = str(caught.value)
-    assert (
-        f"the folder was optimised for cuda, and on {provider} nothing runs operators of it (unet: com.m"
-        in message
-    )
+    assert f"the folder was optimised for cuda, and on {provider} nothing runs operators of it (unet: com.m" in message
     assert f"--set target={provider}" in message
     assert "--provider cuda" in message
 
@@ -172,9 +169,7 @@ def record(folder, **target):
 
 
 def test_the_record_of_a_folder_gives_provider_device_and_options(tmp_path):
-    target = record(
-        tmp_path, name="cuda", device_id=1, precision="fp16", options={"cudnn_conv_use_max_workspace": 1}
-    )
+    target = record(tmp_path, name="cuda", device_id=1, precision="fp16", options={"cudnn_conv_use_max_workspace": 1})
     assert (target.name, target.device_id) == ("cuda", 1)
     found = target_settings(target)
     assert (found.provider.name, found.device) == ("CUDAExecutionProvider", 1)

@@ -42,14 +42,8 @@ def test_the_cpu_comes_last_unless_it_is_named():
 def test_device_stream_and_graph_reach_the_providers_that_know_them():
     asked = settings("tensorrt", "cuda", "cpu", cuda_graph=True)
     assert provider_list(asked, 1, 4096) == [
-        (
-            "TensorrtExecutionProvider",
-            {"device_id": "1", "user_compute_stream": "4096", "trt_cuda_graph_enable": "1"},
-        ),
-        (
-            "CUDAExecutionProvider",
-            {"device_id": "1", "user_compute_stream": "4096", "enable_cuda_graph": "1"},
-        ),
+        ("TensorrtExecutionProvider", {"device_id": "1", "user_compute_stream": "4096", "trt_cuda_graph_enable": "1"}),
+        ("CUDAExecutionProvider", {"device_id": "1", "user_compute_stream": "4096", "enable_cuda_graph": "1"}),
         ("CPUExecutionProvider", {}),
     ]
     assert provider_list(settings("directml"), 2, None)[0] == ("DmlExecutionProvider", {"device_id": "2"})
@@ -257,18 +251,14 @@ def test_a_package_of_operators_is_taken_by_name_or_missed_with_a_hint(tmp_path,
 def test_openvino_refuses_what_onnxruntime_alone_knows(tmp_path):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     asked = settings("openvino", session_config={"a": "1"}, cuda_graph=True, weights=Path("w"))
-    with pytest.raises(
-        UsageError, match="^session configuration, CUDA graph, weights file: ONNX Runtime knows this"
-    ):
+    with pytest.raises(UsageError, match="^session configuration, CUDA graph, weights file: ONNX Runtime knows this"):
         open_session(path, asked)
 
 
 def test_openvino_properties_arrive(tmp_path):
     path = write_network(tmp_path / "net", PASSTHROUGH.format(dtype="float"))
     cache = tmp_path / "cache"
-    session = open_session(
-        path, settings(f"openvino:CACHE_DIR={cache},INFERENCE_PRECISION_HINT=f32", intra_threads=1)
-    )
+    session = open_session(path, settings(f"openvino:CACHE_DIR={cache},INFERENCE_PRECISION_HINT=f32", intra_threads=1))
     assert session._compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
     assert session._compiled.get_property("INFERENCE_NUM_THREADS") == 1
     assert any(cache.iterdir())

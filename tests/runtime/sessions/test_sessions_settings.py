@@ -61,11 +61,7 @@ def test_an_unknown_provider_is_refused_with_the_nearest_name(name, hint):
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [
-        ("directml", "onnxruntime-directml"),
-        ("webgpu", "onnxruntime-ep-webgpu"),
-        ("XnnpackExecutionProvider", "build"),
-    ],
+    [("directml", "onnxruntime-directml"), ("webgpu", "onnxruntime-ep-webgpu"), ("XnnpackExecutionProvider", "build")],
 )
 def test_a_provider_that_is_not_installed_is_refused_with_its_package(name, package):
     with pytest.raises(SessionError, match=package) as caught:
@@ -122,11 +118,7 @@ def test_an_unknown_optimisation_level_is_refused():
 
 def folder_settings():
     return SessionSettings(
-        (parse_provider("cuda:a=1,b=2"),),
-        device=1,
-        intra_threads=3,
-        session_config={"k": "1"},
-        run_config={"r": "0"},
+        (parse_provider("cuda:a=1,b=2"),), device=1, intra_threads=3, session_config={"k": "1"}, run_config={"r": "0"}
     )
 
 

@@ -56,9 +56,7 @@ class Network:
 
     def merge(self, *loras) -> dict[str, np.ndarray]:
         """Return what merging yields; each LoRA is a file, or a file with its weight."""
-        weighted = [
-            WeightedLora(*lora) if isinstance(lora, tuple) else WeightedLora(lora, 1.0) for lora in loras
-        ]
+        weighted = [WeightedLora(*lora) if isinstance(lora, tuple) else WeightedLora(lora, 1.0) for lora in loras]
         return dict(merge(self.component, self.config, self.shapes, weighted, self.state.__getitem__))
 
 
@@ -74,10 +72,7 @@ def unet(config):
     import diffusers
 
     return Network(
-        "unet",
-        diffusers.UNet2DConditionModel,
-        config,
-        lambda: diffusers.UNet2DConditionModel.from_config(config),
+        "unet", diffusers.UNet2DConditionModel, config, lambda: diffusers.UNet2DConditionModel.from_config(config)
     )
 
 

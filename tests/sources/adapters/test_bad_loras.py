@@ -112,9 +112,7 @@ def test_other_formats_are_refused_by_name_and_key(suffix, name, among_others, t
     ],
 )  # fmt: skip
 def test_incomplete_and_unfitting_factors_are_refused(shapes, message, tmp_path):
-    save_file(
-        {f"{BASE}.{suffix}": ones(*shape) for suffix, shape in shapes.items()}, tmp_path / "a.safetensors"
-    )
+    save_file({f"{BASE}.{suffix}": ones(*shape) for suffix, shape in shapes.items()}, tmp_path / "a.safetensors")
     refuse(tmp_path / "a.safetensors", f"{BASE}.* {message}" if "one number" not in message else message)
 
 
@@ -206,10 +204,7 @@ def test_nan_and_infinity_are_refused_by_key(role, value, sd1, tmp_path):
 def test_a_module_without_a_layer_in_the_network_is_refused(sd1, tmp_path):
     path = make_lora(tmp_path / "a.safetensors", "kohya", base=sd1.shapes, components=("unet",))
     stray = "lora_unet_mid_block_attentions_7_proj_in"
-    save_file(
-        {**load_file(path), f"{stray}.lora_down.weight": ones(2, 4), f"{stray}.lora_up.weight": ones(4, 2)},
-        path,
-    )
+    save_file({**load_file(path), f"{stray}.lora_down.weight": ones(2, 4), f"{stray}.lora_up.weight": ones(4, 2)}, path)
     with pytest.raises(SourceError, match=f"a.safetensors: 1 modules have no layer in unet: {stray}"):
         sd1["unet"].merge(open_lora(path))
 
@@ -223,11 +218,7 @@ def test_factors_of_another_width_are_refused_by_layer(sd1, sdxl, tmp_path):
 def test_a_kernel_that_is_not_the_layers_is_refused(sd1, tmp_path):
     path = tmp_path / "a.safetensors"
     # As many values per row as (4, 3, 3), in another arrangement.
-    saved(
-        path,
-        lora_unet_conv_in__lora_down__weight=(2, 36, 1, 1),
-        lora_unet_conv_in__lora_up__weight=(16, 2, 1, 1),
-    )
+    saved(path, lora_unet_conv_in__lora_down__weight=(2, 36, 1, 1), lora_unet_conv_in__lora_up__weight=(16, 2, 1, 1))
     with pytest.raises(SourceError, match="does not fit conv_in.weight"):
         sd1["unet"].merge(open_lora(path))
 

@@ -36,10 +36,7 @@ def delta(factors, shape):
         return (f["up"].reshape(len(f["up"]), -1) @ f["down"].reshape(len(f["down"]), -1)).reshape(shape)
     if "hada_t1" in f:
         return np.prod(
-            [
-                np.einsum("ijkl,ip,jr->prkl", f[f"hada_t{n}"], f[f"hada_w{n}_a"], f[f"hada_w{n}_b"])
-                for n in (1, 2)
-            ],
+            [np.einsum("ijkl,ip,jr->prkl", f[f"hada_t{n}"], f[f"hada_w{n}_a"], f[f"hada_w{n}_b"]) for n in (1, 2)],
             axis=0,
         )
     if "hada_w1_a" in f:
@@ -95,21 +92,9 @@ def check_law(style, networks, path, alpha):
 def parameter_of(module, network):
     """Return the parameter that a module names, found without the code under test."""
     name = module.name.removeprefix("base_model.model.").replace("processor.", "").replace(".", "_")
-    for prefix in (
-        "lora_unet_",
-        "lora_te1_",
-        "lora_te2_",
-        "lora_te_",
-        "unet_",
-        "text_encoder_2_",
-        "text_encoder_",
-    ):
+    for prefix in ("lora_unet_", "lora_te1_", "lora_te2_", "lora_te_", "unet_", "text_encoder_2_", "text_encoder_"):
         name = name.removeprefix(prefix)
-    flat = {
-        key.removesuffix(".weight").replace(".", "_"): key
-        for key in network.shapes
-        if key.endswith(".weight")
-    }
+    flat = {key.removesuffix(".weight").replace(".", "_"): key for key in network.shapes if key.endswith(".weight")}
     spellings = [name, name.removeprefix("text_model_"), f"{name}_0"]
     if "self_attn_to_" in name:
         spellings += [s.replace("_to_", "_") + "_proj" for s in spellings[:2]]
@@ -134,9 +119,7 @@ def test_ldm_names_of_sdxl_give_the_weights_of_diffusers_names(sdxl, tmp_path):
     flat = open_lora(make_lora(tmp_path / "flat.safetensors", "kohya", **options))
     for network in sdxl.values():
         actual, expected = network.merge(ldm), network.merge(flat)
-        layers = [
-            name for name, shape in network.shapes.items() if name.endswith(".weight") and len(shape) > 1
-        ]
+        layers = [name for name, shape in network.shapes.items() if name.endswith(".weight") and len(shape) > 1]
         tables = [name for name in layers if "token_embedding" in name or "position_embedding" in name]
         assert actual.keys() == expected.keys() == set(layers) - set(tables)
         assert all(np.array_equal(values, expected[name]) for name, values in actual.items())
@@ -166,10 +149,7 @@ def test_loras_in_any_order_give_the_same_bits(sd1, tmp_path):
 
 def test_two_loras_are_the_sum_of_their_differences(sd1, tmp_path):
     options = options_of("kohya", sd1)
-    a, b = (
-        open_lora(make_lora(tmp_path / f"{seed}.safetensors", "kohya", seed=seed, **options))
-        for seed in (1, 2)
-    )
+    a, b = (open_lora(make_lora(tmp_path / f"{seed}.safetensors", "kohya", seed=seed, **options)) for seed in (1, 2))
     network = sd1["text_encoder"]
     both, left, right = network.merge((a, 0.5), (b, 2.0)), network.merge((a, 0.5)), network.merge((b, 2.0))
     for name, values in both.items():

@@ -24,16 +24,10 @@ BASE = {
 @pytest.mark.parametrize(
     ("style", "name"),
     [
-        (
-            "diffusers_old",
-            "unet.mid_block.attentions.0.transformer_blocks.0.attn1.processor.to_out_lora.down.weight",
-        ),
+        ("diffusers_old", "unet.mid_block.attentions.0.transformer_blocks.0.attn1.processor.to_out_lora.down.weight"),
         ("diffusers_old", "text_encoder.text_model.encoder.layers.0.self_attn.to_out_lora.up.weight"),
         ("diffusers_mid", f"unet.{TO_OUT}.lora.down.weight"),
-        (
-            "diffusers_mid",
-            "text_encoder.text_model.encoder.layers.0.self_attn.out_proj.lora_linear_layer.up.weight",
-        ),
+        ("diffusers_mid", "text_encoder.text_model.encoder.layers.0.self_attn.out_proj.lora_linear_layer.up.weight"),
         ("peft", f"unet.{TO_OUT}.lora_A.weight"),
         ("kohya", "lora_unet_up_blocks_0_resnets_2_conv2.alpha"),
         ("kohya", "lora_te_text_model_encoder_layers_0_self_attn_out_proj.lora_up.weight"),
@@ -75,6 +69,4 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path):
     with pytest.raises(ValueError, match="one component"):
         make_lora(tmp_path / "a", "peft_native", base=BASE)
     with pytest.raises(ValueError, match="no layer"):
-        make_lora(
-            tmp_path / "a", "kohya", base={"unet": {"conv_in.weight": (8, 4, 3, 3)}}, components=("unet",)
-        )
+        make_lora(tmp_path / "a", "kohya", base={"unet": {"conv_in.weight": (8, 4, 3, 3)}}, components=("unet",))

@@ -46,9 +46,7 @@ def check(networks, path, weight=WEIGHT):
         network = networks[component]
         merged = network.merge((lora, weight))
         changed = {
-            name
-            for name, values in expected[component].items()
-            if not np.array_equal(values, network.state[name])
+            name for name, values in expected[component].items() if not np.array_equal(values, network.state[name])
         }
         assert merged.keys() == changed
         worst = max(distance(values, expected[component][name]) for name, values in merged.items())

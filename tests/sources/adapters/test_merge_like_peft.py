@@ -86,13 +86,7 @@ def test_plain_lora_in_pefts_own_names_equals_pefts_own_merge(sd1, tmp_path):
 
     network = sd1["unet"]
     folder = make_lora(
-        tmp_path / "lora",
-        "peft_native",
-        base=sd1.shapes,
-        components=("unet",),
-        rank=RANK,
-        alpha=ALPHA,
-        modules="all",
+        tmp_path / "lora", "peft_native", base=sd1.shapes, components=("unet",), rank=RANK, alpha=ALPHA, modules="all"
     )
     factors = native_factors(folder)
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=list(factors))
@@ -120,9 +114,7 @@ def test_rank_stabilised_scale_equals_pefts_own_merge(sd1, tmp_path):
     from peft import LoraConfig
 
     network = sd1["unet"]
-    folder = make_lora(
-        tmp_path / "lora", "peft_native", base=sd1.shapes, components=("unet",), rank=RANK, alpha=ALPHA
-    )
+    folder = make_lora(tmp_path / "lora", "peft_native", base=sd1.shapes, components=("unet",), rank=RANK, alpha=ALPHA)
     path = folder / "adapter_config.json"
     layer = "mid_block.attentions.0.transformer_blocks.0.attn1.to_q"
     changes = {"use_rslora": True, "alpha_pattern": {layer: 7.0}}

@@ -26,12 +26,7 @@ def layers_of(network):
 def test_every_layer_is_matched_to_its_own_parameter(family, style, request, tmp_path):
     networks = request.getfixturevalue(family)
     path = make_lora(
-        tmp_path / "lora.safetensors",
-        style,
-        base=networks.shapes,
-        components=tuple(networks),
-        modules="all",
-        rank=2,
+        tmp_path / "lora.safetensors", style, base=networks.shapes, components=tuple(networks), modules="all", rank=2
     )
     lora = open_lora(path)
     for component, network in networks.items():
@@ -49,12 +44,7 @@ def test_diffusers_converter_never_names_another_layer(family, request, tmp_path
     network = networks["unet"]
     layers = layers_of(network)
     path = make_lora(
-        tmp_path / "lora.safetensors",
-        "kohya",
-        base=networks.shapes,
-        components=("unet",),
-        modules="all",
-        rank=1,
+        tmp_path / "lora.safetensors", "kohya", base=networks.shapes, components=("unet",), modules="all", rank=1
     )
     modules = open_lora(path).modules
     for layer in layers - UNKNOWN_TO_DIFFUSERS:
@@ -69,12 +59,7 @@ def test_ldm_names_of_every_layer_of_sdxl_are_diffusers_names_to_the_library(sdx
     network = sdxl["unet"]
     layers = layers_of(network)
     path = make_lora(
-        tmp_path / "lora.safetensors",
-        "kohya_sdxl",
-        base=sdxl.shapes,
-        components=("unet",),
-        modules="all",
-        rank=1,
+        tmp_path / "lora.safetensors", "kohya_sdxl", base=sdxl.shapes, components=("unet",), modules="all", rank=1
     )
     modules = open_lora(path).modules
     for layer in layers:

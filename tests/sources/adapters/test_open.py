@@ -71,30 +71,21 @@ def test_factors_of_convolutions_are_called_locon(tmp_path):
     ],
 )
 def test_the_family_is_told_by_names_and_widths(family, width, text, components, tmp_path):
-    path = make_lora(
-        tmp_path / "a.safetensors", "kohya", base=shapes_of_width(width, text), components=components
-    )
+    path = make_lora(tmp_path / "a.safetensors", "kohya", base=shapes_of_width(width, text), components=components)
     assert open_lora(path).family == family
 
 
 def test_ldm_names_alone_tell_sdxl(tmp_path):
     base = {
-        "unet": {
-            "mid_block.resnets.0.conv1.weight": (8, 8, 3, 3),
-            "down_blocks.0.resnets.1.conv1.weight": (8, 8, 3, 3),
-        }
+        "unet": {"mid_block.resnets.0.conv1.weight": (8, 8, 3, 3), "down_blocks.0.resnets.1.conv1.weight": (8, 8, 3, 3)}
     }
     path = make_lora(tmp_path / "a.safetensors", "kohya_sdxl", base=base, components=("unet",), modules="all")
     assert open_lora(path).family == "sdxl"
 
 
-@pytest.mark.parametrize(
-    ("components", "width"), [(("unet",), 768), (("text_encoder", "text_encoder_2"), 768)]
-)
+@pytest.mark.parametrize(("components", "width"), [(("unet",), 768), (("text_encoder", "text_encoder_2"), 768)])
 def test_an_sdxl_lora_on_an_sd1_source_is_refused(components, width, tmp_path):
-    path = make_lora(
-        tmp_path / "xl.safetensors", "kohya", base=shapes_of_width(2048, 768), components=components
-    )
+    path = make_lora(tmp_path / "xl.safetensors", "kohya", base=shapes_of_width(2048, 768), components=components)
     with pytest.raises(SourceError, match=r"xl\.safetensors: this LoRA is for Stable Diffusion XL .*2048.*SD/unet is"
                                           r" Stable Diffusion 1\.x"):  # fmt: skip
         check_family(open_lora(path), width, "SD/unet")
@@ -113,25 +104,19 @@ def test_a_text_encoder_lora_that_tells_no_family_passes(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_alpha_is_read_in_any_dtype(dtype, tmp_path):
-    path = make_lora(
-        tmp_path / "a.safetensors", "kohya", base=shapes_of_width(768, 768), alpha=1.5, dtype=dtype
-    )
+    path = make_lora(tmp_path / "a.safetensors", "kohya", base=shapes_of_width(768, 768), alpha=1.5, dtype=dtype)
     assert {module.alpha for module in open_lora(path).modules.values()} == {1.5}
 
 
 def test_a_folder_of_diffusers_is_opened(tmp_path):
-    path = make_lora(
-        tmp_path / "pytorch_lora_weights.safetensors", "peft", base=shapes_of_width(768, 768), alpha=8
-    )
+    path = make_lora(tmp_path / "pytorch_lora_weights.safetensors", "peft", base=shapes_of_width(768, 768), alpha=8)
     lora = open_lora(tmp_path)
     assert lora.path == path
     assert {module.scale for module in lora.modules.values()} == {2.0}
 
 
 def test_a_folder_of_peft_is_opened_with_its_config(tmp_path):
-    folder = make_lora(
-        tmp_path / "a", "peft_native", base=shapes_of_width(768, 768), components=("unet",), alpha=8
-    )
+    folder = make_lora(tmp_path / "a", "peft_native", base=shapes_of_width(768, 768), components=("unet",), alpha=8)
     lora = open_lora(folder)
     assert lora.config_path == folder / "adapter_config.json"
     assert lora.format == "peft_native"
@@ -191,9 +176,7 @@ def save_two_adapters(path):
 
 def test_adapters_in_folders_of_their_own_are_chosen_by_name(tmp_path):
     for name, rank in (("style", 2), ("pose", 3)):
-        make_lora(
-            tmp_path / name, "peft_native", base=shapes_of_width(768, 768), components=("unet",), rank=rank
-        )
+        make_lora(tmp_path / name, "peft_native", base=shapes_of_width(768, 768), components=("unet",), rank=rank)
     assert open_lora(tmp_path, adapter="pose").ranks == {3}
     with pytest.raises(SourceError, match="several adapters; choose one of pose, style"):
         open_lora(tmp_path)

@@ -29,8 +29,7 @@ def test_any_pattern_matches_what_peft_matches():
                 continue
             values[f"(?:{pattern})"] = len(values)
         expected = {
-            path: next((n for p, n in values.items() if re.match(rf"(.*\.)?({p})$", path)), None)
-            for path in PATHS
+            path: next((n for p, n in values.items() if re.match(rf"(.*\.)?({p})$", path)), None) for path in PATHS
         }
         found = match_patterns("a.json", values, PATHS)
         assert {path: found.get(path) for path in PATHS} == expected
@@ -60,9 +59,7 @@ def test_patterns_that_keep_a_matcher_busy_are_given_up(pattern, monkeypatch):
     assert time.monotonic() - start < 30
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "x{1,99999999999999}", r"(a)\2", "(" * 6000 + ")" * 6000, "\ud800("]
-)
+@pytest.mark.parametrize("pattern", ["(", "x{1,99999999999999}", r"(a)\2", "(" * 6000 + ")" * 6000, "\ud800("])
 def test_patterns_that_are_none_are_refused_by_name(pattern):
     with pytest.raises(SourceError, match="no regular expressions: .*name the modules in full"):
         match_patterns("a.json", {pattern: 1}, ["a"])

@@ -164,9 +164,7 @@ def test_the_modules_of_olivelike_that_a_plugin_uses_count_by_their_code(write_p
 
 
 def test_the_distributions_that_code_imports_are_found_and_those_that_only_check_options_are_not(write_pass):
-    imports = (
-        "import numpy as np\nfrom pydantic import Field\nimport json\n\ndef late():\n    import onnx.helper"
-    )
+    imports = "import numpy as np\nfrom pydantic import Field\nimport json\n\ndef late():\n    import onnx.helper"
     assert {"numpy", "onnx"} == set(digest_of(write_pass("sharpen.py", "Sharpen", imports)).tools)
 
 

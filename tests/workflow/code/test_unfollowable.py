@@ -57,11 +57,7 @@ FOLLOWED = {
         {"tint.py": "V = 1\n"},
         "tint.py",
     ),
-    "the built-in function behind import": (
-        "tint = __import__('tint')\n",
-        {"tint.py": "V = 1\n"},
-        "tint.py",
-    ),
+    "the built-in function behind import": ("tint = __import__('tint')\n", {"tint.py": "V = 1\n"}, "tint.py"),
 }
 
 
@@ -115,13 +111,7 @@ def test_code_that_only_a_run_knows_makes_the_pass_uncacheable(write_pass, impor
 
 @pytest.mark.parametrize(
     "imports",
-    [
-        "import subprocess",
-        "import os\nrun = os.system",
-        "import ctypes",
-        "import urllib.request",
-        "import fetch",
-    ],
+    ["import subprocess", "import os\nrun = os.system", "import ctypes", "import urllib.request", "import fetch"],
 )
 def test_programs_and_the_network_make_the_pass_uncacheable(write, write_pass, imports):
     write("fetch.py", "import socket\n")
@@ -148,9 +138,7 @@ ENVIRONMENT = [
 
 
 @pytest.mark.parametrize("imports", FILES)
-def test_a_pass_that_reads_files_and_names_none_is_uncacheable_until_it_says_that_none_decides(
-    write_pass, imports
-):
+def test_a_pass_that_reads_files_and_names_none_is_uncacheable_until_it_says_that_none_decides(write_pass, imports):
     plugin = write_pass("sharpen.py", "Sharpen", imports)
     assert "`files = ()`" in digest_of(plugin).uncacheable
     plugin.write_text(plugin.read_text().replace("    reads =", "    files = ()\n    reads ="))

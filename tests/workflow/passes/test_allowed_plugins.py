@@ -44,9 +44,7 @@ def test_a_yes_is_for_one_path(record, plugin, write_pass, write):
     assert not AllowedPlugins(record).allows(copied)
 
 
-def test_an_allowed_folder_stays_allowed_when_its_code_changes_and_its_neighbours_are_not(
-    record, plugin, tmp_path
-):
+def test_an_allowed_folder_stays_allowed_when_its_code_changes_and_its_neighbours_are_not(record, plugin, tmp_path):
     AllowedPlugins(record).allow_folders([tmp_path / "p"])
     plugin.path.write_text("x = 1\n")
     assert AllowedPlugins(record).allows(plugin)

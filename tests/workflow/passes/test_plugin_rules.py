@@ -102,10 +102,7 @@ def test_a_workflow_names_the_rule_of_its_plugin(write, tmp_path):
     ("change", "told"),
     [
         (("def silu", "def attention"), "two rules are called 'attention': the one of `fuse` itself and"),
-        (
-            ("@Rule", "@(lambda f: Rule(f, before='cleenup'))"),
-            "runs before 'cleenup'; did you mean 'cleanup'",
-        ),
+        (("@Rule", "@(lambda f: Rule(f, before='cleenup'))"), "runs before 'cleenup'; did you mean 'cleanup'"),
     ],
 )
 def test_a_rule_that_fits_nowhere_is_refused(write, change, told):

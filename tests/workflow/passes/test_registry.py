@@ -99,10 +99,7 @@ def test_a_package_may_import_within_itself(write_pass, write, tmp_path):
     write("filters/__init__.py", "from .tint import VALUE\n")
     write("filters/tint.py", "VALUE = 9\n")
     write_pass(
-        "filters/sharpen.py",
-        "Sharpen",
-        "from . import VALUE\nfrom .tint import VALUE as again",
-        "VALUE + again",
+        "filters/sharpen.py", "Sharpen", "from . import VALUE\nfrom .tint import VALUE as again", "VALUE + again"
     )
     assert run_of(Registry.load([str(tmp_path / "filters")]).get("sharpen")) == 18
 
@@ -129,9 +126,7 @@ def test_an_installed_distribution_offers_modules_packages_and_classes(install, 
 def test_an_entry_point_that_names_no_pass_is_an_error_with_its_distribution(install, write):
     site = install("vendor2", {"thing": "vendor2_passes:thing"})
     write(f"{site}/vendor2_passes.py", "thing = 1\n")
-    with pytest.raises(
-        PluginError, match=r"vendor2_passes\.py: entry point of distribution vendor2 names 'thing'"
-    ):
+    with pytest.raises(PluginError, match=r"vendor2_passes\.py: entry point of distribution vendor2 names 'thing'"):
         Registry.load()
 
 
@@ -196,9 +191,7 @@ def test_an_error_in_a_helper_is_placed_in_the_helper(write, write_pass):
         Registry.load([str(plugin)])
 
 
-@pytest.mark.parametrize(
-    "name", ["unittest.__main__", "idlelib", "this", "pytest.__main__", "..passes", "a b"]
-)
+@pytest.mark.parametrize("name", ["unittest.__main__", "idlelib", "this", "pytest.__main__", "..passes", "a b"])
 def test_a_module_that_can_be_no_plugin_is_not_imported(name, capsys):
     known = set(sys.modules)
     with pytest.raises(PluginError, match=f"plugin '{re.escape(name)}' is no module that may hold passes"):
