@@ -16,6 +16,7 @@ from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
+from olivelike.graphs.shelf import open_shelf
 from olivelike.model.components import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import RawTensor, SourceSpec, open_source
@@ -140,7 +141,7 @@ class Prepared:
 
     def resolver(self) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        inputs = Inputs(self.workflow, self.source, self.adapters, self.store)
+        inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf())
         return Resolver(inputs, OutputStates(self.store))
 
     def plan(self) -> Plan:

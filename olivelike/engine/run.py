@@ -61,10 +61,13 @@ class RunResult:
     status: str
     nodes: int
     hits: int
+    """Nodes whose result was stored."""
     executed: int
     seconds: float
     peak_memory_bytes: int
     outputs: tuple[Path, ...]
+    shelved: int = 0
+    """Nodes whose result a shelf knew."""
     report: Path | None = None
     """The report; there is none if nothing was to be done."""
 
@@ -77,6 +80,7 @@ class RunResult:
             "nodes": self.nodes,
             "hits": self.hits,
             "executed": self.executed,
+            "shelved": self.shelved,
             "seconds": round(self.seconds, 3),
             "peak_memory_bytes": self.peak_memory_bytes,
             "output": paths[0] if len(paths) == 1 else paths,
@@ -281,7 +285,7 @@ class _Run:
 
     def _is_complete(self, output: Output, execution: Execution) -> bool:
         nodes = [node for node in self._prepared.nodes if node.output == output or node.component == PIPELINE]
-        return all(execution.results[node.id].status in {"hit", "executed"} for node in nodes)
+        return all(execution.results[node.id].status in {"hit", "shelf", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:
         self._has_ended = True
@@ -297,6 +301,7 @@ class _Run:
             time.perf_counter() - self._start,
             execution.peak_memory_bytes if execution else 0,
             tuple(output.path for output in self._outputs),
+            sum(r.status == "shelf" for r in results),
         )
         try:
             if not up_to_date:

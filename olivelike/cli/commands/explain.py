@@ -54,6 +54,8 @@ def _lines(found: "Explanation") -> "Iterator[str]":
         case "hit":
             yield f"{node}: does not run, {reason}{_when_stored(found)}"
             yield from _findings(found.facts)
+        case "shelf":
+            yield f"{node}: does not run, {reason}"
         case "pending":
             yield f"{node}: {reason}"
         case _:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from olivelike.engine.plan import Plan, PlannedNode
     from olivelike.workflow.places import Place
 
-_STATUSES = ("hit", "miss", "pending", "uncached")
+_STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
+_KNOWN = ("hit", "shelf")
+"""Of what does not run."""
 _WIDE = 100
 """Columns of a terminal from which on bytes and memory of each node are shown too."""
 
@@ -52,7 +54,7 @@ def _totals(plan: Plan) -> dict[str, Any]:
 
 
 def _to_run(plan: Plan) -> list[PlannedNode]:
-    return [planned for planned in plan.nodes if planned.status != "hit"]
+    return [planned for planned in plan.nodes if planned.status not in _KNOWN]
 
 
 def _lines(name: str, plan: Plan, totals: dict[str, Any], seconds: Mapping[str, float | None]) -> list[str]:
@@ -64,7 +66,7 @@ def _lines(name: str, plan: Plan, totals: dict[str, Any], seconds: Mapping[str, 
         cost = ["?" if usual is None else duration(usual)]
         if not narrow:
             cost += [size(planned.write_bytes), size(planned.memory_bytes)]
-        if planned.status == "hit":
+        if planned.status in _KNOWN:
             cost = [""] * len(cost)
         rows.append((planned.node.id, planned.status, *cost, planned.reason))
     if totals["hit"] == totals["nodes"]:

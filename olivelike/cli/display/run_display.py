@@ -82,7 +82,7 @@ class RunDisplay:
                 self._bars.update(data["node"], data["done"], data["total"])
             case "node_running" if not self._live:
                 self._tell(data["node"], data["seconds"])
-            case "node_hit" | "node_skipped":
+            case "node_hit" | "node_shelved" | "node_skipped":
                 self._ended.add(data["node"])
             case "node_finished" | "node_failed":
                 self._end(data)
@@ -100,6 +100,8 @@ class RunDisplay:
             ran = f"{result.executed} of {nodes} ran in {took}"
             if result.hits:
                 ran += f", {result.hits} {'was' if result.hits == 1 else 'were'} stored"
+            if result.shelved:
+                ran += f", {result.shelved} came from the shelf"
             wrote = f"; wrote {outputs}" if outputs else ""
             write_line(f"{self._workflow}: {ran}, peak memory {size(result.peak_memory_bytes)}{wrote}")
         elif self._counts["output_published"]:
@@ -214,6 +216,7 @@ class JsonLines:
             "nodes": self._started.get("nodes", 0),
             "hits": self._counts["node_hit"],
             "executed": self._counts["node_finished"],
+            "shelved": self._counts["node_shelved"],
             "seconds": round(time.perf_counter() - self._start, 3),
             "peak_memory_bytes": self._peak,
             "output": None,

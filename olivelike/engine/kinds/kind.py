@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from olivelike.engine.keys.formulas import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.graphs.shelf import Answer
     from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -162,6 +163,10 @@ class Kind(ABC):
         """Return the node's key, or why it has none."""
         work = self.work(node, inputs.source)
         return work_key(node.kind, work, self.libraries, self.options(node), facets)
+
+    def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
+        """Return what the node would make, if a shelf knows it."""
+        return None
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return what the node is expected to cost.

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from olivelike.workflow import Output, Step
 
 
+CONVERT = "convert"
+"""The pass whose graphs shelves hold."""
+
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""
 

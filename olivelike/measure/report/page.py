@@ -129,6 +129,8 @@ def _sentence(run: RunRecord) -> str:
     parts = [f"{ran} of {count(len(run.nodes), 'node')} ran"]
     if stored:
         parts.append(f"{stored} {'was' if stored == 1 else 'were'} stored already")
+    if shelved := run.count("shelf"):
+        parts.append(f"{shelved} came from the shelf")
     parts += [f"{run.count(status)} {status}" for status in ("failed", "skipped") if run.count(status)]
     memory = f" and {size(run.peak_memory_bytes)} of memory at most" if run.peak_memory_bytes else ""
     end = _ENDS.get(run.status, "ended")

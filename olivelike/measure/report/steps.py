@@ -19,7 +19,7 @@ _TICKS: Final = 5
 """Marks of the axis, about."""
 _LEAST: Final = 0.4
 """Percent of the axis that a bar takes at least, so that it can be seen."""
-STATUSES = {"hit": "stored", "executed": "ran", "failed": "failed", "skipped": "skipped"}
+STATUSES = {"hit": "stored", "shelf": "from the shelf", "executed": "ran", "failed": "failed", "skipped": "skipped"}
 
 
 def steps(run: RunRecord) -> Html:
@@ -31,7 +31,9 @@ def steps(run: RunRecord) -> Html:
 
 def _timeline(run: RunRecord) -> Html:
     labels = output_labels(run)
-    busy = [(node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status != "hit"]
+    busy = [
+        (node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status not in ("hit", "shelf")
+    ]
     busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
     nodes = [node for node, _ in busy]
     span = max((_start(node) + node.seconds for node in nodes), default=0) or 1

@@ -32,7 +32,7 @@ class NodeRecord:
     name: str
     """Of its pass, or its kind: `load`, `materialize`, `assets`."""
     status: str
-    """`hit`, `executed`, `failed` or `skipped`."""
+    """`hit`, `shelf`, `executed`, `failed` or `skipped`."""
     reason: str = ""
     parent: str | None = None
     output: str | None = None
