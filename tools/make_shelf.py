@@ -1,6 +1,7 @@
 """Make the shelf that ships: what `load` and `convert` make of every published network, from configs alone.
 
-    python tools/make_shelf.py                       # all of it, into olivelike/data/shelf; half an hour
+    python tools/make_shelf.py                       # into olivelike/data/shelf; graphs that are there stay
+    python tools/make_shelf.py --fresh               # trace them all again: half an hour
     python tools/make_shelf.py --only sd15,demo
     python tools/make_shelf.py --check               # make it again and compare, byte for byte
 
@@ -17,17 +18,16 @@ import logging
 import sys
 import tempfile
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.graphs.export import export_component
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
+from olivelike.graphs.shelf.filling import add_network
+from olivelike.graphs.shelf.folder import file_name
 from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
-from olivelike.graphs.shelf.shelf import add_answers
+from olivelike.model import Architecture
 from olivelike.model.supported import CLASSES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
-from olivelike.sources.names.adapt import adapt
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoint_weights import write_safetensors
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[1]
-LIBRARIES = ("torch", "diffusers", "transformers", "onnxscript", "onnx-ir", "onnx")
 TEXT = "text_model."
 OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
 
@@ -165,30 +164,19 @@ def _without(checkpoint: Checkpoint, end: str) -> Checkpoint:
     return replace(checkpoint, tensors={n: found for n, found in checkpoint.tensors.items() if not n.endswith(end)})
 
 
-def fill(folder: ShelfFolder, names: list[str]) -> set[str]:
+def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
     """Put every answer of some pipelines into a folder; return the names of the files."""
-    made_with = {library: version(library) for library in LIBRARIES}
     written: set[str] = set()
-    graphs: dict[str, bytes] = {}
+    logger = logging.getLogger("shelf")
     with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
         for name in names:
             about = PIPELINES[name].about if name in PIPELINES else "the demo"
             for checkpoint in networks(name, Path(scratch)):
-                found = adapt(
-                    checkpoint.component,
-                    checkpoint.library,
-                    checkpoint.class_name,
-                    checkpoint.config,
-                    checkpoint.shapes,
-                    checkpoint.original,
-                )
-                assert found.architecture is not None
-                known = complete(checkpoint.class_name, checkpoint.config)
-                assert known == (found.architecture.library, found.architecture.config), checkpoint.class_name
-                question = graph_question(found.architecture)
-                if question not in graphs:
-                    graphs[question] = export_component(found.architecture, logging.getLogger("shelf")).data
-                for entry in add_answers(folder, checkpoint, found, graphs[question], about, made_with):
+                found = complete(checkpoint.class_name, checkpoint.config)
+                assert found is not None, f"{name}: the config of {checkpoint.component} has unknown keys"
+                architecture = Architecture(checkpoint.component, found[0], checkpoint.class_name, found[1])
+                known = file_name("graph", graph_question(architecture)) in written
+                for entry in add_network(folder, checkpoint, about, logger, fresh=fresh and not known):
                     if entry.file_name not in written:
                         print(f"{name}: {entry.component}: {entry.kind} {entry.file_name}", flush=True)
                     written.add(entry.file_name)
@@ -233,20 +221,21 @@ def main() -> int:
     """Make the shelf, or compare it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of pipelines, separated by commas")
+    parser.add_argument("--fresh", action="store_true", help="trace also what is there")
     parser.add_argument("--check", action="store_true", help="compare in place of writing")
     options = parser.parse_args()
     names = options.only or [*PIPELINES, "demo"]
     defaults = json.dumps(class_defaults(), indent=1, sort_keys=True) + "\n"
     if options.check:
         with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as fresh:
-            written = fill(ShelfFolder(Path(fresh)), names)
+            written = fill(ShelfFolder(Path(fresh)), names, fresh=False)
             found = [name for name in differences(Path(fresh), BUILT_IN) if name in written or not options.only]
         if defaults != DEFAULTS_FILE.read_text(encoding="utf-8"):
             found.append(DEFAULTS_FILE.name)
         print("\n".join(found) or "the shelf is what the installed libraries make")
         return 1 if found else 0
     DEFAULTS_FILE.write_text(defaults, encoding="utf-8", newline="\n")
-    written = fill(ShelfFolder(BUILT_IN), names)
+    written = fill(ShelfFolder(BUILT_IN), names, fresh=options.fresh)
     if not options.only:
         for path, _ in ShelfFolder(BUILT_IN).entries():
             if path.name not in written:

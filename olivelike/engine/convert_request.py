@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
@@ -20,6 +21,8 @@ from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
 from olivelike.workflow.writing import workflow_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
@@ -83,6 +86,33 @@ def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, 
     command = request.command(allow_pickle=options.allow_pickle)
     chosen = replace(options, command=command, fail_fast=not options.keep_going)
     return Place(here / "convert.yaml", here, draft_workflow(request, chosen, here)), chosen
+
+
+def networks_of(
+    source: str, components: Sequence[str] | None = None, *, allow_pickle: bool = False
+) -> list[Checkpoint]:
+    """Return the networks of a pipeline that `convert` can trace, from configs and headers alone.
+
+    Args:
+        source: A folder, a checkpoint in one file, or a hub id.
+        components: Such as `unet`; by default all.
+        allow_pickle: Read pickled files too.
+
+    Raises:
+        UsageError: for a component that the source does not have, or none at all.
+        SourceError: for a source that is missing or damaged.
+    """
+    spec = source_spec(text_source(source, Path.cwd()), None)
+    available = available_components(spec, allow_pickle=allow_pickle)
+    names = [name for name in COMPONENTS if name in available]
+    for name in components or ():
+        if name not in names:
+            raise UsageError(f"{source} has no component {name!r}; {did_you_mean(name, names, 'components')}")
+    opened = open_source(spec, list(components or names), allow_pickle=allow_pickle)
+    found = [checkpoint for checkpoint in opened.checkpoints.values() if checkpoint.graph is None]
+    if not found:
+        raise UsageError(f"{source} has graphs of its own, so nothing of it is traced; name a checkpoint")
+    return found
 
 
 def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:

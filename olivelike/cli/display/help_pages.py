@@ -16,7 +16,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
     "Write workflows and passes": ("init", "validate", "schema", "passes"),
-    "Look after the machine": ("cache", "doctor"),
+    "Look after the machine": ("cache", "shelf", "doctor"),
 }
 """Titles of the groups, and the names of their commands."""
 

@@ -118,7 +118,7 @@ def explain_status(node: Node, resolution: Resolution, history: Iterable[RunReco
     if resolution.key is None:
         return "pending", f"decided when {node.parent} has run"
     if resolution.shelved is not None:
-        return "shelf", "; ".join(filter(None, ("published, so nothing runs", resolution.damage)))
+        return "shelf", "; ".join(filter(None, ("the shelf has it", resolution.damage)))
     if resolution.damage:
         return "miss", f"{resolution.damage}; it is made anew"
     inputs = resolution.key.inputs()

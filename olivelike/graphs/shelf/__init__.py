@@ -7,21 +7,13 @@ libraries: a binary cache, never another way of computing. Folders of a team's o
 | --- | --- |
 | `forms` | what of a config and of stored names decides an answer |
 | `folder` | the files of a shelf: written whole, read with their digest |
-| `shelf` | the questions, asked of all folders in turn; and what adds to one |
+| `shelf` | the questions, asked of all folders in turn |
+| `filling` | what puts answers on a shelf; it needs the libraries |
 """
 
 from olivelike.graphs.shelf.folder import VERSION, Damage, Entry, ShelfFolder
-from olivelike.graphs.shelf.shelf import BUILT_IN, Answer, Shelf, add_network, open_shelf, own_folder
+from olivelike.graphs.shelf.shelf import BUILT_IN, Answer, Shelf, folders, open_shelf, own_folder
 
 __all__ = [
-    "BUILT_IN",
-    "VERSION",
-    "Answer",
-    "Damage",
-    "Entry",
-    "Shelf",
-    "ShelfFolder",
-    "add_network",
-    "open_shelf",
-    "own_folder",
-]
+    "BUILT_IN", "VERSION", "Answer", "Damage", "Entry", "Shelf", "ShelfFolder", "folders", "open_shelf", "own_folder",
+]  # fmt: skip

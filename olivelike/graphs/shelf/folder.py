@@ -54,6 +54,8 @@ class Entry:
     """Bytes of the answer."""
     made_with: Mapping[str, str] = field(default_factory=dict)
     """Versions of the libraries."""
+    architecture: str = ""
+    """Of a graph: the architecture that was traced, as `Architecture.to_bytes` gives it."""
     version: int = VERSION
 
     @property
@@ -114,19 +116,6 @@ class ShelfFolder:
             DISK.make_folder(self.path)
             write_whole(path, head + b"\n" + body)
         return path
-
-
-def new_entry(
-    kind: EntryKind,
-    question: str,
-    component: str,
-    class_name: str,
-    about: str,
-    answer: bytes,
-    made_with: Mapping[str, str],
-) -> Entry:
-    """Return the entry of an answer."""
-    return Entry(kind, question, component, class_name, about, digest_bytes(answer), len(answer), dict(made_with))
 
 
 def _read(path: Path, *, any_version: bool = False) -> tuple[Entry | None, bytes]:

@@ -1,24 +1,24 @@
-"""What all shelves together know, asked as the engine plans; and what puts a network's answers on a shelf."""
+"""What all shelves together know, asked as the engine plans."""
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
-from olivelike.graphs.shelf.folder import Damage, ShelfFolder, new_entry
+from olivelike.graphs.shelf.folder import Damage, ShelfFolder, file_name
 from olivelike.graphs.shelf.forms import complete, graph_question, names_question, stored_form
 from olivelike.model import Architecture
 from olivelike.model.supported import check_network
 from olivelike.sources import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Mapping, Sequence
 
-    from olivelike.graphs.shelf.folder import Entry
+    from olivelike.graphs.shelf.folder import EntryKind
     from olivelike.sources import Checkpoint
 
 BUILT_IN: Final = Path(__file__).parents[2] / "data" / "shelf"
@@ -39,9 +39,9 @@ class Answer:
 class Shelf:
     """Folders that are asked in turn."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        """Ask `folders`, the first of them first."""
-        self._folders = [ShelfFolder(path) for path in folders]
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Ask the folders at `paths`, the first of them first."""
+        self._folders = [ShelfFolder(path) for path in paths]
         self.damages: list[str] = []
         """What was found damaged so far, each with file and reason; it counts as absent."""
 
@@ -58,16 +58,12 @@ class Shelf:
         table = self._read("names", names_question(checkpoint, config))
         if table is None:
             return None
-        architecture = Architecture(checkpoint.component, library, checkpoint.class_name, config)
-        prefix, _ = stored_form(checkpoint)
         try:
-            names = {
-                name: StoredView(prefix + view.name, view.shape, view.start, view.transposed)
-                for name, view in Adaptation.from_bytes(table).names.items()
-            }
-        except (ValueError, TypeError, AttributeError) as error:
-            self.damages.append(f"the shelf's table of names for {checkpoint.component} can't be read: {error}")
+            names = _placed(Adaptation.from_bytes(table).names, checkpoint)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            self.damages.append(f"the shelf's table of names for {checkpoint.component} does not fit: {error}")
             return None
+        architecture = Architecture(checkpoint.component, library, checkpoint.class_name, config)
         used = {view.name for view in names.values()}
         return Adaptation(architecture, names, tuple(sorted(checkpoint.tensors.keys() - used)))
 
@@ -75,10 +71,12 @@ class Shelf:
         """Return the graph that `convert` makes of an architecture, an ONNX `ModelProto`, or `None`."""
         return self._read("graph", graph_question(architecture))
 
-    def _read(self, kind: Any, question: str) -> bytes | None:
+    def _read(self, kind: EntryKind, question: str) -> bytes | None:
         for folder in self._folders:
             try:
                 answer = folder.read(kind, question)
+                if answer is not None and kind == "graph" and folder.path != BUILT_IN:
+                    check_graph(answer, folder.path / file_name(kind, question))
             except Damage as damage:
                 self.damages.append(str(damage))
             else:
@@ -87,9 +85,46 @@ class Shelf:
         return None
 
 
+def check_graph(data: bytes, path: Path) -> None:
+    """Refuse a graph of somebody's shelf that is not valid ONNX.
+
+    Raises:
+        Damage: naming the file.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        onnx.checker.check_model(data)
+    except (onnx.checker.ValidationError, DecodeError, ValueError) as error:
+        raise Damage(f"{path} holds no valid graph: {str(error).splitlines()[0]}") from error
+
+
+def _placed(names: Mapping[str, StoredView], checkpoint: Checkpoint) -> dict[str, StoredView]:
+    """Return where the parameters lie in the tensors of a checkpoint.
+
+    Raises:
+        ValueError: for one that lies outside of them.
+    """
+    prefix, _ = stored_form(checkpoint)
+    placed = {}
+    for name, view in names.items():
+        stored = prefix + view.name
+        found = checkpoint.tensors.get(stored)
+        if found is None or not 0 <= view.start <= math.prod(found[0].shape) - math.prod(view.shape):
+            raise ValueError(f"{name} lies outside of {stored}")
+        placed[name] = replace(view, name=stored)
+    return placed
+
+
 def open_shelf() -> Shelf:
     """Return the shelf that ships with all folders of one's own behind it."""
-    return Shelf([BUILT_IN, *_own_folders()])
+    return Shelf(folders())
+
+
+def folders() -> list[Path]:
+    """Return all shelves that runs ask: the one that ships, and those of one's own."""
+    return [BUILT_IN, *_own_folders()]
 
 
 def own_folder() -> Path:
@@ -98,10 +133,10 @@ def own_folder() -> Path:
     Raises:
         UsageError: if the variable is set and names none.
     """
-    folders = _own_folders()
-    if not folders:
+    own = _own_folders()
+    if not own:
         raise UsageError(f"${VARIABLE} is empty, so there is no shelf of your own; name a folder with --shelf")
-    return folders[0]
+    return own[0]
 
 
 def _own_folders() -> list[Path]:
@@ -111,65 +146,3 @@ def _own_folders() -> list[Path]:
     from platformdirs import user_data_path
 
     return [user_data_path("olivelike", appauthor=False) / "shelf"]
-
-
-def add_network(
-    folder: ShelfFolder, checkpoint: Checkpoint, about: str, made_with: Mapping[str, str], logger: logging.Logger
-) -> list[Entry]:
-    """Ask the libraries about a network, trace it, and put both answers on a shelf.
-
-    Args:
-        folder: The shelf.
-        checkpoint: The network, for its config and the names and shapes of its tensors; no weight is read.
-        about: What it is, for a person.
-        made_with: Versions of the libraries.
-        logger: Takes what the exporter says.
-
-    Raises:
-        SourceError: when the network is not supported, or its files do not fit its config.
-        PassError: when the exporter fails.
-        StoreError: when the folder can't be written.
-    """
-    from olivelike.graphs.export import export_component
-    from olivelike.sources.names.adapt import adapt
-
-    found = adapt(
-        checkpoint.component,
-        checkpoint.library,
-        checkpoint.class_name,
-        checkpoint.config,
-        checkpoint.shapes,
-        original=checkpoint.original,
-    )
-    assert found.architecture is not None
-    graph = export_component(found.architecture, logger)
-    return add_answers(folder, checkpoint, found, graph.data, about, made_with)
-
-
-def add_answers(
-    folder: ShelfFolder,
-    checkpoint: Checkpoint,
-    found: Adaptation,
-    graph: bytes,
-    about: str,
-    made_with: Mapping[str, str],
-) -> list[Entry]:
-    """Put what is known of a network on a shelf; arguments as of `add_network`."""
-    assert found.architecture is not None
-    class_name = checkpoint.class_name
-    prefix, _ = stored_form(checkpoint)
-    names = {
-        name: StoredView(view.name.removeprefix(prefix), view.shape, view.start, view.transposed)
-        for name, view in found.names.items()
-    }
-    table = Adaptation(None, names, ()).to_bytes()
-    half = checkpoint.component.partition("_")[0] if checkpoint.component.startswith("vae_") else checkpoint.component
-    entries = []
-    for kind, question, component, answer in (
-        ("names", names_question(checkpoint, found.architecture.config), half, table),
-        ("graph", graph_question(found.architecture), checkpoint.component, graph),
-    ):
-        entry = new_entry(kind, question, component, class_name, about, answer, made_with)  # type: ignore[arg-type]
-        folder.write(entry, answer)
-        entries.append(entry)
-    return entries
