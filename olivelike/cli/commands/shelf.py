@@ -50,6 +50,7 @@ def add(
     """
     import logging
 
+    from olivelike.cli.display.text import count
     from olivelike.engine import networks_of
     from olivelike.graphs.shelf import ShelfFolder, own_folder
     from olivelike.graphs.shelf.filling import add_network
@@ -60,7 +61,8 @@ def add(
         write_line(f"{checkpoint.component}: {checkpoint.class_name}")
         said = about or Path(source).name
         add_network(folder, checkpoint, said, logging.getLogger("olivelike.shelf"), fresh=fresh)
-    write_line(f"{len(networks)} networks are on the shelf {folder.path}")
+    verb = "is" if len(networks) == 1 else "are"
+    write_line(f"{count(len(networks), 'network')} {verb} on the shelf {folder.path}")
 
 
 @app.command("list", cls=Command)
