@@ -59,7 +59,7 @@ class Checkpoint:
     original: Converter | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
-    @property
+    @cached_property
     def files(self) -> tuple[Path, ...]:
         """The weight files, each once, sorted."""
         return tuple(sorted({path for _, path in self.tensors.values()}))
@@ -73,6 +73,11 @@ class Checkpoint:
     def elements(self) -> int:
         """Number of values in all tensors together."""
         return sum(math.prod(tensor.shape) for tensor, _ in self.tensors.values())
+
+    @cached_property
+    def largest(self) -> int:
+        """Number of values in the largest tensor."""
+        return max((math.prod(tensor.shape) for tensor, _ in self.tensors.values()), default=0)
 
     @cached_property
     def layout_digest(self) -> str:

@@ -100,16 +100,8 @@ def test_no_process_of_a_run_imports_the_exporter_or_its_libraries(workflow, tmp
         "atexit.register(tell)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(spy)}
-    command = [
-        sys.executable,
-        "-m",
-        "olivelike",
-        "run",
-        str(workflow),
-        "--json",
-        "--set",
-        "components.vae_decoder.1=fuse",
-    ]
+    workflow.write_text(WORKFLOW.format(text="").replace("vae_decoder: [convert]", "vae_decoder: [convert, fuse]"))
+    command = [sys.executable, "-m", "olivelike", "run", str(workflow), "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     finished = json.loads(done.stdout.splitlines()[-1])
     assert (finished["shelved"], finished["executed"]) == (4, 4)

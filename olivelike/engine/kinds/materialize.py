@@ -77,9 +77,8 @@ class MaterializeNode(ModelNode):
             return Estimate(2_000_000, _MEMORY)
         checkpoint = source.checkpoint(node.component)
         scale = math.prod(before.step.instance.resources.weights_scale for before in chain if before.step)
-        largest = max((math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()), default=0)
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
-        return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * largest)
+        return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * checkpoint.largest)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
