@@ -8,8 +8,6 @@ flat in the size of the model. Files are read, never mapped: mapped pages count 
 from __future__ import annotations
 
 import math
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -20,17 +18,17 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
+from olivelike._ahead import ahead
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.engine.output.hashed_file import HashedFile
 from olivelike.errors import PassError
 from olivelike.model.components import MODEL_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
-from olivelike.model.half_values import HALVES
+from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import read_part, read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from olivelike.model import Graph, Weights
@@ -44,14 +42,10 @@ DATA_FILE = "weights.pb"
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
-_EVALUATORS = 2
-"""Threads that read and derive tensors while earlier ones are written."""
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
 _AHEAD_BYTES = 128 << 20
 """Of stored tensors that threads may have read before they are written, unless a single one has more."""
-_STRIP = 16
-"""Columns of a transposed matrix that are copied at a time."""
 _BYTE = 8
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
@@ -113,10 +107,10 @@ def materialize(
         def evaluate(piece: _Piece) -> Evaluated:
             read = source.read if piece.count is None else partial(source.read_part, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
-            return _in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
+            return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
 
         pieces = (piece for name in result.derivations for piece in _pieces(name, result.derivations[name], weights))
-        evaluated = _ahead(evaluate, pieces)
+        evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
             whole = _Appended(name, data, data_file)
             for piece, (array, lost) in of_one:
@@ -202,25 +196,6 @@ def _casts_to_half(expression: Expression) -> bool:
     return expression.get("op") == "Cast" and expression["attributes"]["to"] in HALVES
 
 
-def _ahead(evaluate: Callable[[_Piece], Evaluated], pieces: Iterable[_Piece]) -> Iterator[tuple[_Piece, Evaluated]]:
-    """Yield each piece with its result, in order, while threads work on the next ones."""
-    pending: deque[tuple[_Piece, Future[Evaluated]]] = deque()
-    with ThreadPoolExecutor(_EVALUATORS) as pool:
-        try:
-            for piece in pieces:
-                while pending and (
-                    len(pending) > _EVALUATORS or sum(p.nbytes for p, _ in pending) + piece.nbytes > _AHEAD_BYTES
-                ):
-                    done, future = pending.popleft()
-                    yield done, future.result()
-                pending.append((piece, pool.submit(evaluate, piece)))
-            while pending:
-                done, future = pending.popleft()
-                yield done, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 class _Source:
     """Reads parameters, from any thread, and tells how much of all has been read."""
 
@@ -258,16 +233,6 @@ def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> 
     while name in taken:
         name += ".again"
     return name
-
-
-def _in_row_order(array: Array) -> Array:
-    """Return the array, or a copy of it, in row order; a transposed view is copied by strips that fit the cache."""
-    if array.flags.c_contiguous or array.ndim != 2:
-        return np.asarray(array, order="C")
-    copy = np.empty(array.shape, array.dtype)
-    for start in range(0, array.shape[1], _STRIP):
-        copy[:, start : start + _STRIP] = array[:, start : start + _STRIP]
-    return copy
 
 
 class _Appended:

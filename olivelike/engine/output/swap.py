@@ -127,6 +127,7 @@ class _Place:
         import onnx_ir as ir
 
         from olivelike.engine.output.derivation import is_float, undo
+        from olivelike.model.half_values import in_row_order
 
         with self._refusing():
             values = undo(*self._part(array))
@@ -135,13 +136,15 @@ class _Place:
                 f"initializer {self.initializer!r} is quantised, to {values.dtype}, so a LoRA can't be merged into it; "
                 "merge the LoRA in a run, before the weights are quantised"
             )
-        return values.astype(np.float32)
+        return in_row_order(values).astype(np.float32)
 
     def put(self, array: Array, evaluator: Evaluator) -> Array:
         """Derive the parameter's part of the initializer's values anew, and return them all."""
+        from olivelike.model.half_values import in_row_order
+
         with self._refusing():
             expression, part = self._part(array)
-        part[...] = evaluator.evaluate(expression)
+        part[...] = in_row_order(evaluator.evaluate(expression))
         return array
 
     def _part(self, array: Array) -> tuple[Expression, Array]:

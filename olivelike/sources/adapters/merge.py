@@ -16,10 +16,12 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from olivelike._ahead import ahead
 from olivelike.errors import SourceError, UsageError
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _ADAPTER = "merged"
+_PEFT = Lock()
+"""PEFT makes its parameters on the meta device by patching torch for a while, for all threads."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def merge(
         config: the network's config.
         base: parameter → shape.
         loras: the files with their weights, in any order.
-        read_base: returns a parameter's values, in any floating dtype.
+        read_base: returns a parameter's values, in any floating dtype; called from two threads.
 
     Returns:
         An iterator over name and float32 values of each parameter that a LoRA of weight other than 0 changes,
@@ -84,7 +88,7 @@ def merge(
 def _merged(
     component: str, parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
 ) -> Iterator[tuple[str, Array]]:
-    for parameter in sorted(parts):
+    def merged(parameter: str) -> Array:
         stored = read_base(parameter)
         if stored.dtype.kind in "iub":
             raise SourceError(
@@ -98,7 +102,10 @@ def _merged(
             change *= np.float32(part.lora.weight)
             total = change if total is None else np.add(total, change, out=total)
         assert total is not None
-        yield parameter, np.add(total, base, out=total)
+        whole: Array = np.add(total, base, out=total)
+        return whole
+
+    return ahead(merged, sorted(parts))
 
 
 def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:
@@ -198,14 +205,14 @@ def _library_difference(module: LoraModule, factors: Mapping[str, Array], shape:
     """Return the difference of a LoHa or LoKr module, by PEFT."""
     import torch
 
-    layer = _build_layer(module, shape)
-    for role in layer.adapter_layer_names:
-        slot = getattr(layer, role)
-        if _ADAPTER in slot:
-            del slot[_ADAPTER]
-        if role in factors:
-            slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
-    with torch.no_grad():
+    with _PEFT, torch.no_grad():
+        layer = _build_layer(module, shape)
+        for role in layer.adapter_layer_names:
+            slot = getattr(layer, role)
+            if _ADAPTER in slot:
+                del slot[_ADAPTER]
+            if role in factors:
+                slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
         delta: Array = layer.get_delta_weight(_ADAPTER).detach().numpy()
     return delta
 
