@@ -69,7 +69,6 @@ def traced_graph(architecture: Architecture) -> Graph:
     return graph
 
 
-@cache
 def _shelf() -> Shelf:
     named = os.environ.get(SHELF_VARIABLE)
     return Shelf([BUILT_IN, *([Path(named)] if named else [])])

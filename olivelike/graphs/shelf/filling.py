@@ -74,6 +74,12 @@ def add_graph(
             graph = None
     if graph is None:
         graph = trace(architecture, logger)
+    return put_graph(folder, architecture, graph, about)
+
+
+def put_graph(folder: ShelfFolder, architecture: Architecture, graph: bytes, about: str) -> Entry:
+    """Put a graph that was traced on a shelf; errors as of `add_network`."""
+    question = graph_question(architecture)
     entry = _new_entry("graph", question, architecture.component, architecture.class_name, about, graph)
     entry = replace(entry, architecture=architecture.to_bytes().decode())
     folder.write(entry, graph)
