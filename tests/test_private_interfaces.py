@@ -35,7 +35,8 @@ DOCUMENTED_MODULES = {
     "google.protobuf.message", "packaging.requirements", "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
-    "rich.text", "safetensors.torch", "tokenizers.models", "tokenizers.processors", "torch.nn.functional", "transformers.utils",
+    "rich.text", "safetensors.torch", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
+    "transformers.utils",
 }  # fmt: skip
 
 
