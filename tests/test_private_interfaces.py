@@ -32,10 +32,11 @@ UNDOCUMENTED_MODULES = {
 
 DOCUMENTED_MODULES = {
     "PIL.Image", "PIL.PngImagePlugin", "diffusers.image_processor", "diffusers.pipelines", "diffusers.utils",
-    "google.protobuf.message", "packaging.requirements",
+    "google.protobuf.message", "packaging.requirements", "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
-    "rich.text", "safetensors.torch", "tokenizers.models", "torch.nn.functional", "transformers.utils",
+    "rich.text", "safetensors.torch", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
+    "transformers.utils",
 }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class ClipTokenizer:
         """Load a folder.
 
         Args:
-            files: Content by name, `vocab.json` and `merges.txt` among them.
+            files: Content by name: `tokenizer.json`, or `vocab.json` with `merges.txt`, and what is beside them.
 
         Raises:
             UnknownFormError: if it is in another form than published ones.
