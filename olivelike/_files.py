@@ -11,13 +11,11 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from olivelike.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WINDOWS = os.name == "nt"
 """Asked each time, so that tests can see what is done there."""

@@ -11,11 +11,9 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 CONFIG_BYTES: Final = 8 << 20
 """Most of a JSON file such as `config.json`; those of hubs have a few KB, indexes of shards some hundred KB."""

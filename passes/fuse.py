@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,8 +11,6 @@ from pydantic import Field, create_model
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.model import Model
     from olivelike.pass_api import Rule
 

@@ -8,16 +8,14 @@ import platform
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from olivelike.cli import stdout
 from olivelike.errors import Interrupted, OlivelikeError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _Mistake: Any = typer.BadParameter.__base__
 """What typer raises for a command line that it can't read; it exports this kind of it alone."""

@@ -8,13 +8,11 @@ import select
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from olivelike.errors import Interrupted
 from olivelike.runtime.sessions.interruption import ENGINE_CALLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _GRACE: Final = 0.7
 """Seconds that an engine has to return: it looks up between two operators, of which one can take long."""

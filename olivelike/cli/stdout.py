@@ -6,14 +6,12 @@ import errno
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 from olivelike._untrusted import terminal_text
 from olivelike.errors import MissingError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 class ReaderLeft(KeyboardInterrupt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
@@ -18,19 +19,15 @@ from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
 from olivelike.model.components import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.sources import RawTensor, SourceSpec, open_source
+from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
 from olivelike.store import Store
-from olivelike.workflow import default_cache_dir, load_workflow
+from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
 from olivelike.workflow.passes.text_paths import may_be_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
-    from olivelike.sources import PipelineSource
-    from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.places import Place
 

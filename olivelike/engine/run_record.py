@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.engine.environment import host, versions
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
-from olivelike.model.records.run_record import EarlierNode, EarlierRun, RunRecord
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
-    from olivelike.model.records.run_record import NodeRecord
     from olivelike.store import Store
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.graphs.editing.dimensions import evaluate
 from olivelike.measure.random_inputs import Case
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
 _COLOURS: Final = 3
 _PIXELS_PER_LATENT: Final = 8

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
-from olivelike.measure.network_sizes import read_config, sizes_of
-from olivelike.measure.random_inputs import random_values
+from olivelike.measure.network_sizes import PictureSizes, read_config, sizes_of
+from olivelike.measure.random_inputs import Array, random_values
 from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from olivelike.measure.network_sizes import PictureSizes
-    from olivelike.measure.random_inputs import Array
     from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Final, Literal
 
 FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
 Prediction = Literal["epsilon", "v_prediction"]

@@ -6,13 +6,12 @@ Asked as a source is opened, before weights are fetched or anything is built, an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from olivelike.model.architecture import Config
 
 _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL")

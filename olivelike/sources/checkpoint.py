@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.model.supported import check_network
 from olivelike.sources.files.safetensors_header import RawTensor, read_header
-from olivelike.sources.source_files import missing_file, read_json
+from olivelike.sources.source_files import SourceFiles, missing_file, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
     from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Converter
-    from olivelike.sources.source_files import SourceFiles
 
 _BOOKKEEPING = frozenset(
     {"_name_or_path", "_commit_hash", "name_or_path", "torch_dtype", "dtype", "architectures"}

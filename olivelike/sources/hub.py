@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 from olivelike.errors import SourceError
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.origin import Origin
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.source_files import FolderFiles, SourceFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from huggingface_hub.errors import HfHubHTTPError
-
-    from olivelike.sources.source_files import SourceFiles
 
 Opened = TypeVar("Opened")
 _TIMEOUT = 20.0  # seconds until the hub counts as out of reach

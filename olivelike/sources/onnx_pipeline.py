@@ -6,7 +6,7 @@ Each component has a folder with its model file; most have a data file beside it
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
@@ -14,13 +14,10 @@ from olivelike.errors import SourceError
 from olivelike.model.components import COMPONENTS, MODEL_FILE, SAFETY_CHECKER, torch_folder
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.onnx_table import read_onnx_table
-from olivelike.sources.source_files import missing_file, read_json
+from olivelike.sources.source_files import SourceFiles, missing_file, read_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
-    from olivelike.sources.source_files import SourceFiles
 
 LIBRARY: Final = "onnx"
 CLASS_NAME: Final = "OnnxRuntimeModel"

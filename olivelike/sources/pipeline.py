@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from olivelike.errors import SourceError
@@ -11,19 +13,15 @@ from olivelike.sources.checkpoint import WEIGHT_SUFFIXES, missing_main_file, rea
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import missing_file, read_json
+from olivelike.sources.source_files import SourceFiles, missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS
 from olivelike.sources.vae_override import open_vae
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
     from olivelike.model.records.origin import Origin
     from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_files import SourceFiles
     from olivelike.sources.source_spec import SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
 from olivelike.model.components import torch_folder
-from olivelike.model.families import FAMILIES
+from olivelike.model.families import FAMILIES, Prediction
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
+from olivelike.sources.identify.identity import PLACES, Identity
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, Published, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
-    from olivelike.model.families import Prediction
     from olivelike.sources.files.safetensors_header import Header
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.identify.identity import Identity
 
 
 @dataclass(frozen=True)

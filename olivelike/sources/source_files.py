@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from olivelike import _untrusted as untrusted
@@ -11,9 +13,6 @@ from olivelike.errors import SourceError
 from olivelike.model.records.origin import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
 
 

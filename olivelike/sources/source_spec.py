@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from olivelike.errors import SourceError
 from olivelike.sources.hub import open_hub
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.source_files import FolderFiles, SourceFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from olivelike.model.families import Prediction
-    from olivelike.sources.source_files import SourceFiles
 
 Opened = TypeVar("Opened")
 

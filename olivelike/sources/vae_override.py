@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
@@ -13,15 +15,11 @@ from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES, Part
-from olivelike.sources.source_files import read_json
+from olivelike.sources.source_files import SourceFiles, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_files import SourceFiles
     from olivelike.sources.source_spec import SourceSpec
 
 CLASS = ("diffusers", "AutoencoderKL")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import DamagedError
@@ -10,9 +12,6 @@ from olivelike.store import objects
 from olivelike.store.folder import is_digest, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from olivelike.store.folder import StoreFolder
 
 _KIND = "action/1"

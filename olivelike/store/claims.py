@@ -11,14 +11,9 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from olivelike._files import try_lock
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike._files import FileSystem, Lock
+from olivelike._files import FileSystem, Lock, try_lock
 
 _TRUSTED_SECONDS = 24 * 3600.0
 """How long a claim without a held lock counts as live if its process may exist: some networks lack locks."""

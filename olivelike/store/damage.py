@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from olivelike.store import actions, objects, roots, runs
-from olivelike.store.folder import is_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import StoreFolder, is_digest
 
 
 @dataclass(frozen=True)

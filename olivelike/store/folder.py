@@ -7,20 +7,15 @@ import errno
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from olivelike import _files
-from olivelike._files import NewFile
+from olivelike._files import FileSystem, NewFile
 from olivelike.digest import digest_json
 from olivelike.errors import StoreError
-from olivelike.store.claims import Claims
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from olivelike._files import FileSystem
-    from olivelike.store.claims import Claim
+from olivelike.store.claims import Claim, Claims
 
 FOLDERS = ("objects", "actions", "runs", "logs", "tmp", "locks", "roots", "quarantine", "index")
 """The folders at the top: all that a store may hold."""

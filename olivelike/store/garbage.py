@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike import _files
@@ -16,15 +18,12 @@ from olivelike._files import drop_lock, held
 from olivelike._text import byte_count
 from olivelike.errors import StoreError
 from olivelike.store import actions, roots, runs
-from olivelike.store.folder import FOLDERS, explained
+from olivelike.store.folder import FOLDERS, StoreFolder, explained
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from olivelike.store.actions import Action
-    from olivelike.store.folder import StoreFolder
 
     Files = Mapping[Path, os.stat_result]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from olivelike._files import NewFile
 from olivelike.digest import digest_bytes
@@ -12,9 +13,6 @@ from olivelike.errors import DamagedError
 from olivelike.store.folder import MISSING, UNREADABLE, explained
 
 if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
-
     from olivelike.store.folder import StoreFolder
 
 _CHUNK = 1 << 20

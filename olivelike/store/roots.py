@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.store import actions
 from olivelike.store.folder import checked_digest, is_digest, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from olivelike.store.folder import StoreFolder
 
 _ROOT = "root/1"

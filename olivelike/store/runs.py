@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.store.folder import unseal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.store.folder import StoreFolder
 
 KIND = "run/1"

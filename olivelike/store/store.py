@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,6 @@ from olivelike.store.folder import StoreFolder, explained, seal
 from olivelike.store.objects import Objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from olivelike.store.actions import Action
     from olivelike.store.damage import VerifyReport
     from olivelike.store.garbage import GcReport, StoreSize

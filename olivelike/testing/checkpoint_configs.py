@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -18,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, scheduler_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model.families import FamilyName, Prediction
 
 Size = Literal["tiny", "small", "full"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 _PUBLISHED = Path(__file__).parents[1] / "data" / "published" / "tokenizer"
 

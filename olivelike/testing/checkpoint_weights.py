@@ -6,17 +6,15 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     import numpy as np
 
-    Array = np.ndarray[Any, np.dtype[Any]]
-
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Dtype = Literal["F32", "F16", "BF16", "I64"]
 _ITEM_SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I64": 8}
 _EMBEDDINGS = ("_embedding", "_embedding.weight", "_embeds")

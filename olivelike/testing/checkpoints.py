@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from olivelike._files import write_whole
 from olivelike.model.components import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
     KINDS,
+    Config,
+    Family,
+    Size,
     component_configs,
     feature_extractor_config,
     hub_configs,
@@ -21,13 +25,7 @@ from olivelike.testing.checkpoint_configs import (
     scheduler_config,
 )
 from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
-from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from olivelike.testing.checkpoint_configs import Config, Family, Size
-    from olivelike.testing.checkpoint_weights import Array, Dtype
+from olivelike.testing.checkpoint_weights import Array, Dtype, random_parameter, write_safetensors
 
 Layout = Literal["saved", "hub"]
 _UNET_SHARDS = 2

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from olivelike.testing.checkpoint_weights import random_parameter
+from olivelike.testing.checkpoint_weights import Array, random_parameter
 from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from olivelike.testing.checkpoint_weights import Array
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",

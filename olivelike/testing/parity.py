@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from olivelike.measure.random_inputs import CASES, Case
 from olivelike.testing.models import LocalModel, no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnxruntime
     import torch
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from olivelike.engine.kinds.step import check_input, check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
-from olivelike.model import Model
+from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
-from olivelike.pass_api import Context, Pass, PrecisionPlan
+from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike.model import Architecture, Weights
-    from olivelike.pass_api import EmbeddingInput, LoraInput, Rule
 
 _NETWORK = ("architecture", "weights")
 

@@ -6,20 +6,17 @@ import json
 import math
 import struct
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.components import INDEX_FILE
-from olivelike.testing.checkpoint_weights import random_parameter, write_safetensors
+from olivelike.testing.checkpoint_weights import Array, Dtype, random_parameter, write_safetensors
 from olivelike.testing.original_spelling import is_vae_attention_matrix, original_open_clip, original_unet, original_vae
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from olivelike.testing.checkpoint_weights import Array, Dtype
-
     Read = Callable[[str], Array]
 
 _FILES = ("diffusion_pytorch_model.safetensors", "model.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
@@ -12,8 +13,6 @@ from olivelike.workflow.schema import WorkflowFile
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, kind_of, parse_yaml, read_document
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.workflow.places import Place
 
 

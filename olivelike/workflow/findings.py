@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _MOST = 100
 """Findings; who has more has one mistake that repeats."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 from olivelike.workflow.extends import PIPELINE_KEYS, choose_output
-from olivelike.workflow.findings import Document, Position
+from olivelike.workflow.findings import Document, Findings, Position
 from olivelike.workflow.long_form import expand_short_forms
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, parse_yaml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from olivelike.workflow.findings import Findings
 
 _LONGEST_LABEL = 200
 _MOST_KEYS = 20

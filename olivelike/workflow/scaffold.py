@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
@@ -13,9 +14,6 @@ from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
 from olivelike.workflow.writing import workflow_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLUGIN = "name_graph"
 """The pass that a new project begins with."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction  # noqa: TC001  (pydantic reads it)
-from olivelike.model.targets import Precision  # noqa: TC001  (pydantic reads it)
+from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from olivelike.model.targets import Target
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.findings import Position
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +19,6 @@ from olivelike.workflow.validation import validate
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from collections.abc import Sequence as SequenceOf
-
     from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.passes import Registry

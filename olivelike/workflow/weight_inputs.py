@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
 from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.long_form import is_hub_id, is_path, split_weight
 from olivelike.workflow.passes.text_paths import absolute, exists
-from olivelike.workflow.schema import Embedding, FileRef, Lora, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from olivelike.workflow.schema import EmbeddingSection, LoraSection, SourceSection, VaeSection
+from olivelike.workflow.schema import (
+    Embedding,
+    EmbeddingSection,
+    FileRef,
+    Lora,
+    LoraSection,
+    Source,
+    SourceSection,
+    VaeSection,
+)
 
 DEMO = "demo"
 _DEMO_FOLDER = Path(__file__).parents[1] / "data" / "demo"

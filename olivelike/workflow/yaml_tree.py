@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,8 +18,6 @@ from olivelike._untrusted import read_bytes
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.errors import WorkflowError
 
 _MAX_BYTES = 1 << 19

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from olivelike.cli.display.text import count, duration, expected, fitted, size, table, terminal_width
 from olivelike.cli.stdout import write_found
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.engine import Options
     from olivelike.engine.plan import Plan, PlannedNode
     from olivelike.workflow.places import Place

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,6 @@ from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_
 from olivelike.workflow.code.tool_versions import tool_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.passes import PassEntry
 

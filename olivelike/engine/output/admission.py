@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,12 @@ from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.components import INDEX_FILE, MODEL_FILE, TOKENIZERS
-from olivelike.model.records.output import OutputRecord, is_plain
+from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.passes.text_paths import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from olivelike.engine.plan import Adapters, Node
     from olivelike.engine.preparation import Prepared
-    from olivelike.model.records.output import FileFacts
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import LoadedWorkflow, Output

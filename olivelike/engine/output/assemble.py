@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
@@ -18,9 +20,6 @@ from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan import Node, Resolver
     from olivelike.engine.preparation import Prepared

@@ -7,7 +7,7 @@ An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,6 @@ from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from olivelike.model import Tensor, Weights
 
 Array = np.ndarray[Any, Any]

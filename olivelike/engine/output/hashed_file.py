@@ -6,10 +6,8 @@ import hashlib
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Self
 
 _PENDING = 2
 """Pieces that may wait for the disk; each is held in memory until it is written."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +13,6 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from olivelike.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _BYTE = 8
 

@@ -8,8 +8,10 @@ mapped: mapped pages count as resident memory.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +27,6 @@ from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.tensor_file import read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
-    from pathlib import Path
-
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
 

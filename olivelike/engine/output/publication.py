@@ -8,7 +8,9 @@ the next run carries through. No file is replaced or removed that is not as its 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._files import DISK
@@ -29,9 +31,6 @@ from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from pathlib import Path
-
     IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5

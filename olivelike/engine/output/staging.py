@@ -16,9 +16,10 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from olivelike._files import DISK
 from olivelike._untrusted import read_json
@@ -26,9 +27,6 @@ from olivelike.engine.output.output_files import explained, is_file, is_link, re
 from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, FileFacts, is_plain
 from olivelike.model.records.reading import from_json, to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _KIND = "journal/1"
 _CONTENT = "files"

@@ -8,9 +8,11 @@ and the changed values go where they came from.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
@@ -19,9 +21,6 @@ from olivelike.errors import SourceError
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
     import numpy as np
 
     from olivelike.engine.output.derivation import Evaluator, Expression

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ENDS = ("<|startoftext|>", "<|endoftext|>")
 _LENGTH = 77

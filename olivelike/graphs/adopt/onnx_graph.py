@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
@@ -15,9 +17,6 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.names.adaptation import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.model import Graph
     from olivelike.sources.files.safetensors_header import RawTensor
 

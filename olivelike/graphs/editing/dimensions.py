@@ -10,11 +10,9 @@ import ast
 import operator
 import re
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 Dim = int | str | None
 """A size, the name or formula of a dynamic one, or `None` if nothing is known."""

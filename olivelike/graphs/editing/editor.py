@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import Dims, dims_of
 from olivelike.model.graph import BARRIERS, BLOCK_KEY, weight_values
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's fused operators."""

@@ -5,9 +5,9 @@ For a statement of meaning `Call` is the fused operator's node, and `Body` write
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
@@ -16,9 +16,6 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.errors import PassError
 from olivelike.graphs.functions import meanings
 from olivelike.model.targets import CONTRIB_DOMAIN, TARGETS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
 
 Operand = ir.Value | float | Sequence[int]
 

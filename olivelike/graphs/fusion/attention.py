@@ -10,6 +10,7 @@ nodes behind it are evaluated for several sizes, and the result is compared with
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,6 @@ from olivelike.graphs.editing.values import (
 from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.graphs.editing.dimensions import Dim
     from olivelike.graphs.fusion.rule import Scope
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx
@@ -22,8 +23,6 @@ from olivelike.graphs.fusion.tokens import image_tokens
 from olivelike.graphs.fusion.transposes import nhwc_conv, transposes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from olivelike.model.targets import Precision, Target
 
 RULES: Final = (

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,6 @@ from olivelike.graphs.fusion.writing import TO_NCHW, TO_NHWC, attributes_of, to_
 from olivelike.model.graph import BLOCK_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import onnx_ir as ir
 
     from olivelike.graphs.fusion.rule import Scope

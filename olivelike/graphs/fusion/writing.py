@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from olivelike.graphs.editing.editor import CONTRIB
 from olivelike.graphs.editing.values import Dims, dims_of, node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx_ir as ir
 
     from olivelike.graphs.fusion.rule import Scope

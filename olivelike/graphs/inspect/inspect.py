@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
 
 import onnx
 import onnx_ir as ir
@@ -17,15 +19,9 @@ from olivelike.errors import SourceError
 from olivelike.graphs.inspect.inspection import DataFile, Inspection, Parameters, TensorInfo
 from olivelike.graphs.inspect.placement import left_to_cpu
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
-from olivelike.model.targets import TARGETS
+from olivelike.model.targets import TARGETS, Target
 from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from olivelike.model.targets import Target
 
 # Its warnings quote the file as it is, steering characters among them, straight to the terminal.
 logging.getLogger("onnx_ir").addHandler(logging.NullHandler())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from olivelike.graphs.inspect.placement import LeftNode
 
 _SHOWN = 10

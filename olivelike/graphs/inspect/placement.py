@@ -9,6 +9,7 @@ Source: the kernel registries of onnxruntime 1.31.1 (CPU, CUDA) and ONNX Runtime
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,8 +21,6 @@ from olivelike.model.graph import weight_values
 from olivelike.model.targets.target import CONTRIB_DOMAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model.targets import Kernel, Target
 
 _LETTERS = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}

@@ -6,6 +6,7 @@ Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. N
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
@@ -15,8 +16,6 @@ from olivelike.graphs.editing.dimensions import renamed, spaced
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.model.client_layouts import Layout
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})

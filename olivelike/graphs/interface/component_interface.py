@@ -5,14 +5,13 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from olivelike.model.architecture import Config
 
 _TIME_IDS = 6

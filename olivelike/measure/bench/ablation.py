@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import PIPELINE
+from olivelike.engine.plan import PIPELINE, Node
 from olivelike.engine.preparation import DEFAULTS, prepare
-from olivelike.engine.run import run
+from olivelike.engine.run import ReportWriter, run
 from olivelike.errors import (
     DamagedError,
     MissingError,
@@ -24,18 +26,12 @@ from olivelike.measure.bench import measure_folders
 from olivelike.model.components import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.pipeline.folder_target import target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.session_settings import choose_providers
+from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
-    from olivelike.engine.plan import Node
-    from olivelike.engine.run import ReportWriter
     from olivelike.model.records.run_record import NodeRecord
-    from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.workflow.places import Place
 
 _OPEN = 2.5

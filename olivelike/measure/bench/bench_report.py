@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,14 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from olivelike._files import held
 from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
-from olivelike.measure.bench.row import COLUMNS, Row
+from olivelike.measure.bench.row import COLUMNS, Row, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from olivelike.measure.bench.bench_settings import Checked
-    from olivelike.measure.bench.row import Value
 
 _KIND: Final = "bench/1"
 _ALIKE: Final = (

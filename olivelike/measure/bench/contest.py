@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import queue
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
-from olivelike.measure.bench.bench_job import Timing, encode_job
-from olivelike.measure.bench.memory import Peaks, open_driver, watching
+from olivelike.measure.bench.bench_job import Job, Timing, Turn, encode_job
+from olivelike.measure.bench.memory import NvidiaDriver, Peaks, open_driver, watching
 from olivelike.measure.bench.quiet import Surroundings, surveying
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from olivelike.measure.bench.bench_job import Job, Turn
-    from olivelike.measure.bench.memory import NvidiaDriver
 
 EventName = Literal["opening", "opened", "warmed_up", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out"]

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import sys
 import threading
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.runtime.sessions.devices import NVIDIA, find_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
     import psutil
 
     from olivelike.runtime.sessions.session_settings import SessionSettings

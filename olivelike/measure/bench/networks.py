@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.measure.bench.bench_job import NetworkJob, Turn
 from olivelike.measure.bench.bench_settings import LONGEST
-from olivelike.measure.bench.contest import contest
+from olivelike.measure.bench.contest import Measured, contest
 from olivelike.measure.bench.engines import ONNXRUNTIME, session_settings
 from olivelike.measure.bench.row import percentile
 from olivelike.model.components import MODEL_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from olivelike.measure.bench.contest import Measured
 
 _RUNS: Final = 10
 _WARMUP: Final = 2

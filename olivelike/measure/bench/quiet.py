@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from typing import Final
 
 _OUTLIER: Final = 14.826
 """Median absolute deviations from the median: ten standard deviations of a normal distribution, as hyperfine has it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +12,6 @@ from olivelike.measure.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
 from olivelike.measure.bench.quiet import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.measure.bench.bench_settings import Checked
     from olivelike.measure.bench.contest import Measured
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
-from olivelike.measure.bench.bench_job import Stopwatch
+from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.network_sizes import sizes_of
 from olivelike.measure.random_inputs import random_values
@@ -19,16 +21,11 @@ from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
 from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import Network, Session, open_session
+from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec, open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
-
     import torch
 
-    from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Timing, Turn
-    from olivelike.runtime.sessions.session import BoundCall, ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {

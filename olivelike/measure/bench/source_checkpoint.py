@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import olivelike
 from olivelike._untrusted import read_json
@@ -13,9 +14,6 @@ from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.model.components import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BUILD: Final = ("block_out_channels", "layers_per_block", "cross_attention_dim", "in_channels")
 _HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import platform
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from olivelike.engine.environment import host, versions
 from olivelike.measure.bench.bench_job import PipelineJob, Turn
 from olivelike.measure.bench.bench_report import BenchReport, Skipped
-from olivelike.measure.bench.bench_settings import check
-from olivelike.measure.bench.contest import contest
+from olivelike.measure.bench.bench_settings import BenchSettings, Checked, check
+from olivelike.measure.bench.contest import Event, contest
 from olivelike.measure.bench.engines import (
     TORCH_ENGINES,
     EngineAbsent,
@@ -23,15 +24,10 @@ from olivelike.measure.bench.engines import (
     torch_device,
 )
 from olivelike.measure.bench.memory import gpu_of, open_driver
-from olivelike.measure.bench.row import Machine, make_row, with_speeds
+from olivelike.measure.bench.row import Machine, Row, make_row, with_speeds
 from olivelike.measure.bench.source_checkpoint import named_checkpoint, recorded_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from olivelike.measure.bench.bench_settings import BenchSettings, Checked
-    from olivelike.measure.bench.contest import Event
-    from olivelike.measure.bench.row import Row
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _SEED: Final = 123

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._text import did_you_mean
@@ -11,9 +13,6 @@ from olivelike.measure.clients import a1111_directml, csharp_sample, diffusers_p
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.measure.clients.requirement import Requirement
 
 CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.graphs.inspect import inspect_model
+from olivelike.graphs.inspect import Inspection, inspect_model
 from olivelike.model.components import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.graphs.inspect import Inspection
     from olivelike.graphs.inspect.inspection import TensorInfo
 
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from importlib.util import find_spec
@@ -20,8 +21,6 @@ from olivelike.engine.environment import host, versions
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from packaging.requirements import Requirement
 
     from olivelike.model.records.run_record import HostRecord

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
-from pathlib import PurePath
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from olivelike.measure.report.element import Html, element, facts, fold, section, shown, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from olivelike.measure.report.findings import Findings, Verified
     from olivelike.model.records.run_record import RunRecord
 

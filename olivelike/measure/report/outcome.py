@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike._text import change_of_size, count, size
 from olivelike.measure.report.element import Html, element, join, table
-from olivelike.measure.report.findings import Figures, figures, fusion
+from olivelike.measure.report.findings import Figures, Findings, figures, fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from olivelike.measure.report.findings import Findings
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 Tile = tuple[str, str, str]

@@ -6,9 +6,10 @@ That is relative to the project, or the name alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._files import write_whole
 from olivelike._text import count, duration, size
@@ -22,9 +23,6 @@ from olivelike.measure.report.performance import operators, placement, speed
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count
 from olivelike.measure.report.element import Html, element, facts, fold, section, shown, table
-from olivelike.measure.report.findings import fusion
+from olivelike.measure.report.findings import Bench, Fusion, NetworkProfile, Profile, fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from olivelike.measure.report.findings import Bench, Fusion, NetworkProfile, Profile
     from olivelike.model.records.run_record import RunRecord
 
 _MIB: Final = 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from olivelike._text import count, duration, size
@@ -10,8 +11,6 @@ from olivelike.measure.report.element import Html, element, facts, fold, moment,
 from olivelike.measure.report.findings import Fusion, fusion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model.records.origin import Origin
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 

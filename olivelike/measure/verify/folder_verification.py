@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
@@ -16,9 +18,6 @@ from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.measure.report.recorded_runs import RecordedRun
     from olivelike.measure.verify.original import Verification
     from olivelike.measure.verify.picture_comparison import Likeness

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +17,12 @@ from olivelike.model.graph import block_of
 from olivelike.model.half_values import HALF_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from olivelike.model import Model
     from olivelike.pass_api import Context
 
     Array = np.ndarray[Any, Any]
     Convert = Callable[[tuple[str, ...]], ir.Model]
     """Returns the graph in half precision, with some blocks in float32."""
-    from collections.abc import Callable
 
 _SINGLE = 4
 """Bytes of a float32; smaller types are widened, since NumPy finds no maximum of those that it does not know."""

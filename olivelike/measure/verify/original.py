@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,14 +19,11 @@ from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from olivelike.measure.verify.evaluation import Observer
     from olivelike.model import Architecture, Weights
     from olivelike.pass_api import Progress, TensorAccess
 
     Array = np.ndarray[Any, Any]
-    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)

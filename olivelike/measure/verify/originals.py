@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
 from olivelike.model.components import TOKENIZERS
 from olivelike.model.tensor_file import read_tensor
-from olivelike.sources import SourceSpec, open_source
+from olivelike.sources import PipelineSource, SourceSpec, open_source
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.merge import merge
 from olivelike.sources.adapters.open_lora import open_lora
@@ -24,12 +25,9 @@ from olivelike.sources.names.adapt import read_network
 from olivelike.workflow.weight_inputs import parse_lora, text_source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     import numpy as np
 
     from olivelike.model import Architecture
-    from olivelike.sources import PipelineSource
 
     Array = np.ndarray[Any, Any]
     Read = Callable[[str], Array]

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from olivelike.measure.verify.reference import fill
 from olivelike.runtime import Request, open_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from PIL.Image import Image
 
     from olivelike.measure.verify.originals import Originals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from olivelike.errors import PassError
 from olivelike.graphs.export.torch_network import build_network, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from olivelike.model import Architecture
 
     Array = np.ndarray[Any, Any]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
@@ -15,9 +16,6 @@ from olivelike.model.client_layouts import DEFAULT
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORD_FILE: Final = "olivelike.json"
 JOURNAL_FILE: Final = ".olivelike-journal.json"

@@ -5,15 +5,13 @@ Optimising needs no target hardware; everything that a pass asks about a target 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets.tables import CPU, CUDA, DIRECTML, MIGRAPHX, OPENVINO, TENSORRT, WEBGPU
 from olivelike.model.targets.target import CONTRIB_DOMAIN, Kernel, Precision, Target
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["ALIASES", "CONTRIB_DOMAIN", "TARGETS", "Kernel", "Precision", "Target", "find_target", "float32_inputs"]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
     from olivelike.runtime.pictures import PictureRecord, PictureWriter

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import size
@@ -12,9 +14,6 @@ from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from olivelike.runtime.jobs.prompt_lines import PromptLine
     from olivelike.runtime.pictures import PictureRecord, UsedFile
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,8 +22,6 @@ from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from olivelike.runtime.pipeline.pipeline import Initializers
 
 _RANDOM: Final = -1

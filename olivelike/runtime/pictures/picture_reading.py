@@ -7,6 +7,7 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +19,6 @@ from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, PAR
 from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from PIL import Image
 
 _MOST_BYTES = 256 << 20

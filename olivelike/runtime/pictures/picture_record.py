@@ -10,16 +10,13 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping  # noqa: TC003  (pydantic reads the annotations)
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _FORMAT = "olivelike/picture/1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from PIL import Image, ImageDraw, ImageFont
 
 _PAPER: Final = "white"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,8 +20,6 @@ from olivelike.runtime.pictures.encoding import FORMATS, encode_picture
 from olivelike.runtime.pictures.sheet import SheetPicture, picture_sheet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from PIL import Image
 
     from olivelike.runtime.pictures.picture_record import PictureRecord

@@ -8,6 +8,7 @@ sample of the masked picture, then what each step draws.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from olivelike.runtime.pipeline.request import SEEDS, Request
 from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
@@ -12,9 +14,6 @@ from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
 from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, encode_prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import torch
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder

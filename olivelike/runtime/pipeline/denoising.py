@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,6 @@ from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from threading import Event
 
     import torch

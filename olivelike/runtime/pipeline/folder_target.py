@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -14,9 +16,6 @@ from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from olivelike.model.targets.target import TargetChoice
 
 

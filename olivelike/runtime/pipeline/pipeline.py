@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
@@ -11,7 +13,7 @@ from olivelike.runtime.pipeline.batch_state import BatchState, begin_batch, seed
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
-from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole, masked_channels
+from olivelike.runtime.pipeline.latents import Start, from_noise, from_picture, from_picture_with_hole, masked_channels
 from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
@@ -23,13 +25,10 @@ from olivelike.runtime.sessions.session import Network, open_session
 from olivelike.runtime.sessions.session_failures import memory_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from threading import Event
 
     import numpy as np
 
-    from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]

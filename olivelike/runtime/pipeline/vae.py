@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.runtime.pictures.encoding import to_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
     from PIL.Image import Image
 

@@ -11,6 +11,7 @@ that a picture does not depend on its neighbours.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,6 @@ from olivelike.errors import UsageError
 from olivelike.runtime.prompts.syntax import Fragment, PromptPart, parse_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
 
     from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer

@@ -6,17 +6,16 @@ is a shell around it and takes a second to import.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import CONFIG_BYTES, parse_json, read_bytes
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from tokenizers import Tokenizer
 
 _CLIP_LENGTH = 77

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from olivelike.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _STRONGER = 1.1
 _WEAKER = 1 / 1.1

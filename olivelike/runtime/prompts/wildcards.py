@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _TOKEN: Final = re.compile(r"\\.|__[\w*./-]*?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
 _HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$)?")

@@ -8,13 +8,11 @@ imported, others stand in for these, and import the real ones as soon as anythin
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any, Final
 
 _PUT_OFF: Final = ("torch._dynamo", "scipy.stats", "requests")
 

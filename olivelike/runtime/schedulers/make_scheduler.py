@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -14,8 +15,6 @@ from olivelike.runtime.schedulers.diffusers_import import light_diffusers
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, SIGMAS, find_scheduler, packages_for, why_not_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
 
     Rule = tuple[Callable[[Any], bool], str]

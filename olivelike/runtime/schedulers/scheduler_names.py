@@ -8,14 +8,12 @@ what they are in diffusers is the table in its guide "Schedulers"
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import ctypes
 import io
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, Provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError
@@ -20,9 +22,6 @@ from olivelike.runtime.sessions.providers import (
 from olivelike.runtime.sessions.session_failures import lacks_memory, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.graphs.inspect import Inspection
     from olivelike.runtime.sessions.session_settings import SessionSettings
 

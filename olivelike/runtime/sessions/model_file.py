@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
@@ -9,9 +11,6 @@ from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.sessions.session import ValueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     import numpy as np
 
     Array = np.ndarray[Any, Any]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +21,6 @@ from olivelike.runtime.sessions.session import Session, ValueSpec
 from olivelike.runtime.sessions.session_failures import run_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import onnx
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -14,8 +15,6 @@ from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import numpy as np
 
     from olivelike.runtime.sessions.session_settings import SessionSettings

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
@@ -17,9 +19,6 @@ from olivelike.runtime.sessions.session import Session, ValueSpec
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import torch
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
 from olivelike.runtime.sessions.session_failures import onnxruntime_errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"

@@ -7,16 +7,15 @@ the engine reads and writes them in place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import SessionError, SourceError
 from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import torch
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import torch
 
 _NO_MEMORY = re.compile(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 from olivelike.errors import UsageError
 from olivelike.runtime.sessions.providers import CPU, CUDA, TENSORRT, Provider, find_provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 OptimizationLevel = Literal["none", "basic", "extended", "layout", "all"]
 

@@ -6,20 +6,18 @@ diffusers' one tensor under the token itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.files.weight_table import ReadPickle
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."

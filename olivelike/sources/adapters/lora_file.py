@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
 from olivelike.sources.adapters.lora_shapes import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from olivelike.model.families import FamilyName
     from olivelike.sources.files.safetensors_header import RawTensor
 
 _SGM = ("input_blocks_", "middle_block_", "output_blocks_")

@@ -14,16 +14,15 @@ A name says module, role, spelling, component, adapter:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.model.components import LORA_COMPONENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from olivelike.sources.files.safetensors_header import RawTensor
 
 _KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}

@@ -7,6 +7,7 @@ and judge all keys by the first or by a sample; one stand-in pair at a time is f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from olivelike.errors import SourceError
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule
 

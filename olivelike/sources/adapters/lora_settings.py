@@ -12,7 +12,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
@@ -20,9 +22,6 @@ from olivelike._untrusted import parse_json, read_bytes
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
 
 METADATA_KEY = "lora_adapter_metadata"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from olivelike.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _EXTRAS = frozenset({"alpha", "dora_scale", "magnitude"})
 _LORA = frozenset({"down", "up", "mid"})

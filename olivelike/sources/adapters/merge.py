@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ from olivelike.model.tensor_file import read_tensor
 from olivelike.sources.adapters.lora_names import match_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
@@ -28,22 +30,17 @@ from olivelike.sources.adapters.lora_keys import (
 )
 from olivelike.sources.adapters.lora_settings import (
     CONFIG_NAME,
+    Place,
     Settings,
     find_files,
     settings_from_file,
     settings_from_header,
 )
 from olivelike.sources.adapters.lora_shapes import difference_of
-from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from olivelike.sources.adapters.lora_settings import Place
     from olivelike.sources.files.safetensors_header import Header, RawTensor
-    from olivelike.sources.files.weight_table import ReadPickle
 
 _SCALARS = {
     "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",

@@ -6,18 +6,16 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto, read_text
 from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader
 from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 WEIGHT_ELEMENTS: Final = 2
 """Float initializers of so many elements are weights; scalars stay in the graph."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Final
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.sources.files.onnx_wire import BYTES, Field, WireError, WireReader, encode_bytes, encode_number
 from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, refuse_pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 _DIMS, _DATA_TYPE, _SEGMENT, _NAME, _RAW, _EXTERNAL, _LOCATION = 1, 2, 3, 8, 9, 13, 14
 _FLOATS, _DOUBLES = 4, 10

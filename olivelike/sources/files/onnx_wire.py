@@ -6,11 +6,9 @@ Format: https://protobuf.dev/programming-guides/encoding.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, Final
 
 VARINT: Final = 0
 BYTES: Final = 2

@@ -12,15 +12,12 @@ import subprocess
 import sys
 import zipfile
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from olivelike.errors import SourceError
 from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26
 """Bytes of a local file header before its name, and where in it the lengths of name and extra field are."""

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.model.weights import ITEM_SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 16_000_000

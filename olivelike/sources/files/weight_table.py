@@ -5,22 +5,16 @@ A file that is something else is told apart, so that a message can name the comm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.safetensors_header import Header, read_header
+from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from olivelike.sources.files.safetensors_header import RawTensor
-
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
-    """Returns the table of a pickled file."""
-
+ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
+"""Returns the table of a pickled file."""
 ONNX_SUFFIXES = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """How ONNX models and the files with their weights end."""
 WEIGHT_FILE_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")

@@ -8,6 +8,7 @@ So distilled and small networks of a family open as well as the published ones.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from olivelike.errors import SourceError
 from olivelike.model.supported import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
     from olivelike.sources.identify.identity import Part

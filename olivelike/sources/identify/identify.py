@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
 from olivelike.sources.identify.identity import (
+    Converter,
     Identity,
     Kind,
     Naming,
@@ -20,11 +22,7 @@ from olivelike.sources.identify.identity import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from olivelike.model.families import FamilyName
     from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.identify.identity import Converter
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -7,12 +7,11 @@ are what ComfyUI and A1111 look for.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from olivelike.model.families import FamilyName, Prediction
 
 _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {

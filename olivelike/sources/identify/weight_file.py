@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
-from olivelike.sources.adapters.embeddings import read_embedding_table
+from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from olivelike.sources.adapters.embeddings import EmbeddingTable
     from olivelike.sources.adapters.lora_file import LoraFile
     from olivelike.sources.files.safetensors_header import Header
-    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identity import Identity
 
 _CHUNK = 1 << 20

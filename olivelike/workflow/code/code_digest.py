@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes, digest_json
 from olivelike.workflow.code.imports import read_imports
-from olivelike.workflow.code.local_modules import ENGINE, LocalModules, Targets
+from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
 from olivelike.workflow.code.tool_versions import IDLE, distributions_of
-from olivelike.workflow.code.unfollowable import find_unfollowable
+from olivelike.workflow.code.unfollowable import Kind, Unfollowable, find_unfollowable
 from olivelike.workflow.passes.plugin_files import module_names, private_package
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from olivelike.workflow.code.local_modules import LocalModule
-    from olivelike.workflow.code.unfollowable import Kind, Unfollowable
     from olivelike.workflow.passes.entry import PassEntry
 
 ABSENT = "absent"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
 """What loads code under a name that may be computed."""

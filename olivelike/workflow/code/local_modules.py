@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.workflow.code.imports import read_all, read_exports
+from olivelike.workflow.code.imports import Import, read_all, read_exports
 from olivelike.workflow.code.tool_versions import distributions_of
 from olivelike.workflow.passes.plugin_files import installed_spec, sibling_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.machinery import ModuleSpec
-
-    from olivelike.workflow.code.imports import Import
 
 ENGINE = "olivelike"
 """Top-level name of olivelike's own modules."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike.errors import MissingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 NOT_INSTALLED = "not installed"
 """Stands for the version of a distribution that code would import if it were there."""

@@ -8,14 +8,12 @@ it reads: a step too many is slow, a stale result is wrong.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from olivelike.workflow.code.imports import LOADERS, literal_import
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Kind = Literal["code", "program", "network", "files", "environment"]
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from olivelike.workflow.passes.entry import PassEntry, RuleEntry, check_pass_cla
 from olivelike.workflow.passes.plugin_files import explain_import, load_plugin_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
     Entry = PassEntry | RuleEntry

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
@@ -12,9 +14,6 @@ from olivelike.model import FACETS
 from olivelike.pass_api import INPUTS, PASS_API
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from pathlib import Path
-
     from olivelike.pass_api import Pass, Rule
 
 _EXAMPLES = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -27,7 +28,6 @@ from olivelike.errors import PluginError
 from olivelike.workflow.passes.text_paths import absolute, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from types import CodeType, ModuleType
 
 PRIVATE_PREFIX = "_olivelike_plugin_"

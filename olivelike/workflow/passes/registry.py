@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,8 +12,6 @@ from olivelike.workflow.passes.discovery import built_in_passes, entry_point_pas
 from olivelike.workflow.passes.entry import PassEntry, RuleEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from olivelike.pass_api import Pass
 
 FUSE = "fuse"
