@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from olivelike.errors import Interrupted
-from olivelike.runtime.sessions.interruption import ENGINE_CALLS
+from olivelike.runtime.sessions.session import ENGINE_CALLS
 
 _GRACE: Final = 0.7
 """Seconds that an engine has to return: it looks up between two operators, of which one can take long."""

@@ -11,13 +11,12 @@ from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
 from olivelike.graphs.precision.policy import HALF_PASSES
-from olivelike.model.components import COMPONENTS, LORA_COMPONENTS
+from olivelike.model.families import COMPONENTS, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.passes.text_paths import absolute
-from olivelike.workflow.places import Place
-from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
-from olivelike.workflow.writing import workflow_text
+from olivelike.workflow.long_form import file_ref, parse_lora, text_source
+from olivelike.workflow.places import Place, absolute
+from olivelike.workflow.scaffold import workflow_text
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener

@@ -17,12 +17,12 @@ from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
-from olivelike.workflow.passes.text_paths import may_be_path
+from olivelike.workflow.places import may_be_path
 
 if TYPE_CHECKING:
     from olivelike.engine.plan import Adapters, Node, Plan
@@ -88,7 +88,7 @@ class History:
 
     def recent(self) -> Iterator[RunRecord]:
         """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
-        from olivelike.engine.environment import host
+        from olivelike.engine.run_record import host
 
         here = replace(host(), release="")  # What does not change when the system is brought up to date.
         latest = islice(self._of_any_workflow(), _RECENT)

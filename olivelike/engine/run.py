@@ -206,7 +206,7 @@ class _Run:
 
     def _take_outputs(self, stack: contextlib.ExitStack) -> None:
         """Lock the output folders against other runs, in one order for all; look at them once more."""
-        from olivelike.engine.keys.formulas import output_lock
+        from olivelike.engine.keys import output_lock
 
         # However it is spelled, or reached through links, one folder has one lock. A read-only store has no locks.
         folders = {str(resolved(output.path)).casefold(): str(output.path) for output in self._outputs}

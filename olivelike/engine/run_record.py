@@ -1,19 +1,22 @@
-"""The record of one run, made of what the run knows."""
+"""The record of one run, made of what the run knows, and of what it ran on."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
+import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.environment import host, versions
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
-from olivelike.model.records.run_record import EarlierNode, EarlierRun, NodeRecord, RunRecord
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, HostRecord, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.preparation import Prepared
@@ -108,3 +111,34 @@ def _previous(history: Iterable[RunRecord], run_id: str) -> EarlierRun | None:
                 {path: sum(files.values()) for path, files in record.output_files.items()},
             )
     return None
+
+
+TOOLS = (
+    "olivelike", "torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxscript",
+    "onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "numpy", "safetensors",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed libraries that matter."""
+    found = {"python": platform.python_version()}
+    for tool in TOOLS:
+        try:
+            found[tool] = version(tool)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def host() -> HostRecord:
+    """Return what kind of machine this is; nothing that names it."""
+    import psutil
+
+    return HostRecord(
+        platform.system(),
+        platform.release(),
+        platform.machine(),
+        os.cpu_count(),
+        psutil.virtual_memory().total,
+        sys.byteorder,
+    )

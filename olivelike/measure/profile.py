@@ -14,8 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
-from olivelike.measure.network_sizes import PictureSizes, read_config, sizes_of
-from olivelike.measure.random_inputs import Array, random_values
+from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.providers import OPENVINO

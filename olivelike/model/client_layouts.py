@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 
 LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml"]
 

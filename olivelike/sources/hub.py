@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.source_files import FolderFiles, SourceFiles
 

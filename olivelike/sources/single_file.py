@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
-from olivelike.model.components import torch_folder
-from olivelike.model.families import FAMILIES, Prediction
+from olivelike.model.families import FAMILIES, Prediction, torch_folder
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE
-from olivelike.model.families import FAMILIES
+from olivelike.model.families import FAMILIES, INDEX_FILE
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
 from olivelike.sources.files.weight_table import read_weight_table

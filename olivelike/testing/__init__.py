@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.measure.random_inputs import Case
+    from olivelike.measure.network_sizes import Case
     from olivelike.testing.checkpoints import make_checkpoint
     from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from olivelike.testing.checkpoint_weights import Array, random_parameter
+from olivelike.testing.checkpoints import Array, random_parameter
 from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 LoraFormat = Literal[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
-from olivelike.measure.random_inputs import CASES, Case
+from olivelike.measure.network_sizes import CASES, Case
 from olivelike.testing.models import LocalModel, no_progress
 
 if TYPE_CHECKING:

@@ -104,9 +104,7 @@ def fuse_with(
         PluginError: for a rule whose name is taken, or that runs before none.
         PassError: when a rule leaves a graph that is not valid.
     """
-    from olivelike.workflow.passes.discovery import built_in_passes
-    from olivelike.workflow.passes.entry import RuleEntry
-    from olivelike.workflow.passes.registry import FUSE, Registry
+    from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
 
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
     cls = Registry([*built_in_passes(), *added]).get(FUSE).cls

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.components import INDEX_FILE
-from olivelike.testing.checkpoint_weights import Array, Dtype, random_parameter, write_safetensors
+from olivelike.model.families import INDEX_FILE
+from olivelike.testing.checkpoints import Array, Dtype, random_parameter, write_safetensors
 from olivelike.testing.original_spelling import is_vae_attention_matrix, original_open_clip, original_unet, original_vae
 
 if TYPE_CHECKING:

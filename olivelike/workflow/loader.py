@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, cast
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.model.targets import Target, find_target
-from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
+from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
-from olivelike.workflow.long_form import is_hub_id
-from olivelike.workflow.overrides import apply_overrides
+from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddings, resolve_loras, resolve_source
 from olivelike.workflow.passes import Registry, resolve_plugin
-from olivelike.workflow.passes.text_paths import absolute, may_be_path
-from olivelike.workflow.places import find_workflow
+from olivelike.workflow.places import absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components, resolve_sweep
 from olivelike.workflow.validation import validate
-from olivelike.workflow.weight_inputs import parse_lora, resolve_embeddings, resolve_loras, resolve_source
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.components import COMPONENTS, TOKENIZERS
+from olivelike.model.families import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.passes import Registry
-    from olivelike.workflow.passes.entry import PassEntry
+    from olivelike.workflow.passes.registry import PassEntry
     from olivelike.workflow.yaml_tree import Node
 
 

@@ -20,8 +20,8 @@ from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, UNI
 from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
 from olivelike.workflow import load_workflow
+from olivelike.workflow.extends import apply_overrides
 from olivelike.workflow.findings import Document, Findings
-from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.yaml_tree import parse_yaml, plain
 
 RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])

@@ -18,8 +18,7 @@ from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.names.adapt import adapt
-from olivelike.testing.checkpoint_weights import write_safetensors
-from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.original_spelling import original_unet
 from olivelike.testing.single_file_writer import make_single_file
 

@@ -11,9 +11,9 @@ from olivelike.engine.output.publication import Existing, check_is_ours, check_p
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
-from olivelike.workflow.passes.text_paths import exists
+from olivelike.workflow.places import exists
 
 if TYPE_CHECKING:
     from olivelike.engine.plan import Adapters, Node

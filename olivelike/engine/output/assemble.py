@@ -16,7 +16,7 @@ from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:

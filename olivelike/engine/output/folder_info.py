@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 

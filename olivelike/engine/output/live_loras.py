@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.components import TEXT_ENCODERS
+from olivelike.model.families import TEXT_ENCODERS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class LiveLoras:
             SourceError: if the file is no LoRA.
         """
         from olivelike.engine.plan.adapters import fetch
-        from olivelike.workflow.weight_inputs import parse_lora
+        from olivelike.workflow.long_form import parse_lora
 
         file, _, weight = text.rpartition(":")
         lora = parse_lora(text, Path.cwd())

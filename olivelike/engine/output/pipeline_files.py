@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.components import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
+from olivelike.model.families import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from olivelike.graphs.editing.dimensions import same_dim
 from olivelike.graphs.editing.values import (
     Dims,
     attribute,
@@ -23,6 +22,7 @@ from olivelike.graphs.editing.values import (
     producer,
     rank_of,
     required,
+    same_dim,
     same_shape,
     width_of,
 )

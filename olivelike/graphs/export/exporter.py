@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.dimensions import renamed
+from olivelike.graphs.editing.values import renamed
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
 from olivelike.graphs.interface.component_interface import Interface, interface_of
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph

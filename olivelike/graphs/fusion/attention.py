@@ -35,7 +35,7 @@ from olivelike.graphs.editing.values import (
 from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
-    from olivelike.graphs.editing.dimensions import Dim
+    from olivelike.graphs.editing.values import Dim
     from olivelike.graphs.fusion.rule import Scope
 
 _SPLIT_HEADS = (0, 2, 1, 3)

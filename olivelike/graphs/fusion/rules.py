@@ -13,14 +13,18 @@ from olivelike.errors import PassError, UsageError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.fusion.attention import attention
 from olivelike.graphs.fusion.attention_projections import attention_projections, packed_kv, packed_qkv
-from olivelike.graphs.fusion.cleanup import cleanup
 from olivelike.graphs.fusion.feed_forward import bias_add, bias_gelu, bias_split_gelu, fast_gelu, quick_gelu
-from olivelike.graphs.fusion.group_norm import group_norm, group_norm_silu, skip_group_norm
-from olivelike.graphs.fusion.layer_norm import bias_skip_layer_norm, skip_layer_norm
 from olivelike.graphs.fusion.lowering import lower
+from olivelike.graphs.fusion.norms import (
+    bias_skip_layer_norm,
+    group_norm,
+    group_norm_silu,
+    skip_group_norm,
+    skip_layer_norm,
+)
 from olivelike.graphs.fusion.rule import Rule, Scope
 from olivelike.graphs.fusion.tokens import image_tokens
-from olivelike.graphs.fusion.transposes import nhwc_conv, transposes
+from olivelike.graphs.fusion.transposes import cleanup, nhwc_conv, transposes
 
 if TYPE_CHECKING:
     from olivelike.model.targets import Precision, Target

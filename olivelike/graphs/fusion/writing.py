@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.graphs.editing.editor import CONTRIB
-from olivelike.graphs.editing.values import Dims, dims_of, node_of
+from olivelike.graphs.editing.values import (
+    Dims,
+    dims_of,
+    is_used_once,
+    node_of,
+    producer,
+    rank_of,
+    required,
+    same_shape,
+    width_of,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from olivelike.graphs.editing.editor import GraphEditor
     from olivelike.graphs.fusion.rule import Scope
 
 TO_NHWC = (0, 2, 3, 1)
@@ -78,3 +90,34 @@ def write_nhwc(
     )  # fmt: skip
     editor.replace(result, editor.transpose(fused, TO_NCHW, before=before, name=f"{result.name}.nchw"))
     scope.fused[counted or op_type] += 1
+
+
+@dataclass(frozen=True)
+class Biased:
+    """`value + bias`, where `value` has the shape of the sum."""
+
+    value: ir.Value
+    bias: ir.Value
+
+
+def biased(total: ir.Value | None, editor: GraphEditor) -> Biased | None:
+    """Return the parts of `total` if it is a value plus a 1-D weight along the last axis."""
+    add = producer(total, "Add")
+    if add is None:
+        return None
+    for value, bias in ((0, 1), (1, 0)):
+        found = Biased(required(add, value), required(add, bias))
+        fits = found.bias in editor.weights and rank_of(found.bias) == 1
+        if fits and width_of(found.bias) == width_of(found.value) and same_shape(found.value, add.outputs[0]):
+            return found
+    return None
+
+
+def private_bias(total: ir.Value | None, editor: GraphEditor) -> Biased | None:
+    """Return the parts of `total` like `biased`, if nothing else uses `total`."""
+    return biased(total, editor) if total is not None and is_used_once(total) else None
+
+
+def vector_of(value: ir.Value | None, width: int | str | None, editor: GraphEditor) -> bool:
+    """Say whether `value` is a 1-D weight of this width."""
+    return value is not None and value in editor.weights and dims_of(value) == (width,) and width is not None

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.model.graph import weight_values
-from olivelike.model.targets.target import CONTRIB_DOMAIN
+from olivelike.model.targets import CONTRIB_DOMAIN
 
 if TYPE_CHECKING:
     from olivelike.model.targets import Kernel, Target

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.dimensions import renamed, spaced
+from olivelike.graphs.editing.values import renamed, spaced
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:

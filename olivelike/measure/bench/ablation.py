@@ -23,7 +23,7 @@ from olivelike.errors import (
     VerificationError,
 )
 from olivelike.measure.bench import measure_folders
-from olivelike.model.components import MODEL_FILE, TOKENIZERS
+from olivelike.model.families import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.pipeline.folder_target import target_settings
 from olivelike.runtime.sessions.model_file import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers

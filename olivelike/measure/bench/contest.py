@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.measure.bench.bench_job import Job, Timing, Turn, encode_job
-from olivelike.measure.bench.memory import NvidiaDriver, Peaks, open_driver, watching
-from olivelike.measure.bench.quiet import Surroundings, surveying
+from olivelike.measure.bench.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
 EventName = Literal["opening", "opened", "warmed_up", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out"]

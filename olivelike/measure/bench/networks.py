@@ -14,7 +14,7 @@ from olivelike.measure.bench.bench_settings import LONGEST
 from olivelike.measure.bench.contest import Measured, contest
 from olivelike.measure.bench.engines import ONNXRUNTIME, session_settings
 from olivelike.measure.bench.row import percentile
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
 

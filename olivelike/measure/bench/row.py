@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.measure.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
-from olivelike.measure.bench.quiet import noise, outliers, spread_percent
+from olivelike.measure.bench.memory import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
     from olivelike.measure.bench.bench_settings import Checked

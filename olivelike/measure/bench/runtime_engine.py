@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from olivelike.errors import SessionError
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
-from olivelike.measure.network_sizes import sizes_of
-from olivelike.measure.random_inputs import random_values
-from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS
+from olivelike.measure.network_sizes import random_values, sizes_of
+from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder

@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from olivelike.engine.environment import host, versions
+from olivelike.engine.run_record import host, versions
 from olivelike.measure.bench.bench_job import PipelineJob, Turn
 from olivelike.measure.bench.bench_report import BenchReport, Skipped
 from olivelike.measure.bench.bench_settings import BenchSettings, Checked, check
@@ -19,13 +19,14 @@ from olivelike.measure.bench.contest import Event, contest
 from olivelike.measure.bench.engines import (
     TORCH_ENGINES,
     EngineAbsent,
+    named_checkpoint,
+    recorded_checkpoint,
     require_packages,
     session_settings,
     torch_device,
 )
 from olivelike.measure.bench.memory import gpu_of, open_driver
 from olivelike.measure.bench.row import Machine, Row, make_row, with_speeds
-from olivelike.measure.bench.source_checkpoint import named_checkpoint, recorded_checkpoint
 
 if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect import Inspection, inspect_model
-from olivelike.model.components import INDEX_FILE, MODEL_FILE
+from olivelike.model.families import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from olivelike.graphs.inspect.inspection import TensorInfo
+    from olivelike.graphs.inspect.inspect import TensorInfo
 
 
 class Unreadable(Exception):  # noqa: N818  (a reason, caught by the check)

@@ -18,8 +18,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.components import SD_NETWORKS
-from olivelike.model.families import FAMILIES
+from olivelike.model.families import FAMILIES, SD_NETWORKS
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from olivelike.measure.clients.requirement import clip_vocabulary, data_file, feeds, gives, has_file, loads, takes
-from olivelike.model.components import SD_NETWORKS
+from olivelike.model.families import SD_NETWORKS
 
 _SECOND = "text_encoder_2"
 _RELAY = "run the workflow with `layout: onnxstack`"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from olivelike.measure.clients.requirement import Problem, Requirement, feeds, has_file, loads
-from olivelike.model.components import SD_NETWORKS, TEXT_ENCODERS
+from olivelike.model.families import SD_NETWORKS, TEXT_ENCODERS
 
 if TYPE_CHECKING:
     from olivelike.measure.clients.client_folder import ClientFolder

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.engine.environment import host, versions
+from olivelike.engine.run_record import host, versions
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from typing import Final
 from olivelike._files import write_whole
 from olivelike._text import count, duration, size
 from olivelike._untrusted import parse_json, read_bytes
-from olivelike.measure.report import plain_sections as plain
+from olivelike.measure.report import comparison
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
 from olivelike.measure.report.findings import read_findings
-from olivelike.measure.report.outcome import outcome
-from olivelike.measure.report.performance import operators, placement, speed
+from olivelike.measure.report.outcome import operators, outcome, placement, speed
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
@@ -68,18 +67,18 @@ def page(record: RunRecord, beside: Beside) -> str:
     run, others = without_absolute_paths(record, [beside.profile, beside.verification, beside.bench])
     findings = read_findings(beside.folder, *others)
     sections = [
-        plain.errors(run),
-        plain.changes(run),
+        comparison.errors(run),
+        comparison.changes(run),
         steps(run),
         verification(run, findings.verified),
         pictures(run, findings),
         speed(findings.bench),
         operators(run),
         placement(findings.profile),
-        plain.sizes(run),
-        plain.adapters(run),
-        plain.details(run),
-        plain.environment(run),
+        comparison.sizes(run),
+        comparison.adapters(run),
+        comparison.details(run),
+        comparison.environment(run),
     ]
     head = element(
         "head",
@@ -112,7 +111,7 @@ def _header(run: RunRecord, figures: Html) -> Html:
         facts(
             [
                 ("Target", f"{run.target.name} {run.target.precision}".rstrip()),
-                ("Source", plain.origin_text(run.source)),
+                ("Source", comparison.origin_text(run.source)),
                 ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
                 ("Workflow", f"from the command line: {run.command}" if run.command else run.file or ""),
                 ("Finished", moment(run.finished)),

@@ -13,7 +13,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.originals import networks_of
-from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
+from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import CASES, Case, random_inputs
+from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.measure.verify.reference import Reference
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES

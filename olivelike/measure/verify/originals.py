@@ -12,9 +12,8 @@ from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
-from olivelike.measure.bench.engines import EngineAbsent
-from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
-from olivelike.model.components import TOKENIZERS
+from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
+from olivelike.model.families import TOKENIZERS
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import PipelineSource, SourceSpec, open_source
 from olivelike.sources.adapters.lora_file import WeightedLora
@@ -22,7 +21,7 @@ from olivelike.sources.adapters.merge import merge
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.names.adapt import read_network
-from olivelike.workflow.weight_inputs import parse_lora, text_source
+from olivelike.workflow.long_form import parse_lora, text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,7 +114,7 @@ def verify_component(
     import onnx
     import onnx_ir as ir
 
-    from olivelike.engine.output.initializers import Initializers
+    from olivelike.engine.output.swap import Initializers
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 

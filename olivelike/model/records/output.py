@@ -15,7 +15,7 @@ from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
-from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
+from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
 
 RECORD_FILE: Final = "olivelike.json"
 JOURNAL_FILE: Final = ".olivelike-journal.json"

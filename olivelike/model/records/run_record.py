@@ -8,7 +8,7 @@ from typing import Any
 
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import read_version, to_json
-from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
+from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.job_notes import record_notes, size_notes, unread_notes
-from olivelike.runtime.jobs.job_records import picture_record, recorded_fields
+from olivelike.runtime.jobs.job_notes import picture_record, record_notes, recorded_fields, size_notes, unread_notes
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image

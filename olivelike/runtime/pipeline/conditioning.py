@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
 from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
 from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, encode_prompts
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
+    from olivelike.runtime.prompts.prompt_encoding import PromptTokenizer
     from olivelike.runtime.sessions.session import Network
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)

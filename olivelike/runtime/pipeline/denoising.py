@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
-    from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.pipeline.latents import BatchState, Start
     from olivelike.runtime.sessions.session import Call, Network
 
 

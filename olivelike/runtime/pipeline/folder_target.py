@@ -16,7 +16,7 @@ from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 if TYPE_CHECKING:
-    from olivelike.model.targets.target import TargetChoice
+    from olivelike.model.targets import TargetChoice
 
 
 def read_folder_target(folder: Path) -> TargetChoice | None:

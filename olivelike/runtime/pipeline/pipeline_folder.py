@@ -11,8 +11,15 @@ from typing import Any, Final
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF
-from olivelike.model.families import FAMILIES, Family
+from olivelike.model.families import (
+    FAMILIES,
+    INDEX_FILE,
+    MODEL_FILE,
+    SAFETY_CHECKER,
+    TEXT_ENCODERS,
+    TOKENIZER_OF,
+    Family,
+)
 
 _VAE_LEVELS: Final = 4
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.batch_state import begin_batch
+from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.request import SEEDS, Request
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.components import LORA_COMPONENTS
+from olivelike.model.families import LORA_COMPONENTS
 
 if TYPE_CHECKING:
     from olivelike.sources.files.safetensors_header import RawTensor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from olivelike.workflow.code.code_digest import code_digest
 
 if TYPE_CHECKING:
-    from olivelike.workflow.passes.entry import PassEntry
+    from olivelike.workflow.passes.registry import PassEntry
 
 
 @dataclass(frozen=True)

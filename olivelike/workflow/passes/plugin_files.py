@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import PluginError
-from olivelike.workflow.passes.text_paths import absolute, exists
+from olivelike.workflow.places import absolute, exists
 
 if TYPE_CHECKING:
     from types import CodeType, ModuleType

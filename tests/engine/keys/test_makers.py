@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from olivelike.engine.keys import formulas
+from olivelike.engine import keys as formulas
 from olivelike.engine.kinds import KINDS as KIND
 from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
 from olivelike.engine.kinds.kind import Job
@@ -114,7 +114,7 @@ def test_an_onnx_source_is_keyed_by_what_reads_onnx():
     assert KIND["load"].work(node, a_source(None)) is LoadJob.run
     assert KIND["load"].work(node, a_source(Path("model.onnx"))) is AdoptJob.run
     found = formulas.code_behind(AdoptJob.run)
-    assert {"olivelike.graphs.adopt.onnx_modern", "olivelike.graphs.editing.editor"} <= set(found.modules)
+    assert {"olivelike.graphs.adopt.onnx_graph", "olivelike.graphs.editing.editor"} <= set(found.modules)
     assert {"onnx", "onnx-ir", "onnxscript"} <= set(found.tools)
 
 

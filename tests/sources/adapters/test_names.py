@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.sources.adapters.lora_names import library_name, match_modules
+from olivelike.sources.adapters.merge import library_name, match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
 from olivelike.testing.original_spelling import kohya_name, ldm_name

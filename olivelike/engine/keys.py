@@ -8,7 +8,7 @@
 | `loras/1`, `embeddings/1` | what is merged into a component |
 | `assets/1`, `tokens/1` | the files beside the networks, and what is added to their tokenizers |
 | `precision/1` | what steps behind a pass make of precision |
-| `environment/1` | an environment variable that a pass names; `olivelike.engine.keys.named` |
+| `environment/1` | an environment variable that a pass names; `olivelike.engine.keys` |
 | `memory/1` | what a pass remembers: its maker, and the question |
 | `output-lock/1` | the lock on an output folder |
 """
@@ -16,13 +16,14 @@
 from __future__ import annotations
 
 import dis
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import digest_json
-from olivelike.engine.keys.named import named_inputs
+from olivelike.digest import digest_file, digest_json
+from olivelike.errors import PluginError
 from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_code_digest
 from olivelike.workflow.code.tool_versions import tool_versions
 
@@ -111,7 +112,7 @@ _LENT: Mapping[str, tuple[str, ...]] = {
     "weights": ("olivelike.model.weights", "olivelike.engine.execute.stored_tensors"),
     "graph": ("olivelike.model.graph",),
     "original": _NETWORK,
-    "target": ("olivelike.model.targets.target",),
+    "target": ("olivelike.model.targets",),
 }
 """What a pass is handed for what it reads: modules beside its own that decide its result."""
 
@@ -180,3 +181,32 @@ def question_digest(maker: str, question: Any) -> str:
 def output_lock(folder: str) -> str:
     """Return the key of the lock on an output folder."""
     return digest_json(["output-lock/1", folder])
+
+
+def named_inputs(entry: PassEntry) -> dict[str, str]:
+    """Return the digest of each file's content and each variable's value; values themselves are kept nowhere.
+
+    Raises:
+        PluginError: if a file is missing or can't be read, or Python does not say where the pass lies.
+    """
+    found: dict[str, str] = {}
+    for name in entry.cls.files or ():
+        if entry.module_file is None:
+            raise PluginError(f"pass {entry.name}: its data files can't be found, since its module is no file")
+        path = entry.module_file.parent / name
+        try:
+            if not path.is_file():
+                raise PluginError(_refused(entry, name, f"there is no file {path}"))
+            found[f"data file {name}"] = digest_file(path)
+        except OSError as error:
+            raise PluginError(_refused(entry, name, f"{path} can't be read: {error.strerror}")) from error
+    for name in entry.cls.environment or ():
+        found[f"environment variable {name}"] = digest_json(["environment/1", name, os.environ.get(name)])
+    return found
+
+
+def _refused(entry: PassEntry, name: str, reason: str) -> str:
+    return (
+        f"{entry.module_file}: pass {entry.name} names the data file {name!r} in `files`, but {reason}; "
+        "put it there, or correct the name"
+    )
