@@ -155,8 +155,7 @@ class NewFile:
     def __init__(self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False) -> None:
         """Create the file under a temporary name on the disk of the final one, or take over one that is `written`.
 
-        Raises:
-            OSError: if the disk refuses, as all that follows does.
+        Raises `OSError` if the disk refuses, as all that follows does.
         """
         self._path, self._disk = temporary, disk
         self._descriptor: int | None = disk.open(temporary, write=True) if written else disk.create(temporary, mode)
@@ -173,11 +172,7 @@ class NewFile:
 
     @property
     def descriptor(self) -> int:
-        """The open file's descriptor.
-
-        Raises:
-            ValueError: if the file is finished.
-        """
+        """The open file's descriptor. Raises `ValueError` if the file is finished."""
         if self._descriptor is None:
             raise ValueError("the file was published already")
         return self._descriptor
@@ -201,8 +196,7 @@ class NewFile:
     def take_name(self, target: Path) -> None:
         """Give the finished file a name that is free.
 
-        Raises:
-            FileExistsError: if it is taken, also by a process that was faster.
+        Raises `FileExistsError` if it is taken, also by a process that was faster.
         """
         try:
             target.hardlink_to(self._path)
@@ -300,16 +294,13 @@ def try_lock(path: Path) -> Lock | None:
 def held(
     path: Path, on_wait: Callable[[], None] | None = None, *, timeout: float = float("inf"), leaves_file: bool = True
 ) -> Iterator[None]:
-    """Hold the lock during the block.
+    """Hold the lock during the block. Raises `TimeoutError` if the lock stays taken.
 
     Args:
         path: the lock's file; its folder must exist.
         on_wait: called once if another holder has it; raising from it gives up.
         timeout: seconds to wait for another holder.
         leaves_file: whether the file stays afterwards, which costs the next holder less.
-
-    Raises:
-        TimeoutError: if the lock stays taken.
     """
     end = time.monotonic() + timeout
     while (lock := try_lock(path)) is None:

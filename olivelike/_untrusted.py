@@ -61,8 +61,7 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
 def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read.
+    Raises `OSError` if there is none, it is larger, or it can't be read.
     """
     with open_file(path, most) as file:
         data = file.read(most + 1)
@@ -98,9 +97,7 @@ def parse_json(
 def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
     """Return the value of a regular file of JSON, within the bounds of `read_bytes` and `parse_json`.
 
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read.
-        ValueError: if it is no JSON.
+    Raises `OSError` if there is none, it is larger, or it can't be read, and `ValueError` if it is no JSON.
     """
     return parse_json(read_bytes(path, most))
 

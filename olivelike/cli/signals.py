@@ -81,8 +81,7 @@ def _leave(last_words: Callable[[], None]) -> None:
 def uninterrupted() -> Iterator[None]:
     """Let signals that ask the process to end wait until the block is done.
 
-    Raises:
-        KeyboardInterrupt: at the end of the block, if one came.
+    Raises `KeyboardInterrupt` at the end of the block, if one came.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.

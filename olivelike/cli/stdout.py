@@ -74,9 +74,7 @@ def write_error(text: str) -> None:
 def write(text: str) -> None:
     """Write text to standard output, at once, without what would steer the terminal.
 
-    Raises:
-        ReaderLeft: if nobody reads it.
-        MissingError: if it can't be written for another reason.
+    Raises `ReaderLeft` if nobody reads it, and `MissingError` if it can't be written for another reason.
     """
     try:
         sys.stdout.write(terminal_text(text))
@@ -94,8 +92,7 @@ def write(text: str) -> None:
 def write_text(text: str, path: Path | None) -> None:
     """Write text to a file that the user named, or to standard output.
 
-    Raises:
-        UsageError: if the file can't be written.
+    Raises `UsageError` if the file can't be written.
     """
     if path is None:
         write(text)

@@ -74,9 +74,8 @@ def convert(
 def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, Options]:
     """Return the workflow that `convert` runs, with its text, and the options that it runs with.
 
-    Raises:
-        UsageError: for an unknown target, or nothing to do.
-        SourceError: for a source that is missing or damaged.
+    Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
+    damaged.
     """
     here = Path.cwd()
     command = request.command(allow_pickle=options.allow_pickle)
@@ -131,8 +130,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
     """Write the workflow that does what is asked to a new file.
 
-    Raises:
-        UsageError: if the file is there already, or can't be written.
+    Raises `UsageError` if the file is there already, or can't be written.
     """
     path = absolute(path, Path.cwd())
     project = path.parent.parent if path.parent.name == "workflows" else path.parent

@@ -130,9 +130,8 @@ def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
 def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: dict[str, Any] | None) -> Key | str:
     """Return the key of a step, or why it has none.
 
-    Raises:
-        MissingError: if a tool that the pass declares is not installed.
-        PluginError: if a data file that it names can't be read.
+    Raises `MissingError` if a tool that the pass declares is not installed, and `PluginError` if a data file that it
+    names can't be read.
     """
     code = pass_code(entry, instance)
     if code.digest is None:
@@ -186,8 +185,7 @@ def output_lock(folder: str) -> str:
 def named_inputs(entry: PassEntry) -> dict[str, str]:
     """Return the digest of each file's content and each variable's value; values themselves are kept nowhere.
 
-    Raises:
-        PluginError: if a file is missing or can't be read, or Python does not say where the pass lies.
+    Raises `PluginError` if a file is missing or can't be read, or Python does not say where the pass lies.
     """
     found: dict[str, str] = {}
     for name in entry.cls.files or ():

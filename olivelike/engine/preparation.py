@@ -22,14 +22,13 @@ from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
-from olivelike.workflow.places import may_be_path
+from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
     from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
     from olivelike.workflow.passes.allowed_plugins import Ask
-    from olivelike.workflow.places import Place
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""

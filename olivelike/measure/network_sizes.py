@@ -127,7 +127,7 @@ class PictureSizes:
         *,
         by_place: bool = False,
     ) -> tuple[int, ...]:
-        """Return the shape of an input or output.
+        """Return the shape of an input or output. Raises `UsageError` for a dimension whose size is not known.
 
         Args:
             component: Name of the network's folder.
@@ -135,9 +135,6 @@ class PictureSizes:
             dims: Sizes, and of dynamic dimensions names, which say what they are, or formulas over names.
             given: Sizes by name.
             by_place: Tell dimensions whose names say nothing by their places; those that are left are 1.
-
-        Raises:
-            UsageError: for a dimension whose size is not known.
         """
         sizes = given or {}
         last = len(dims) == 4 and dims[-1] == _COLOURS
@@ -197,11 +194,7 @@ def sizes_of(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the `config.json` of a network; empty if there is none.
-
-    Raises:
-        SourceError: if it can't be read.
-    """
+    """Return the `config.json` of a network; empty if there is none. Raises `SourceError` if it can't be read."""
     path = folder / "config.json"
     try:
         content = read_json(path)

@@ -183,9 +183,8 @@ class _RepositoryFiles:
 def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
     """Ask the hub for the commit and its file names.
 
-    Raises:
-        ConnectionError: if the hub can't be reached, or may not be.
-        SourceError: if it answers with a refusal or a fault, or its files can't be kept here.
+    Raises `ConnectionError` if the hub can't be reached, or may not be, and `SourceError` if it answers with a refusal
+    or a fault, or its files can't be kept here.
     """
     from huggingface_hub import HfApi, hf_hub_download
 

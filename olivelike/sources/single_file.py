@@ -85,8 +85,7 @@ class SingleFile:
     def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
 
-        Raises:
-            SourceError: if the network's structure can't be told from its tensors.
+        Raises `SourceError` if the network's structure can't be told from its tensors.
         """
         part = self.identity.part(folder)
         if part is None:
@@ -95,11 +94,7 @@ class SingleFile:
         return derive_config(self._published, part, shapes, self.prediction)
 
     def checkpoint(self, component: str) -> Checkpoint:
-        """Return a component as the file stores it.
-
-        Raises:
-            SourceError: if the file lacks it.
-        """
+        """Return a component as the file stores it. Raises `SourceError` if the file lacks it."""
         folder = torch_folder(component)
         part = self.identity.part(folder)
         if part is None:

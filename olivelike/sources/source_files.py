@@ -49,11 +49,7 @@ class FolderFiles:
 
     @classmethod
     def local(cls, root: Path) -> FolderFiles:
-        """Take a user's own folder.
-
-        Raises:
-            SourceError: if it does not exist.
-        """
+        """Take a user's own folder. Raises `SourceError` if it does not exist."""
         if not root.is_dir():
             otherwise = f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
             raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
@@ -71,11 +67,7 @@ class FolderFiles:
 
 
 def read_json(files: SourceFiles, relative: str) -> Config:
-    """Return a JSON object of the source.
-
-    Raises:
-        SourceError: if the file is absent, or holds something else.
-    """
+    """Return a JSON object of the source. Raises `SourceError` if the file is absent, or holds something else."""
     folder, _, name = relative.rpartition("/")
     if name not in files.names(folder):
         raise missing_file(files, relative)

@@ -42,8 +42,7 @@ class SourceSpec:
     def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
         """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
 
-        Raises:
-            SourceError: if the folder or repository can't be had, or what is called raises.
+        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
         """
         if self.path is not None:
             return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))

@@ -44,8 +44,7 @@ class Claims:
     def own(self) -> Claim:
         """Return this process's claim, made at first use and given back when the process ends.
 
-        Raises:
-            OSError: if the disk refuses.
+        Raises `OSError` if the disk refuses.
         """
         pid = os.getpid()
         with self._guard:

@@ -91,8 +91,7 @@ class StoreFolder:
     def read(self, path: Path) -> bytes | None:
         """Return a file's bytes; `None` if there is no such file or the disk can't give it.
 
-        Raises:
-            StoreError: if the file may not be read.
+        Raises `StoreError` if the file may not be read.
         """
         with explained(path, "read"):
             try:
@@ -107,8 +106,7 @@ class StoreFolder:
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder; none if there is no such folder.
 
-        Raises:
-            StoreError: if the folder can't be read.
+        Raises `StoreError` if the folder can't be read.
         """
         with explained(folder, "read"):
             return self.fs.names(folder)
@@ -120,8 +118,7 @@ class StoreFolder:
     def own_claim(self) -> Claim:
         """Return what marks this process as one that uses the store.
 
-        Raises:
-            StoreError: if the store can't be written.
+        Raises `StoreError` if the store can't be written.
         """
         self.check_writable()
         with explained(self.locks):

@@ -67,8 +67,7 @@ class GcReport:
 def size_limit() -> int:
     """Return the cap in bytes: `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
 
-    Raises:
-        UsageError: if the variable holds no size.
+    Raises `UsageError` if the variable holds no size.
     """
     text = os.environ.get(SIZE_VARIABLE, "").strip()
     return byte_count(text, SIZE_VARIABLE) if text else DEFAULT_BYTES
@@ -122,8 +121,7 @@ def drop(folder: StoreFolder, keys: Iterable[str]) -> int:
 def clear(folder: StoreFolder) -> int:
     """Remove everything, pins and runs included; return the bytes freed.
 
-    Raises:
-        StoreError: if another process uses the store.
+    Raises `StoreError` if another process uses the store.
     """
     folder.check_writable()
     with explained(folder.root, "clear"), _exclusively(folder):

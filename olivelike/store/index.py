@@ -91,8 +91,7 @@ class Index:
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file, from memory if it is known by its identity and times, and unchanged.
 
-        Raises:
-            SourceError: if the file can't be read, or keeps changing.
+        Raises `SourceError` if the file can't be read, or keeps changing.
         """
         try:
             for _ in range(_ATTEMPTS):

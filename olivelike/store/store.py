@@ -51,7 +51,7 @@ class Store(Objects):
 
     @classmethod
     def open(cls, root: Path, *, create: bool = True, filesystem: FileSystem | None = None) -> Store:
-        """Open the store in the folder `root`.
+        """Open the store in the folder `root`. Raises `StoreError` if the folder can't be created or read.
 
         Args:
             root: the store's folder.
@@ -59,9 +59,6 @@ class Store(Objects):
                 read-only, nothing is ever changed: an absent store is an empty one, and writing raises
                 `StoreError`.
             filesystem: the file operations; tests give one that fails.
-
-        Raises:
-            StoreError: if the folder can't be created or read.
         """
         filesystem = filesystem or FileSystem()
         root = root.absolute()
@@ -99,10 +96,8 @@ class Store(Objects):
     def put_action(self, action: Action) -> None:
         """Record a result, after all of its parts were put.
 
-        Raises:
-            ValueError: if an output is not among the parts.
-            DamagedError: if a part is missing: the store was cleared or collected meanwhile.
-            StoreError: if the disk refuses.
+        Raises `ValueError` if an output is not among the parts, `DamagedError` if a part is missing: the store was
+        cleared or collected meanwhile, and `StoreError` if the disk refuses.
         """
         actions.put(self._folder, action)
 
@@ -146,8 +141,7 @@ class Store(Objects):
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file outside the store, hashed once as long as it does not change.
 
-        Raises:
-            SourceError: if the file can't be read, or changes meanwhile.
+        Raises `SourceError` if the file can't be read, or changes meanwhile.
         """
         return self._index.file_digest(path)
 
@@ -245,8 +239,7 @@ class Store(Objects):
     def clear(self) -> int:
         """Remove everything, pins and runs included; return the bytes freed.
 
-        Raises:
-            StoreError: if another process uses the store.
+        Raises `StoreError` if another process uses the store.
         """
         from olivelike.store import garbage
 

@@ -255,8 +255,7 @@ def _write_settings(folder: Path, settings: str) -> None:
 def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return token ids and merges of a BPE vocabulary with `size` tokens.
 
-    Raises:
-        ValueError: if `size` has no room for the 512 byte tokens and the two special ones.
+    Raises `ValueError` if `size` has no room for the 512 byte tokens and the two special ones.
     """
     letters = _byte_letters()
     tokens = [*letters, *(letter + _WORD_END for letter in letters)]

@@ -36,8 +36,7 @@ class Comparison:
     def require(self, limit: float) -> None:
         """Check that no error is above `limit`; NaN counts as above.
 
-        Raises:
-            VerificationError: with every output that is further off.
+        Raises `VerificationError` with every output that is further off.
         """
         rows = [
             f"{output} at {case}: {error:.1e}"
@@ -97,8 +96,7 @@ def _itself(subject: LocalModel) -> LocalModel:
 def materialize_model(model: LocalModel, folder: Path) -> None:
     """Write a model's `model.onnx` and its data file into an existing folder.
 
-    Raises:
-        UsageError: when it has no graph or no weights.
+    Raises `UsageError` when it has no graph or no weights.
     """
     from olivelike.engine.output.materialize import materialize
 

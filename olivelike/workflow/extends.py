@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 from olivelike.workflow.long_form import expand_short_forms
-from olivelike.workflow.places import SUFFIXES, find_workflow
+from olivelike.workflow.places import SUFFIXES, Place, find_workflow
 from olivelike.workflow.schema import WorkflowFile
 from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, parse_yaml, read_document
-
-if TYPE_CHECKING:
-    from olivelike.workflow.places import Place
 
 _LONGEST_CHAIN = 20
 
@@ -25,10 +21,8 @@ PIPELINE_KEYS = ("source", "vae")
 def read_with_bases(place: Place, findings: Findings) -> Mapping:
     """Read a workflow file, put its bases under it, and return the merged tree in long form.
 
-    Relative sources and outputs of a base start at the project of the file that is run.
-
-    Raises:
-        WorkflowError: if a file can't be read or is no map, a base does not exist, or bases form a circle.
+    Relative sources and outputs of a base start at the project of the file that is run. Raises `WorkflowError` if a
+    file can't be read or is no map, a base does not exist, or bases form a circle.
     """
     return _read(place.path, place.project_folder, findings, (), place.text)
 

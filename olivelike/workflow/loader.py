@@ -16,7 +16,7 @@ from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with
 from olivelike.workflow.findings import Findings, Position
 from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddings, resolve_loras, resolve_source
 from olivelike.workflow.passes import Registry, resolve_plugin
-from olivelike.workflow.places import absolute, find_workflow, may_be_path
+from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
 from olivelike.workflow.steps import resolve_components, resolve_sweep
 from olivelike.workflow.validation import validate
@@ -24,7 +24,6 @@ from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.passes.allowed_plugins import Ask
-    from olivelike.workflow.places import Place
     from olivelike.workflow.yaml_tree import Node
 
 

@@ -146,11 +146,7 @@ def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, 
 
 
 def parse_lora(text: str, folder: Path) -> Lora:
-    """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names.
-
-    Raises:
-        UsageError: if it names no file.
-    """
+    """Return the LoRA that `FILE` or `FILE:WEIGHT` on a command line names. Raises `UsageError` if it names no file."""
     file, weight = (text, None) if exists(absolute(text, folder)) else split_weight(text)
     if not file.strip():
         raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")

@@ -90,11 +90,7 @@ def quoted(text: str) -> str:
 
 
 def read_document(path: Path) -> tuple[str, Document]:
-    """Read the text of a workflow file.
-
-    Raises:
-        WorkflowError: if it can't be read, or is too long.
-    """
+    """Read the text of a workflow file. Raises `WorkflowError` if it can't be read, or is too long."""
     label = file_label(path)
     try:
         data = read_bytes(path, _MAX_BYTES)
@@ -117,8 +113,7 @@ def read_document(path: Path) -> tuple[str, Document]:
 def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
     """Parse one YAML document; what is readable but wrong goes to `findings`.
 
-    Raises:
-        WorkflowError: for a syntax error.
+    Raises `WorkflowError` for a syntax error.
     """
     loader: _CoreLoader | None = None
     try:

@@ -92,8 +92,7 @@ def _is_inside(inner: Path, outer: Path) -> bool:
 def check_output(prepared: Prepared, output: Output) -> None:
     """Refuse a folder that is not ours, holds another pipeline, or one for another client of which a part is made.
 
-    Raises:
-        UsageError: with what is in it, and the remedy.
+    Raises `UsageError` with what is in it, and the remedy.
     """
     check_is_ours(output.path)
     before = OutputRecord.read(output.path)

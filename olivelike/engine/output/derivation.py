@@ -34,8 +34,7 @@ _LARGEST_CONSTANT = 4096
 def derive(value: ir.Value) -> Expression:
     """Return the expression of a value that depends on parameters and constants alone.
 
-    Raises:
-        PassError: when it depends on more than that, or an attribute or constant can't be kept.
+    Raises `PassError` when it depends on more than that, or an attribute or constant can't be kept.
     """
     name = value.metadata_props.get(PARAMETER_KEY)
     if name is not None:
@@ -107,9 +106,8 @@ class Evaluator:
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
 
-        Raises:
-            PassError: when an operator has no reference implementation, or a parameter is an integer in the weights
-                and none in the graph, or the other way round.
+        Raises `PassError` when an operator has no reference implementation, or a parameter is an integer in the weights
+        and none in the graph, or the other way round.
         """
         if "parameter" in expression:
             return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
@@ -201,8 +199,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
 def undo(expression: Expression, array: Array) -> Array:
     """Return the values of the parameter that an expression of one became `array` by, but for their precision.
 
-    Raises:
-        Irreversible: when an operator does more than move values.
+    Raises `Irreversible` when an operator does more than move values.
     """
     while "parameter" not in expression:
         array = _undo(expression, array)

@@ -52,9 +52,7 @@ class LiveLoras:
     def named(self, text: str) -> LiveLora:
         """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
 
-        Raises:
-            UsageError: if it names no file, or its weight is none.
-            SourceError: if the file is no LoRA.
+        Raises `UsageError` if it names no file, or its weight is none, and `SourceError` if the file is no LoRA.
         """
         from olivelike.engine.plan.adapters import fetch
         from olivelike.workflow.long_form import parse_lora
@@ -83,13 +81,10 @@ class LiveLoras:
         return self._open(self._find(written, name), text_weight, unet_weight)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
-        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it.
+        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it. Raises `SourceError` if one does not fit.
 
         Returns:
             Per component, what sessions take in place of the file's.
-
-        Raises:
-            SourceError: if one does not fit.
         """
         from olivelike.engine.output.swap import swap_loras
         from olivelike.sources.adapters.lora_file import WeightedLora
@@ -142,8 +137,7 @@ class LiveLoras:
 def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
     """Return where `<lora:NAME>` is looked for: named folders, then `loras/` here and beside the pipeline's folder.
 
-    Raises:
-        SourceError: if a named one is not there.
+    Raises `SourceError` if a named one is not there.
     """
     for folder in named:
         if not folder.is_dir():

@@ -58,9 +58,8 @@ class Existing:
 def check_is_ours(output: Path) -> None:
     """Refuse to write into a folder that holds something else.
 
-    Raises:
-        UsageError: when `output` is a file, a folder with files but without our record, or one with a journal
-            that is not its own.
+    Raises `UsageError` when `output` is a file, a folder with files but without our record, or one with a journal that
+    is not its own.
     """
     with explained(output):
         if output.exists() and not output.is_dir():

@@ -121,9 +121,8 @@ def discard(folder: Path) -> None:
 def read_journal(output: Path) -> Journal | None:
     """Return the journal in an output folder, `None` if there is none.
 
-    Raises:
-        UsageError: for one that is damaged, or was not written here for this very folder.
-        StoreError: if it can't be read.
+    Raises `UsageError` for one that is damaged, or was not written here for this very folder, and `StoreError` if it
+    can't be read.
     """
     path = output / JOURNAL_FILE
     if not os.path.lexists(path):

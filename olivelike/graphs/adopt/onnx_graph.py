@@ -199,10 +199,8 @@ _IR_VERSION = 11
 def modernise(model: onnx.ModelProto) -> Graph:
     """Raise a weightless model to opset 23, and write with its operators what is spelled out in smaller ones.
 
-    What can't be raised stays as it is; `fuse` then finds less in it.
-
-    Raises:
-        PassError: when the result is not valid ONNX.
+    What can't be raised stays as it is; `fuse` then finds less in it. Raises `PassError` when the result is not valid
+    ONNX.
     """
     raised = _raise_opset(model)
     graph = ir.from_proto(raised)

@@ -133,11 +133,7 @@ def dims_of(value: ir.Value) -> Dims:
 
 
 def fixed_dims(value: ir.Value) -> tuple[int, ...]:
-    """Return the shape of a weight.
-
-    Raises:
-        TypeError: when a dimension is dynamic.
-    """
+    """Return the shape of a weight. Raises `TypeError` when a dimension is dynamic."""
     dims = [dim for dim in dims_of(value) if isinstance(dim, int)]
     if len(dims) != rank_of(value):
         raise TypeError(f"{value.name!r} is no weight: its shape {value.shape} is dynamic")
@@ -167,11 +163,7 @@ def same_shape(left: ir.Value, right: ir.Value) -> bool:
 
 
 def node_of(value: ir.Value) -> ir.Node:
-    """Return the node that computes `value`.
-
-    Raises:
-        TypeError: when `value` is an input or a constant.
-    """
+    """Return the node that computes `value`. Raises `TypeError` when `value` is an input or a constant."""
     node = value.producer()
     if node is None:
         raise TypeError(f"{value.name!r} is computed by no node")
@@ -205,11 +197,7 @@ def input_of(node: ir.Node, index: int) -> ir.Value | None:
 
 
 def required(node: ir.Node, index: int) -> ir.Value:
-    """Return an input that the operator demands.
-
-    Raises:
-        TypeError: when it is absent.
-    """
+    """Return an input that the operator demands. Raises `TypeError` when it is absent."""
     value = node.inputs[index]
     if value is None:
         raise TypeError(f"{node.op_type} {node.name!r} lacks input {index}")

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from olivelike.graphs.editing.values import (
+    Dim,
     attribute,
     constant_array,
     dims_of,
@@ -35,7 +36,6 @@ from olivelike.graphs.editing.values import (
 from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
-    from olivelike.graphs.editing.values import Dim
     from olivelike.graphs.fusion.rule import Scope
 
 _SPLIT_HEADS = (0, 2, 1, 3)

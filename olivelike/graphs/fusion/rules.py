@@ -112,8 +112,7 @@ def fuse(
 def in_order(more: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return the built-in rules with others between them.
 
-    Raises:
-        UsageError: when one has the name of another, or runs before none that is there.
+    Raises `UsageError` when one has the name of another, or runs before none that is there.
     """
     rules = list(RULES)
     for rule in more:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.graphs.editing.editor import CONTRIB
+from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import (
     Dims,
     dims_of,
@@ -22,7 +22,6 @@ from olivelike.graphs.editing.values import (
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from olivelike.graphs.editing.editor import GraphEditor
     from olivelike.graphs.fusion.rule import Scope
 
 TO_NHWC = (0, 2, 3, 1)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnx
 import onnx_ir as ir
@@ -18,14 +18,11 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike._text import size
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.graphs.inspect.placement import left_to_cpu
+from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS, Target
 from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
-
-if TYPE_CHECKING:
-    from olivelike.graphs.inspect.placement import LeftNode
 
 _SHOWN = 10
 """Names listed in text before `…`."""
@@ -280,8 +277,7 @@ def _data_files(graph: ir.Graph, path: Path) -> Iterator[DataFile]:
 def read_skeleton(path: Path) -> bytes:
     """Return the serialised model with the values of its larger initializers left out.
 
-    Raises:
-        SourceError: when the file can't be read or is no protobuf message.
+    Raises `SourceError` when the file can't be read or is no protobuf message.
     """
     try:
         with open_file(path) as file:

@@ -46,9 +46,8 @@ class Interface:
 def interface_of(component: str, config: Config) -> Interface:
     """Return the interface of `component` for a network with this config.
 
-    Raises:
-        UsageError: for a component that `convert` does not know.
-        PassError: for a config that lacks what decides the interface.
+    Raises `UsageError` for a component that `convert` does not know, and `PassError` for a config that lacks what
+    decides the interface.
     """
     if component not in _INTERFACES:
         raise UsageError(f"convert knows no component {component!r}")

@@ -60,11 +60,7 @@ class BenchReport:
 
 
 def read_report(path: Path) -> BenchReport:
-    """Read the rows of a report that `to_json` wrote.
-
-    Raises:
-        UsageError: if there is none, or it is something else.
-    """
+    """Read the rows of a report that `to_json` wrote. Raises `UsageError` if there is none, or it is something else."""
     remedy = "write one with `olivelike bench FOLDER --json-file FILE`"
     try:
         content = read_json(path)
@@ -114,8 +110,7 @@ class Comparison:
 def check_baseline(baseline: BenchReport, checked: Checked) -> None:
     """Check that a baseline has something to compare with, before minutes are spent on measuring it.
 
-    Raises:
-        UsageError: if it has no row of what is to be measured.
+    Raises `UsageError` if it has no row of what is to be measured.
     """
     settings, (width, height) = checked.settings, checked.size
     planned = {
@@ -158,8 +153,7 @@ def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
 def check_csv(path: Path) -> None:
     """Check that rows can go to the end of a file, before minutes are spent on measuring them.
 
-    Raises:
-        UsageError: if it is no file of these columns, or can't be written.
+    Raises `UsageError` if it is no file of these columns, or can't be written.
     """
     require_writable(path)
     if not os.access(path.parent, os.W_OK):
@@ -168,11 +162,7 @@ def check_csv(path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Check that a file can be written.
-
-    Raises:
-        UsageError: if it is a folder, lies in none, or may not be written.
-    """
+    """Check that a file can be written. Raises `UsageError` if it is a folder, lies in none, or may not be written."""
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path}: is a folder, or lies in none; name a file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -182,8 +172,7 @@ def require_writable(path: Path) -> None:
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows to the end of a file, after a line of names if it is new; other processes may do the same.
 
-    Raises:
-        UsageError: if it has other columns, or can't be written.
+    Raises `UsageError` if it has other columns, or can't be written.
     """
     lock = path.with_name(f"{path.name}.lock")
     try:

@@ -79,9 +79,7 @@ class Checked:
 def check(settings: BenchSettings) -> Checked:
     """Check settings against each other and the folder.
 
-    Raises:
-        UsageError: for the first value that can't be had.
-        SourceError: if the folder is no pipeline.
+    Raises `UsageError` for the first value that can't be had, and `SourceError` if the folder is no pipeline.
     """
     for name in settings.engines:
         if name not in ENGINES:
@@ -105,11 +103,7 @@ def check(settings: BenchSettings) -> Checked:
 
 
 def parse_torch_dtype(text: str) -> TorchDtype:
-    """Read a precision of torch.
-
-    Raises:
-        UsageError: for another one.
-    """
+    """Read a precision of torch. Raises `UsageError` for another one."""
     known: tuple[TorchDtype, ...] = get_args(TorchDtype)
     for dtype in known:
         if dtype == text:

@@ -131,8 +131,7 @@ class OriginalCheckpoint:
 def named_checkpoint(text: str) -> OriginalCheckpoint:
     """Return the checkpoint that the user names.
 
-    Raises:
-        UsageError: if there is nothing of that name, and it is no hub id.
+    Raises `UsageError` if there is nothing of that name, and it is no hub id.
     """
     path = Path(text).expanduser()
     if (path / INDEX_FILE).is_file() or path.is_file():
@@ -148,11 +147,8 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
     """Return the checkpoint that a folder's record names.
 
     Records of files and folders have the name alone, without the path: it is looked for where the output lies, one
-    folder further up, in the current folder, and among what comes with the package. A folder of that name counts if
-    its UNet is built like the output's.
-
-    Raises:
-        EngineAbsent: if it is not found.
+    folder further up, in the current folder, and among what comes with the package. A folder of that name counts if its
+    UNet is built like the output's. Raises `EngineAbsent` if it is not found.
     """
     record = OutputRecord.read(folder)
     if record is None:

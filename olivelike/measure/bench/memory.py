@@ -83,8 +83,7 @@ class NvidiaDriver:
 def gpu_of(sessions: SessionSettings) -> int | None:
     """Return the number of the NVIDIA GPU that sessions run on; `None` if they run on something else.
 
-    Raises:
-        SessionError: if the GPU that they name is not there.
+    Raises `SessionError` if the GPU that they name is not there.
     """
     if sessions.provider.name not in NVIDIA:
         return None

@@ -66,9 +66,8 @@ def measure_folder(
 ) -> Measurement:
     """Measure the network of a component's folder; `measure_folders` has the arguments.
 
-    Raises:
-        UsageError: for numbers that can't be had.
-        SessionError: if the network can't be opened or run, or its process dies or hangs.
+    Raises `UsageError` for numbers that can't be had, and `SessionError` if the network can't be opened or run, or its
+    process dies or hangs.
     """
     measured = measure_folders({folder.name: folder}, sessions, sizes=sizes, runs=runs, warmup=warmup, limit=limit)
     (result,) = measured.values()

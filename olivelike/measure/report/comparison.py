@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
 from olivelike.measure.report.element import Html, element, facts, fold, moment, section, shown, table
-from olivelike.measure.report.findings import Fusion, fusion
+from olivelike.measure.report.findings import Findings, Fusion, Verified, fusion
 
 if TYPE_CHECKING:
-    from olivelike.measure.report.findings import Findings, Verified
     from olivelike.model.records.origin import Origin
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 

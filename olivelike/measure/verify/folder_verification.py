@@ -80,8 +80,7 @@ class FolderVerification:
     def save_pictures(self, folder: Path) -> None:
         """Write the pictures to a folder, `SEED-original.png` beside `SEED-optimised.png`.
 
-        Raises:
-            UsageError: if they can't be written.
+        Raises `UsageError` if they can't be written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,8 +93,7 @@ class FolderVerification:
     def add_to_report(self, run: RecordedRun) -> Path:
         """Put figures and pictures into the report of a run, and return its path.
 
-        Raises:
-            UsageError: if it can't be written.
+        Raises `UsageError` if it can't be written.
         """
         self.save_pictures(run.folder)
         shown = [{**one.to_json(), **{side: _file(one, side) for side in _SIDES}} for one in self.pictures]

@@ -63,9 +63,8 @@ class Originals:
     def _network(self, component: str) -> tuple[Architecture, Read]:
         """Return a network's class and config, and how to read a parameter, LoRAs merged.
 
-        Raises:
-            PassError: when the source has the network as an ONNX graph.
-            SourceError: when a LoRA does not fit it.
+        Raises `PassError` when the source has the network as an ONNX graph, and `SourceError` when a LoRA does not fit
+        it.
         """
         checkpoint = self.source.checkpoint(component)
         if checkpoint.graph is not None:
@@ -129,8 +128,7 @@ def verify_component(
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:
     """Return the source to compare with: the one that is named, or that the folder names if it is found.
 
-    Raises:
-        UsageError: if it is not found, or the folder has another VAE that is not named.
+    Raises `UsageError` if it is not found, or the folder has another VAE that is not named.
     """
     said = record.source
     other = text_source(vae, Path.cwd()) if vae is not None else None

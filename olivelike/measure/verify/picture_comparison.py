@@ -139,10 +139,8 @@ def _values(image: Image) -> Array:
 def torch_pipeline(originals: Originals) -> Any:
     """Return the text-to-image pipeline in float32 on the CPU, without a safety checker.
 
-    Tokenizers and scheduler are the source's own, as its index names them.
-
-    Raises:
-        SourceError: if the source has no tokenizer or scheduler.
+    Tokenizers and scheduler are the source's own, as its index names them. Raises `SourceError` if the source has no
+    tokenizer or scheduler.
     """
     import diffusers
 

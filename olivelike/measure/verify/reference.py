@@ -21,14 +21,11 @@ class Reference:
     """A component's network of diffusers or transformers, which reads its weights as its layers run."""
 
     def __init__(self, architecture: Architecture, read: Callable[[str], Array]) -> None:
-        """Build the network.
+        """Build the network. Raises `PassError` when the library refuses the config.
 
         Args:
             architecture: Class and config.
             read: Returns a parameter's values, in any float dtype.
-
-        Raises:
-            PassError: when the library refuses the config.
         """
         # Parameters are on the meta device, so that this changes nothing but what layers take for their dtype.
         network = build_network(architecture).double()
@@ -82,16 +79,13 @@ def fill(
     read: Callable[[str], Array],
     dtype: torch.dtype = torch.float64,
 ) -> None:
-    """Give a network parameters with values.
+    """Give a network parameters with values. Raises `PassError` when values do not fit.
 
     Args:
         network: The network.
         parameters: Those to replace, by name.
         read: Returns a parameter's values, in any float dtype.
         dtype: Of the new parameters.
-
-    Raises:
-        PassError: when values do not fit.
     """
     for name, empty in parameters.items():
         values = torch.from_numpy(np.ascontiguousarray(read(name), dtype=str(dtype).removeprefix("torch.")))

@@ -109,10 +109,8 @@ class OutputRecord:
     def read(cls, folder: Path) -> OutputRecord | None:
         """Read the record of a folder; `None` if there is none, or it is damaged.
 
-        A folder may come from anywhere: a record that names a file outside of it is no record.
-
-        Raises:
-            SourceError: if a later version of olivelike wrote it.
+        A folder may come from anywhere: a record that names a file outside of it is no record. Raises `SourceError` if
+        a later version of olivelike wrote it.
         """
         try:
             return cls._parse(folder)
@@ -125,8 +123,7 @@ class OutputRecord:
     def require(cls, folder: Path) -> OutputRecord:
         """Read the record of a folder that is to have one.
 
-        Raises:
-            SourceError: if there is none, it is damaged, or a later version of olivelike wrote it.
+        Raises `SourceError` if there is none, it is damaged, or a later version of olivelike wrote it.
         """
         try:
             return cls._parse(folder)
@@ -158,8 +155,7 @@ class OutputRecord:
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.
 
-        Raises:
-            SourceError: if the record names none.
+        Raises `SourceError` if the record names none.
         """
         for path in self.component_files(component):
             if path.endswith(".onnx"):

@@ -60,8 +60,7 @@ def read_version(cls: type[Record], value: object, migrations: tuple[Migration, 
 def from_json(cls: type[Record], value: object) -> Record:
     """Make a frozen dataclass of JSON; a field of type `object` takes any.
 
-    Raises:
-        RecordError: if a field is missing, unknown, or of another type.
+    Raises `RecordError` if a field is missing, unknown, or of another type.
     """
     found: Record = _read(cls, value, "", exact=True)
     return found

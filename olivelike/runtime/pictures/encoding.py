@@ -31,16 +31,13 @@ _QUALITY: Final = 95
 
 
 def encode_picture(image: Image.Image, suffix: str, record: PictureRecord | None, *, sheet: bool = False) -> bytes:
-    """Return the bytes of a picture file.
+    """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
 
     Args:
         image: the picture.
         suffix: one of `FORMATS`.
         record: what made it.
         sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
-
-    Raises:
-        UsageError: if the format can't hold the picture or its text.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo

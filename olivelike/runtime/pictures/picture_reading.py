@@ -99,9 +99,7 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
 def read_picture_record(path: Path) -> PictureRecord:
     """Return what made a picture.
 
-    Raises:
-        SourceError: if the file can't be read, or its record is damaged.
-        UsageError: if it has no record.
+    Raises `SourceError` if the file can't be read, or its record is damaged, and `UsageError` if it has no record.
     """
     record = read_picture(path).record
     if record is None:
@@ -112,8 +110,7 @@ def read_picture_record(path: Path) -> PictureRecord:
 def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
     """Read a picture; return it, and its name and hash for the record.
 
-    Raises:
-        SourceError: if there is no such file, or it is no picture that Pillow reads.
+    Raises `SourceError` if there is no such file, or it is no picture that Pillow reads.
     """
     from PIL import Image, UnidentifiedImageError
 

@@ -49,8 +49,7 @@ class PictureWriter:
     def require_writable(self, record: PictureRecord) -> None:
         """Try the place of a picture with a file that vanishes; folders that are missing are not made yet.
 
-        Raises:
-            UsageError: if nothing can be written there.
+        Raises `UsageError` if nothing can be written there.
         """
         folder = self._folder_of(self._values(record))
         there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
@@ -63,11 +62,7 @@ class PictureWriter:
             raise UsageError(f"{there} can't be written to: {error.strerror or error}") from error
 
     def save(self, image: Image.Image, record: PictureRecord) -> Path:
-        """Write a picture with its record; return its file.
-
-        Raises:
-            UsageError: if it can't be written.
-        """
+        """Write a picture with its record; return its file. Raises `UsageError` if it can't be written."""
         return self._write(
             encode_picture(image, self._pattern.suffix, record), self._names(record), overwrite=self._overwrite
         )

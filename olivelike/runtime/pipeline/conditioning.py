@@ -11,14 +11,13 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
 from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
-from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, encode_prompts
+from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
 
 if TYPE_CHECKING:
     import torch
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.prompts.prompt_encoding import PromptTokenizer
     from olivelike.runtime.sessions.session import Network
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)
@@ -226,8 +225,7 @@ class FinalNorm:
 def read_final_norm(path: Path) -> FinalNorm:
     """Read the norm that gives `last_hidden_state` from a model file.
 
-    Raises:
-        SourceError: if the file can't be read, or its last operator is no norm.
+    Raises `SourceError` if the file can't be read, or its last operator is no norm.
     """
     import onnx
     import torch

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from olivelike.errors import SessionError
 from olivelike.model.records.output import OutputRecord
-from olivelike.model.targets import TARGETS
+from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.sessions.load_failure import operators_without_kernel
 from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
-if TYPE_CHECKING:
-    from olivelike.model.targets import TargetChoice
-
 
 def read_folder_target(folder: Path) -> TargetChoice | None:
     """Return the target of an output folder; `None` if nothing says which, as in folders that others made.
 
-    Raises:
-        SourceError: if a later version of olivelike made the folder.
+    Raises `SourceError` if a later version of olivelike made the folder.
     """
     record = OutputRecord.read(folder)
     return record.target if record is not None and record.target.name in TARGETS else None
@@ -53,9 +48,8 @@ def _entries(options: Mapping[str, object]) -> dict[str, str]:
 def check_folder(path: Path, settings: SessionSettings) -> None:
     """Check that a folder's networks can be opened as asked, before anything heavy is imported.
 
-    Raises:
-        SourceError: if it is no pipeline's folder.
-        SessionError: if a provider is not installed, or nothing runs operators of a network.
+    Raises `SourceError` if it is no pipeline's folder, and `SessionError` if a provider is not installed, or nothing
+    runs operators of a network.
     """
     models = open_folder(path).models(safety=False)
     target = read_folder_target(path)

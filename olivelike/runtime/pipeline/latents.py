@@ -50,9 +50,8 @@ class BatchState:
 def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> BatchState:
     """Make generators and scheduler of a batch.
 
-    Raises:
-        UsageError: for a scheduler that there is none of, or a number of steps that it refuses.
-        SourceError: if the folder's own is for networks of another kind, or its config is damaged.
+    Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
+    if the folder's own is for networks of another kind, or its config is damaged.
     """
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     try:

@@ -119,9 +119,8 @@ class Pipeline:
     def resolve_defaults(self, request: Request) -> Request:
         """Check a request and fill in what it leaves open: seed, size and strength.
 
-        Raises:
-            UsageError: for a value that can't be had, an unknown scheduler among them.
-            SourceError: if the folder lacks a network that it needs.
+        Raises `UsageError` for a value that can't be had, an unknown scheduler among them, and `SourceError` if the
+        folder lacks a network that it needs.
         """
         inpaints = self._unet_channels != self._latent_channels
         if inpaints and request.mask is None:

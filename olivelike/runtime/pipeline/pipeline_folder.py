@@ -100,11 +100,7 @@ class PipelineFolder:
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
-        """Return the model file of a component.
-
-        Raises:
-            SourceError: if it is not there.
-        """
+        """Return the model file of a component. Raises `SourceError` if it is not there."""
         path = self.path / component / MODEL_FILE
         if not path.is_file():
             raise SourceError(
@@ -121,8 +117,7 @@ class PipelineFolder:
 def open_folder(path: Path) -> PipelineFolder:
     """Read the index and the configs of a pipeline's folder.
 
-    Raises:
-        SourceError: if it is no such folder, a part that every picture needs is missing, or a file is damaged.
+    Raises `SourceError` if it is no such folder, a part that every picture needs is missing, or a file is damaged.
     """
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)

@@ -104,11 +104,7 @@ class RequestFields(TypedDict, total=False):
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Read `512x768`: width, then height.
-
-    Raises:
-        UsageError: if it is none.
-    """
+    """Read `512x768`: width, then height. Raises `UsageError` if it is none."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")

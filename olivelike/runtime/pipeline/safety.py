@@ -57,11 +57,7 @@ class Preprocessing:
 
 
 def read_preprocessing(path: Path) -> Preprocessing:
-    """Read a `preprocessor_config.json`.
-
-    Raises:
-        SourceError: if it can't be read, or is of another kind.
-    """
+    """Read a `preprocessor_config.json`. Raises `SourceError` if it can't be read, or is of another kind."""
     try:
         config = read_json(path)
         return Preprocessing(

@@ -85,8 +85,7 @@ def decode_latents(
 def to_images(pixels: torch.Tensor) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
-    Raises:
-        SessionError: if there are values that are no numbers.
+    Raises `SessionError` if there are values that are no numbers.
     """
     return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy())
 

@@ -256,8 +256,7 @@ class PromptTokenizer:
 def open_tokenizer(folder: Path) -> PromptTokenizer:
     """Open `tokenizer/` or `tokenizer_2/` of a pipeline's folder.
 
-    Raises:
-        SourceError: if files are absent or damaged, or it is no tokenizer of CLIP's kind.
+    Raises `SourceError` if files are absent or damaged, or it is no tokenizer of CLIP's kind.
     """
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder; a pipeline needs its tokenizer: make the folder again")

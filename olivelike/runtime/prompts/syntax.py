@@ -172,10 +172,7 @@ def take_lora_tags(prompt: str) -> tuple[str, tuple[LoraTag, ...]]:
     """Return a prompt without `<lora:NAME:WEIGHT>`, and these tags, as A1111's `modules/extra_networks.py` reads them.
 
     Positional or named: `<lora:style:0.8>`, `<lora:style:0.5:0.8>` and `<lora:style:te=0.5:unet=0.8>`; `lyco` is the
-    same.
-
-    Raises:
-        UsageError: for a tag that says something else than a name and weights.
+    same. Raises `UsageError` for a tag that says something else than a name and weights.
     """
     tags = tuple(_read(match[0], match[2]) for match in _TAG.finditer(prompt) if not match[1])
     return _TAG.sub(lambda match: match[0][1:] if match[1] else "", prompt), tags

@@ -56,9 +56,7 @@ class Wildcards:
     def choices(self, name: str) -> list[str]:
         """Return the texts of a name, which may have `*`; none if there is no such file.
 
-        Raises:
-            UsageError: if folders are named and none has the file.
-            SourceError: if a file can't be read.
+        Raises `UsageError` if folders are named and none has the file, and `SourceError` if a file can't be read.
         """
         known = self.files
         short = [key for key in known if key.rpartition("/")[2] == name]
@@ -76,9 +74,8 @@ class Wildcards:
     def resolve(self, prompt: str, seed: int) -> str:
         """Return a prompt in which every choice is made; the same for the same seed.
 
-        Raises:
-            UsageError: if choices lead to choices without end, or too few are left to choose.
-            SourceError: if a file can't be read.
+        Raises `UsageError` if choices lead to choices without end, or too few are left to choose, and `SourceError` if
+        a file can't be read.
         """
         return _Choice(self, random.Random(seed)).read(prompt, 0)  # noqa: S311  (no secret)
 

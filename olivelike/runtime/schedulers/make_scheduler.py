@@ -238,8 +238,7 @@ _RULES: Final[Mapping[str, Rule]] = {
 def check_scheduler_config(config: Mapping[str, Any]) -> None:
     """Check the settings that schedulers of diffusers share.
 
-    Raises:
-        SourceError: for the first one that no scheduler could work with.
+    Raises `SourceError` for the first one that no scheduler could work with.
     """
     for name, (fits, what) in _RULES.items():
         if name in config and not fits(config[name]):

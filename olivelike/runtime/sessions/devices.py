@@ -130,8 +130,7 @@ def place(provider: Provider, device: int | None) -> Placement:
 def require_nvidia(provider: Provider) -> None:
     """Check that CUDA or TensorRT can start, which ONNX Runtime would pass over with a line in its log.
 
-    Raises:
-        SessionError: without a GPU, or without a library that the provider needs.
+    Raises `SessionError` without a GPU, or without a library that the provider needs.
     """
     if provider.name not in NVIDIA:
         return

@@ -93,12 +93,9 @@ _SHOWN: Final = 5
 def operators_without_kernel(path: Path, settings: SessionSettings) -> str:
     """Return the operators of a file that nothing runs, as text; empty if all run, or nothing is known.
 
-    ONNX Runtime's kernels are looked up in the tables of `olivelike.model.targets`. OpenVINO is asked itself: it
-    takes more than `olivelike` writes for it.
-
-    Raises:
-        SessionError: if OpenVINO can't read the file for another reason, or is not installed.
-        SourceError: if the file is no ONNX model.
+    ONNX Runtime's kernels are looked up in the tables of `olivelike.model.targets`. OpenVINO is asked itself: it takes
+    more than `olivelike` writes for it. Raises `SessionError` if OpenVINO can't read the file for another reason, or is
+    not installed, and `SourceError` if the file is no ONNX model.
     """
     if settings.provider.name == OPENVINO:
         require_provider(settings.provider)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def read_model_file(path: Path) -> Any:
     """Return an ONNX file as an `onnx.ModelProto`, the values of its larger initializers left out.
 
-    Raises:
-        SessionError: if it can't be read, or is no ONNX model.
+    Raises `SessionError` if it can't be read, or is no ONNX model.
     """
     import onnx
     from google.protobuf.message import DecodeError

@@ -113,9 +113,8 @@ class OpenVinoBoundCall:
 def open_openvino_session(path: Path, settings: SessionSettings, initializers: Mapping[str, Array]) -> OpenVinoSession:
     """Open a network in OpenVINO; `open_session` says how.
 
-    Raises:
-        SessionError: if the package or the device is not there, or the network can't be opened.
-        UsageError: for settings that are ONNX Runtime's alone.
+    Raises `SessionError` if the package or the device is not there, or the network can't be opened, and `UsageError`
+    for settings that are ONNX Runtime's alone.
     """
     require_provider(settings.provider)
     _refuse_foreign(settings)

@@ -151,11 +151,7 @@ def _share_arena() -> dict[str, str]:
 
 
 def library_path(library: str) -> str:
-    """Return the file of a library of operators.
-
-    Raises:
-        SessionError: if it is not there.
-    """
+    """Return the file of a library of operators. Raises `SessionError` if it is not there."""
     if library == _EXTENSIONS:
         if find_spec(_EXTENSIONS) is None:
             raise SessionError(f"{library}: is not installed; run: pip install onnxruntime-extensions")

@@ -115,9 +115,8 @@ class OrtBoundCall:
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
-        Raises:
-            SessionError: if ONNX Runtime fails, out of memory included.
-            Interrupted: if it was asked to end early.
+        Raises `SessionError` if ONNX Runtime fails, out of memory included, and `Interrupted` if it was asked to end
+        early.
         """
         try:
             if self.placement.stream is None:
@@ -156,9 +155,8 @@ def open_ort_session(
 ) -> OrtSession:
     """Open a network in ONNX Runtime; `open_session` says how.
 
-    Raises:
-        SessionError: if a provider or device is not there, or the network can't be opened.
-        Interrupted: if ONNX Runtime was asked to end early.
+    Raises `SessionError` if a provider or device is not there, or the network can't be opened, and `Interrupted` if
+    ONNX Runtime was asked to end early.
     """
     for choice in settings.providers:
         require_provider(choice.provider)

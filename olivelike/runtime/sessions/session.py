@@ -120,8 +120,7 @@ class BoundCall(Protocol):
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
-        Raises:
-            SessionError: if the engine fails, out of memory included.
+        Raises `SessionError` if the engine fails, out of memory included.
         """
 
 
@@ -228,19 +227,11 @@ class Network:
         return self.session.tensor_device
 
     def input(self, name: str) -> ValueSpec:
-        """Return what is known of an input.
-
-        Raises:
-            SourceError: if the network has none of that name.
-        """
+        """Return what is known of an input. Raises `SourceError` if the network has none of that name."""
         return self._spec("input", self.session.inputs, name)
 
     def output(self, name: str) -> ValueSpec:
-        """Return what is known of an output.
-
-        Raises:
-            SourceError: if the network has none of that name.
-        """
+        """Return what is known of an output. Raises `SourceError` if the network has none of that name."""
         return self._spec("output", self.session.outputs, name)
 
     def prepare(self, inputs: Shapes, outputs: Shapes) -> Call:

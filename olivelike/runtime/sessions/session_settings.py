@@ -103,11 +103,7 @@ def set_options(base: SessionSettings, options: Mapping[str, str]) -> SessionSet
 
 
 def parse_provider(text: str) -> ProviderChoice:
-    """Read `NAME` or `NAME:key=value,key=value`.
-
-    Raises:
-        UsageError: for an unknown name, or what is no pair.
-    """
+    """Read `NAME` or `NAME:key=value,key=value`. Raises `UsageError` for an unknown name, or what is no pair."""
     name, _, options = text.partition(":")
     pairs = options.split(",") if options else []
     return ProviderChoice(find_provider(name), parse_pairs(pairs, f"--provider {name}"))
@@ -116,8 +112,7 @@ def parse_provider(text: str) -> ProviderChoice:
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Read `key=value` texts; `option` is named in errors.
 
-    Raises:
-        UsageError: for a text without key or `=`, or a key given twice with different values.
+    Raises `UsageError` for a text without key or `=`, or a key given twice with different values.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -130,11 +125,7 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def parse_dimensions(texts: Iterable[str], option: str = "--dimension") -> dict[str, int]:
-    """Read `name=size` texts.
-
-    Raises:
-        UsageError: for what is no pair, or no positive size.
-    """
+    """Read `name=size` texts. Raises `UsageError` for what is no pair, or no positive size."""
     sizes: dict[str, int] = {}
     for name, value in parse_pairs(texts, option).items():
         if not value.isdecimal() or int(value) == 0:
@@ -149,11 +140,7 @@ def parse_device(text: str) -> int | str:
 
 
 def parse_optimization(text: str, option: str = "--graph-optimization") -> OptimizationLevel:
-    """Read a graph optimisation level.
-
-    Raises:
-        UsageError: for an unknown one.
-    """
+    """Read a graph optimisation level. Raises `UsageError` for an unknown one."""
     levels: tuple[OptimizationLevel, ...] = get_args(OptimizationLevel)
     for level in levels:
         if level == text:

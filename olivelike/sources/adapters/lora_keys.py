@@ -155,8 +155,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
 def refuse_unknown(path: Path, names: Iterable[str]) -> None:
     """Refuse keys of a LoRA file that have no known meaning.
 
-    Raises:
-        SourceError: if there is one, naming keys and format.
+    Raises `SourceError` if there is one, naming keys and format.
     """
     unknown = sorted(names)
     if not unknown:

@@ -62,11 +62,7 @@ class Place:
 
 
 def find_files(path: Path, adapter: str | None) -> Place:
-    """Return the files of a LoRA.
-
-    Raises:
-        SourceError: if there is none, or several and none is chosen.
-    """
+    """Return the files of a LoRA. Raises `SourceError` if there is none, or several and none is chosen."""
     if path.is_file():
         if path.suffix not in SUFFIXES:
             raise SourceError(f"{path}: a LoRA file ends in {', '.join(SUFFIXES)}; check the path")
@@ -131,8 +127,7 @@ class Settings:
     def of_modules(self, paths: Collection[str]) -> dict[str, tuple[int | None, float | None]]:
         """Return rank and alpha of each module, by PEFT's matching of patterns.
 
-        Raises:
-            SourceError: if a pattern can't be matched.
+        Raises `SourceError` if a pattern can't be matched.
         """
         ranks = match_patterns(self.where, self.ranks, paths)
         alphas = match_patterns(self.where, self.alphas, paths)
@@ -142,8 +137,7 @@ class Settings:
 def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Settings]:
     """Return the settings that diffusers left in a header, by component; the empty name is that of a lone network.
 
-    Raises:
-        SourceError: if they are damaged, or of a kind that can't be merged.
+    Raises `SourceError` if they are damaged, or of a kind that can't be merged.
     """
     if METADATA_KEY not in metadata:
         return {}
@@ -158,8 +152,7 @@ def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, S
 def settings_from_file(config_path: Path) -> Settings:
     """Return the settings of an `adapter_config.json`.
 
-    Raises:
-        SourceError: if it can't be read, or is of a kind that can't be merged.
+    Raises `SourceError` if it can't be read, or is of a kind that can't be merged.
     """
     try:
         text = read_bytes(config_path)

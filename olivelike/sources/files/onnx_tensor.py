@@ -69,11 +69,7 @@ class OnnxTensor:
 
 
 def read_tensor_proto(reader: WireReader, message: Field) -> OnnxTensor:
-    """Read a `TensorProto` without its values.
-
-    Raises:
-        WireError: when it is none.
-    """
+    """Read a `TensorProto` without its values. Raises `WireError` when it is none."""
     shape: list[int] = []
     values: list[Field] = []
     external: dict[str, str] = {}
@@ -111,9 +107,8 @@ class TensorPlaces:
     def find(self, tensor: OnnxTensor) -> tuple[Path, int] | None:
         """Return file and offset of a tensor's bytes; `None` if they do not lie there in one piece.
 
-        Raises:
-            SourceError: when a data file is missing or too short, or lies elsewhere.
-            WireError: when there are fewer or more bytes than the shape needs.
+        Raises `SourceError` when a data file is missing or too short, or lies elsewhere, and `WireError` when there are
+        fewer or more bytes than the shape needs.
         """
         if tensor.external:
             return self._find_external(tensor)

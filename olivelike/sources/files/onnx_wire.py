@@ -60,8 +60,7 @@ class WireReader:
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to `end`.
 
-        Raises:
-            WireError: when the file ends before, or it is more than a graph holds.
+        Raises `WireError` when the file ends before, or it is more than a graph holds.
         """
         if end - start > MOST_BYTES:
             raise WireError(f"byte {start} begins a part of {end - start:,} bytes that is no weight")
@@ -77,8 +76,7 @@ class WireReader:
     def fields(self, start: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message from `start` to `end`, their values unread.
 
-        Raises:
-            WireError: when the bytes are no message.
+        Raises `WireError` when the bytes are no message.
         """
         position = start
         while position < end:
@@ -106,8 +104,7 @@ class WireReader:
     def copy(self, start: int, end: int, inner: Mapping[int, Callable[[Field], bytes]]) -> bytes:
         """Return the message from `start` to `end`; what fields of the numbers in `inner` hold, its functions return.
 
-        Raises:
-            WireError: when the bytes are no message, or all copies together are more than a graph holds.
+        Raises `WireError` when the bytes are no message, or all copies together are more than a graph holds.
         """
         out = bytearray()
         for field in self.fields(start, end):

@@ -29,8 +29,7 @@ _SAVE_AGAIN = "load it with torch once and save it as safetensors"
 def read_pickle_table(path: Path) -> dict[str, RawTensor]:
     """Return dtype, shape and place of each tensor in a `.bin` file, from a child process.
 
-    Raises:
-        SourceError: if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
+    Raises `SourceError` if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
     """
     # -P: a module in the current folder, such as json.py, is not taken for the library's.
     command = [sys.executable, "-P", "-m", "olivelike.sources.files.pickled", str(path)]
@@ -48,8 +47,7 @@ def read_pickle_table(path: Path) -> dict[str, RawTensor]:
 def describe_pickle(path: Path) -> dict[str, list[Any]]:
     """Return `[dtype, shape, offset]` of each tensor in a `.bin` file; imports torch.
 
-    Raises:
-        SourceError: as `read_pickle_table`.
+    Raises `SourceError` as `read_pickle_table`.
     """
     import pickle
 
@@ -123,8 +121,7 @@ class _Entry(NamedTuple):
 def _read_entries(path: Path) -> list[_Entry]:
     """Return the entries of an archive in order of place; none if the file is no archive.
 
-    Raises:
-        SourceError: if it is damaged, or its numbers are big-endian.
+    Raises `SourceError` if it is damaged, or its numbers are big-endian.
     """
     if not zipfile.is_zipfile(path):
         return []
@@ -145,11 +142,7 @@ def _read_entries(path: Path) -> list[_Entry]:
 
 
 def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, size: int) -> None:
-    """Check that a tensor's bytes are inside one entry, and are there as they are.
-
-    Raises:
-        SourceError: if not.
-    """
+    """Check that a tensor's bytes are inside one entry, and are there as they are. Raises `SourceError` if not."""
     position = bisect_right(entries, start, key=lambda entry: entry.start) - 1
     entry = entries[position] if position >= 0 else None
     if entry is not None and start < entry.end and not entry.is_stored:

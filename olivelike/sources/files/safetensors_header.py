@@ -51,8 +51,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Read and check the header of the safetensors file at `path`.
 
-    Raises:
-        SourceError: if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file.
+    Raises `SourceError` if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file.
     """
     try:
         with open_file(path) as file:
@@ -84,8 +83,7 @@ def _check_start(path: Path, start: bytes, size: int) -> None:
 def refuse_pointer(path: Path, start: bytes, size: int) -> None:
     """Refuse a file that begins as the pointers do that Git leaves in place of large files.
 
-    Raises:
-        SourceError: if it does.
+    Raises `SourceError` if it does.
     """
     if start and start.startswith(_LFS_POINTER[: len(start)]):
         raise SourceError(

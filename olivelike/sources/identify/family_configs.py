@@ -214,11 +214,7 @@ class _UnetLevels:
 
 
 def _layer_number(text: str) -> int:
-    """Return the number of a layer in a stored name.
-
-    Raises:
-        ValueError: if no network has so many.
-    """
+    """Return the number of a layer in a stored name. Raises `ValueError` if no network has so many."""
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"a layer of number {text[:20]}")
     return int(text)
@@ -227,9 +223,7 @@ def _layer_number(text: str) -> int:
 def _read_levels(shapes: Shapes) -> _UnetLevels:
     """Read the structure off the stored names.
 
-    Raises:
-        KeyError: if a block is missing.
-        ValueError: if levels have different numbers of layers.
+    Raises `KeyError` if a block is missing, and `ValueError` if levels have different numbers of layers.
     """
     counts = {"input_blocks": 0, "middle_block": 0, "output_blocks": 0}
     depths: dict[tuple[str, int], int] = {}

@@ -143,14 +143,11 @@ class FileHashes:
 
 
 def hash_file(path: Path, data_start: int | None) -> FileHashes:
-    """Read a file once and return its hashes.
+    """Read a file once and return its hashes. Raises `SourceError` if it can't be read.
 
     Args:
         path: The file.
         data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files.
-
-    Raises:
-        SourceError: if it can't be read.
     """
     whole, data = hashlib.sha256(), hashlib.sha256()
     position = 0

@@ -35,14 +35,11 @@ class ModuleImports:
 
 @lru_cache(maxsize=1024)
 def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
-    """Return what the source text of a module imports, inside functions too.
+    """Return what the source text of a module imports, inside functions too. Raises `SyntaxError` if it is not Python.
 
     Args:
         source: The text.
         ours: Whether it is olivelike's own, where `TYPE_CHECKING` is that of `typing` without a look.
-
-    Raises:
-        SyntaxError: if it is not Python.
     """
     tree = ast.parse(source)
     flag = _Flag(frozenset({_FLAG}), frozenset({"typing"})) if ours else _flag(tree, source)
