@@ -221,10 +221,7 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: boo
     """Write a file that other programs see complete, or as it was before.
 
     Args:
-        path: where; its folder exists.
-        data: the content.
         durable: whether to wait for the disk, so that a power loss changes nothing of this.
-        overwrite: whether to replace what has the name.
         mode: who may use it, before the process's mask.
 
     Raises:

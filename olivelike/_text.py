@@ -27,8 +27,6 @@ def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> 
     """Return the end of a message about an unknown name: `did you mean 'x'?`, or the valid names if none is near.
 
     Args:
-        name: What was written; case does not matter.
-        known: What could have been written.
         kind: What the valid names are, in the plural, such as `passes`.
     """
     import difflib
@@ -43,8 +41,6 @@ def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None =
     """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
 
     Args:
-        path: What was written, and does not exist.
-        otherwise: What to say instead.
         among: What it can have meant; by default whatever is there.
     """
     nearest = _similar(path) if among is None else _nearest(path.name, among)
@@ -96,7 +92,6 @@ def byte_count(text: str, where: str) -> int:
 
     Args:
         text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
-        where: the option or variable, for the message.
 
     Raises:
         UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty.

@@ -39,7 +39,6 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
     Args:
-        path: the file.
         most: bytes that it may have; `None` for what is read in parts.
 
     Raises:

@@ -48,8 +48,6 @@ def write_found(
 
     Args:
         value: It as a JSON value; an object, if there is a report.
-        lines: The same in words.
-        json: Which of the two.
         add_to_report: Adds it to the report of a run and returns the report's file, if it goes there. Called when
             lines are written, so that they don't depend on it.
     """

@@ -87,8 +87,6 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     """Return the workflow that does what is asked, as the text of a file.
 
     Args:
-        request: What is asked for.
-        options: Whether pickled files are allowed.
         folder: The project folder, which the workflow's paths are relative to.
 
     Raises:

@@ -80,10 +80,8 @@ def work_key(
     """Return the key of a node that is no pass.
 
     Args:
-        name: Its kind.
         work: The function that makes its result; the modules that it imports inside itself are its code.
         libraries: Distributions whose version changes the result although no import names them.
-        options: What else the function is told.
         facets: Digest of each thing that it works on.
     """
     code = code_behind(work)

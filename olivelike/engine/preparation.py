@@ -166,7 +166,6 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
 
     Args:
         ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
-        options: What the front end asks for.
         writes: False for a plan: an absent store counts as an empty one and nothing is created.
 
     Raises:

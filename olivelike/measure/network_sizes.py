@@ -53,8 +53,6 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
     """Return seeded inputs of a component.
 
     Args:
-        inputs: Those of the component's interface.
-        case: Sizes of the dynamic dimensions.
         config: The network's, for the number of its tokens.
         seed: Equal seeds give equal inputs.
 
@@ -75,7 +73,6 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
     Args:
         inputs: NumPy dtype and shape of each, by name.
         tokens: Ids are below this number.
-        seed: Equal seeds give equal values.
     """
     random = np.random.default_rng(seed)
     values: dict[str, Array] = {}
@@ -130,10 +127,7 @@ class PictureSizes:
         """Return the shape of an input or output. Raises `UsageError` for a dimension whose size is not known.
 
         Args:
-            component: Name of the network's folder.
-            name: Of the input.
             dims: Sizes, and of dynamic dimensions names, which say what they are, or formulas over names.
-            given: Sizes by name.
             by_place: Tell dimensions whose names say nothing by their places; those that are left are 1.
         """
         sizes = given or {}
@@ -174,9 +168,6 @@ def sizes_of(
 
     Args:
         network: Folder of the network, in that of its pipeline; absent configs say nothing.
-        batch_size: Pictures at once.
-        height: In pixels.
-        width: Likewise.
         guided: Components that take each picture twice.
 
     Raises:

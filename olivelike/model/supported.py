@@ -90,7 +90,6 @@ def check_network(component: str, class_name: str, config: Config) -> None:
     """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
 
     Args:
-        component: Such as `unet`.
         class_name: As `model_index.json` names it.
         config: Raw or normalised; what is absent has the class's default.
 
@@ -119,8 +118,6 @@ def refused_config(component: str, class_name: str, error: Exception, *, from_on
     """Return what to say when a library can't build a network from its config.
 
     Args:
-        component: Such as `unet`.
-        class_name: The library's class.
         error: What the library said.
         from_one_file: The config is the family's published one, with sizes read from the tensors of a single file.
     """

@@ -28,9 +28,7 @@ from olivelike.model import (
 )
 from olivelike.model.targets import Target
 from olivelike.pass_api.context import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan, Progress, TensorAccess
-from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS
-from olivelike.pass_api.pass_class import INPUTS as INPUTS
-from olivelike.pass_api.pass_class import PASS_API, Pass, Resources
+from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS, INPUTS as INPUTS, PASS_API, Pass, Resources
 
 if TYPE_CHECKING:
     from olivelike.graphs.editing.editor import CONTRIB, GraphEditor

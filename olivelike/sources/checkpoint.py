@@ -96,11 +96,7 @@ def read_checkpoint(
     """Read a component's config and the headers of its weight files.
 
     Args:
-        files: the source.
-        component: name of the component.
         folder: its folder in the source; the empty string is the source's own folder.
-        library: its library in the index.
-        class_name: its class in the index.
         variant: such as `fp16`.
         read_pickle: reads the table of a `.bin` file; `None` refuses such files.
 

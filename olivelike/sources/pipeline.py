@@ -15,8 +15,7 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.single_file import SingleFile
 from olivelike.sources.source_files import SourceFiles, missing_file, read_json
-from olivelike.sources.vae_override import CLASS as VAE_CLASS
-from olivelike.sources.vae_override import open_vae
+from olivelike.sources.vae_override import CLASS as VAE_CLASS, open_vae
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -56,8 +55,6 @@ def open_source(
     A hub repository is taken from its local cache, and downloaded there where that lacks a file.
 
     Args:
-        spec: the source.
-        components: names such as `unet` or `vae_decoder`.
         allow_pickle: also read `.bin` weights, where a component has no others.
         read_pickle: returns the table of a `.bin` file; by default from a child process that imports torch.
 
@@ -92,13 +89,7 @@ def available_components(
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
-    Args:
-        spec: the source.
-        allow_pickle: also read pickled files.
-        read_pickle: returns the table of a pickled file.
-
-    Raises:
-        SourceError: if the source is missing or damaged.
+    Raises `SourceError` if the source is missing or damaged.
     """
 
     def in_file(path: Path) -> set[str]:
@@ -212,7 +203,6 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
 
     Args:
         index: the content of `model_index.json`, empty if there is none.
-        files: the source.
     """
     if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
         return True
@@ -224,11 +214,6 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
 
 def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Checkpoint:
     """Read the table of a component's ONNX model, and nothing of its weights.
-
-    Args:
-        files: the source.
-        component: name of the component.
-        folder: its folder in the source.
 
     Returns:
         A checkpoint whose `graph` is the model file, for `load_onnx`.

@@ -38,7 +38,6 @@ class SingleFile:
         """Read the header of a checkpoint file.
 
         Args:
-            path: the file.
             prediction: what the UNet predicts, where the user knows better than the file.
             read_pickle: reads the table of a pickled file; `None` refuses such files.
 

@@ -33,7 +33,6 @@ def open_vae(
 
     Args:
         spec: a folder with `config.json` and weights, a pipeline folder, a file, or a hub id.
-        components: `vae_encoder`, `vae_decoder`, or both.
         own: config of the pipeline's own VAE, which a single file's has to match; `None` if it has none.
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 

@@ -186,7 +186,6 @@ def explained(place: Path, task: str = "write to") -> contextlib.AbstractContext
 
     Args:
         place: the path to name where the operating system names none.
-        task: what can't be done to the store.
     """
     full = "free space there (`olivelike cache gc` drops old results)"
     return _files.explained(f"{task} the store", place, _ELSEWHERE, full)

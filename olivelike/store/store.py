@@ -118,7 +118,6 @@ class Store(Objects):
         with that work.
 
         Args:
-            key: the action's key.
             on_wait: called once if another holder has it; raising from it gives up.
         """
         return _holding(self._key_lock(key), on_wait)

@@ -257,7 +257,6 @@ def factor_shapes(kind: str, weight: Shape, rank: int, *, core: bool = False) ->
     Args:
         kind: `lora`, `loha` or `lokr`.
         weight: (out, in) or (out, in, height, width).
-        rank: of the factors.
         core: whether the kernel of a convolution is a factor of its own.
     """
     out, width, kernel = weight[0], weight[1], weight[2:]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Collection, Iterator, Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -211,8 +210,6 @@ def _clash(text: str, folder: Path, others: dict[Path, str], above: dict[Path, s
     """Tell how an output meets one of the others, `None` if it lies apart: a run replaces whole folders.
 
     Args:
-        text: the output as it was written.
-        folder: its folder.
         others: folder → text of those before it.
         above: folder around one of those → its text.
     """

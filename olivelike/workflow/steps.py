@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from olivelike.cli import options as shared
-from olivelike.cli import session_options as session
+from olivelike.cli import options as shared, session_options as session
 
 
 def inspect(

@@ -61,9 +61,7 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """Tell whether the files beside the networks are as they should be, and the record's target with them.
 
     Args:
-        prepared: The workflow.
         assets: Digest of the table that the node `pipeline.assets` made.
-        output: The output folder.
     """
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():

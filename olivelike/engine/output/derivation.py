@@ -146,7 +146,6 @@ def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], 
     Args:
         value: Of a graph that it is still part of.
         weights: Table with the parameters that it derives from.
-        read: Returns a tensor's values.
 
     Raises:
         PassError: when the value depends on more than weights, the table lacks a parameter, or an operator can't be

@@ -71,8 +71,6 @@ class LiveLoras:
         Args:
             written: the tag, `<lora:NAME:WEIGHT>`, for messages.
             name: of the file, without suffix; or its path below a folder.
-            text_weight: for the text encoders.
-            unet_weight: for the UNet.
 
         Raises:
             UsageError: if two files of a folder have the name.

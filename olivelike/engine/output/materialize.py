@@ -77,13 +77,10 @@ def materialize(
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
     Args:
-        graph: The weightless graph.
         weights: Table with every parameter of the graph, in the graph's shape; a float dtype other than the
             graph's is converted.
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
-        model_file: Name of the model file.
-        data_file: Name of the data file.
         progress: Told the bytes read so far, of all.
 
     Raises:

@@ -78,7 +78,6 @@ def check_places(existing: Existing, files: Iterable[str], made: Mapping[str, Fi
     """Refuse to write where somebody else's file lies; nothing is touched.
 
     Args:
-        existing: What lies in the output.
         files: What is to be written, by relative path.
         made: Size and digest of those that are finished: such a file may lie there already.
         overwrite: Whether files of ours that were changed may be replaced.
@@ -124,8 +123,6 @@ def publish(
     Args:
         staging: From `staging_folder`; every file in it belongs to the output. Gone afterwards.
         output: The output folder; need not exist.
-        record: What the output holds then.
-        before: What it held, if it existed.
         is_current: Tells whether a file of the output is as recorded; by default its bytes are hashed.
         overwrite: Whether files of ours that were changed may be replaced.
 
@@ -188,7 +185,6 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
     """Carry a publication through that a killed process left half done; tell whether there was one.
 
     Args:
-        output: The output folder.
         overwrite: Whether files of ours that were changed since may be replaced.
 
     Raises:

@@ -42,7 +42,6 @@ def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
     spells out in small operators is written with the operators of today's ONNX, where that is sure.
 
     Args:
-        component: name within the pipeline, such as `unet`.
         graph_path: the model file, `Checkpoint.graph`; its data files lie beside it.
 
     Returns:

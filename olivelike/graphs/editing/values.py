@@ -39,7 +39,6 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
     """Return the value of a formula.
 
     Args:
-        formula: Over names and whole numbers.
         size_of: Returns the size that a name stands for; what it raises is passed on.
 
     Raises:

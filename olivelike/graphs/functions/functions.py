@@ -145,7 +145,6 @@ def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: 
     written for the attributes and operands of the node; equal nodes share one.
 
     Args:
-        model: Any model, weightless or not; it is not changed.
         all: Swap operators that the CPU has kernels for too, so that a kernel can be held against the statement.
 
     Raises:

@@ -188,9 +188,6 @@ def is_causal(mask: ir.Value, batch: Dim, sequence: Dim, model: ir.Model) -> boo
 
     Args:
         mask: Boolean (true: may see) or float (added to the scores), broadcasts to (B, heads, S, S).
-        batch: Name or size of the batch dimension.
-        sequence: Name or size of the sequence dimension.
-        model: The model that the mask is in.
     """
     constant = constant_array(mask)
     if constant is not None:

@@ -42,7 +42,6 @@ class Scope:
         """Ask the target whether it runs `op_type` like this; record the reason if not.
 
         Args:
-            op_type: Operator, as kernel tables name it.
             layout: `NHWC` or `NCHW` where the operator has that choice.
             width: Size of the last axis where a kernel takes certain ones only.
         """

@@ -66,7 +66,6 @@ def fuse(
 
     Args:
         model: As `convert` makes it: opset 23, float32.
-        target: What to write for.
         switches: Rules to turn on or off, by name; the others keep their default.
         precision: What the graph will be computed in; the target's own by default.
         float32_operators: Operators that will stay in float32 all the same.

@@ -53,13 +53,9 @@ def write(
     """Let an operator with the shape of `result` take the place of it, and count it.
 
     Args:
-        scope: Where.
-        op_type: Operator.
-        inputs: Its inputs.
         result: What it computes from now on.
         suffix: What its output is called, behind the name of `result`; by default after the operator.
         attributes: As `onnx_ir.node` takes them.
-        domain: Operator domain.
         before: Where to insert; by default where `result` was computed.
         counted: What is counted; by default the operator.
     """

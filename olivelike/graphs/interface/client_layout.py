@@ -57,11 +57,6 @@ _CHANNELS = "unet_sample_channels"
 def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Args:
-        model: A weightless graph.
-        component: Which network it is.
-        layout: What the client wants.
-
     Returns:
         How many inputs and outputs have another type or rank, and how many another name.
 

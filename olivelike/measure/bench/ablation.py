@@ -161,7 +161,6 @@ def verified_rows(
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
     Args:
-        prepared: The workflow after its run.
         components: Networks to show; by default `unet`, or the first one that is in every variant.
         results: How its nodes ended, by id, if one of them failed.
 
@@ -210,12 +209,7 @@ def measured_rows(
     """Return the rows with latency and memory; the variants of a network take turns if they fit into memory together.
 
     Args:
-        rows: What is to be measured.
-        prepared: The workflow after its run.
-        sessions: Provider, device and options.
         sizes: Of dynamic dimensions, by name.
-        runs: Measured runs of each.
-        warmup: Runs before them.
 
     Raises:
         UsageError: for numbers that can't be had, or a dimension that no network has.

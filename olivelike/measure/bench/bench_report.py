@@ -126,8 +126,6 @@ def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tup
     """Compare median latencies of the rows that both have.
 
     Args:
-        report: what was measured now.
-        baseline: what was measured before.
         threshold: percent that a median may be higher by.
     """
     before = {_key(row, _ALIKE): row.median_latency for row in baseline.rows}

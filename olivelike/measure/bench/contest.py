@@ -76,10 +76,8 @@ def contest(
 
     Args:
         jobs: by name; a process for each.
-        warmup: runs of each before it is measured.
         turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
         limit: seconds that an engine may take to open, or for a run.
-        listen: is told what happens.
         look: is called right after the last run, before the processes end.
 
     Returns:
@@ -202,7 +200,6 @@ class Child:
         """Send a message and wait for its answer.
 
         Args:
-            message: JSON values.
             limit: seconds; a child that takes longer is killed.
 
         Raises:

@@ -90,7 +90,6 @@ def require_packages(engine: str, device: str) -> None:
     """Check that what an engine is made of is installed; nothing is imported.
 
     Args:
-        engine: one of `ENGINES`.
         device: torch's device, for its engines.
 
     Raises:

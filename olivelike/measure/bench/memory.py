@@ -274,12 +274,7 @@ def outliers(seconds: Sequence[float]) -> list[float]:
 
 
 def noise(seconds: Sequence[float], surroundings: Surroundings) -> str | None:
-    """Return why the figures of a row are not to be trusted; `None` if nothing speaks against them.
-
-    Args:
-        seconds: Of each measured run.
-        surroundings: What went on meanwhile.
-    """
+    """Return why the figures of a row are not to be trusted; `None` if nothing speaks against them."""
     found = []
     if far := outliers(seconds):
         listed = ", ".join(f"{value:.3g} s" for value in far)

@@ -92,8 +92,6 @@ def measure_folders(
         sessions: provider, device and options; the CPU by default.
         sizes: of dynamic dimensions, by name. By default a guided batch of one picture, of the size that the folder's
             `config.json` says.
-        runs: measured runs of each.
-        warmup: runs before them.
         limit: seconds that a network may take to open, or for a run.
 
     Returns:

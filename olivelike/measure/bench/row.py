@@ -109,15 +109,7 @@ _MIB: Final = 2**20
 
 
 def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> Row:
-    """Return the row of an engine.
-
-    Args:
-        engine: its name.
-        batch_size: pictures made at once.
-        checked: what was asked.
-        measured: what came of it.
-        machine: on what.
-    """
+    """Return the row of an engine."""
     settings, asked = checked.settings, checked.settings.asked_sessions
     timings = measured.timings if measured.status == "ok" else []
     seconds = [timing.seconds for timing in timings]

@@ -124,8 +124,6 @@ def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -
     """Return system, processors, present clocks and versions.
 
     Args:
-        folder: what is measured.
-        sessions: how it runs.
         gpu: number of the NVIDIA GPU that it runs on, if it does.
     """
     import psutil

@@ -39,7 +39,6 @@ def verification(run: RunRecord, later: Verified) -> Html:
     """Return a table with a row per step, and for each step the figures of its single comparisons.
 
     Args:
-        run: The run.
         later: What `olivelike verify` found of its output.
     """
     content: list[Html] = []

@@ -58,12 +58,7 @@ class Beside:
 
 
 def page(record: RunRecord, beside: Beside) -> str:
-    """Return a report as HTML that is well-formed as XML too.
-
-    Args:
-        record: The run's record.
-        beside: What lies beside it.
-    """
+    """Return a report as HTML that is well-formed as XML too."""
     run, others = without_absolute_paths(record, [beside.profile, beside.verification, beside.bench])
     findings = read_findings(beside.folder, *others)
     sections = [
@@ -172,7 +167,6 @@ def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple
 
     Args:
         record: Of a run; its project folder is what paths in it are shown relative to.
-        others: What lies beside it.
     """
     root, values = _project(record), [to_json(record), *others]
     known = {place: _short(place, root) for value in values for place in _places(value)}

@@ -46,7 +46,6 @@ class Evaluation:
         """Prepare a graph.
 
         Args:
-            model: Any model; it is not changed.
             parameter: Returns the values of a parameter, where the graph is weightless.
             initializer: Returns the values of an initializer, where the model itself has none in memory.
 

@@ -43,8 +43,6 @@ class HalfSearch:
 
         Args:
             model: With architecture, weights, and the graph in float32.
-            context: Reads weights, and remembers trials.
-            convert: Makes the graph of a trial.
             limit: Largest relative error against torch that is right.
             samples: Number of random inputs of a trial.
             seed: Of the first of them.

@@ -228,8 +228,6 @@ class Original:
         """Run the network once for each sample.
 
         Args:
-            architecture: Class and config.
-            read: Returns a parameter's values.
             samples: Number of inputs, of different sizes.
             seed: Of the first one; the others have the numbers after it.
             cases: Their sizes, in turns.

@@ -47,14 +47,7 @@ class Originals:
     ) -> None:
         """Open a checkpoint; weights stay where they are.
 
-        Args:
-            spec: Where it is.
-            components: Networks to open.
-            loras: What is merged into them.
-            allow_pickle: Also read pickled weights.
-
-        Raises:
-            SourceError: if the source or one of its files is missing or damaged.
+        Raises `SourceError` if the source or one of its files is missing or damaged.
         """
         self.source: PipelineSource = open_source(spec, components, allow_pickle=allow_pickle)
         self._loras = loras
@@ -99,9 +92,6 @@ def verify_component(
     """Compare a network, as it is on disk, with its original; weights are read one at a time.
 
     Args:
-        folder: The output folder.
-        record: Its record.
-        component: Which network.
         originals: What the folder was made of.
         samples: Number of random inputs, of different sizes.
         seed: Of the first input.

@@ -64,11 +64,9 @@ def compare_pictures(
     """Make the same pictures with an output folder and with diffusers on torch in float32, and compare them.
 
     Args:
-        folder: The output folder.
         originals: What it was made of, its text encoders, UNet and VAE decoder opened.
         prompts: One picture for each.
         seed: Of the first picture; the others have the numbers after it.
-        steps: Of the folder's scheduler.
         size: Width and height in pixels; by default what the UNet was trained on.
         settings: Provider and device; by default those of the folder's target.
 

@@ -24,7 +24,6 @@ class Reference:
         """Build the network. Raises `PassError` when the library refuses the config.
 
         Args:
-            architecture: Class and config.
             read: Returns a parameter's values, in any float dtype.
         """
         # Parameters are on the meta device, so that this changes nothing but what layers take for their dtype.
@@ -82,7 +81,6 @@ def fill(
     """Give a network parameters with values. Raises `PassError` when values do not fit.
 
     Args:
-        network: The network.
         parameters: Those to replace, by name.
         read: Returns a parameter's values, in any float dtype.
         dtype: Of the new parameters.

@@ -30,7 +30,6 @@ def read_version(cls: type[Record], value: object, migrations: tuple[Migration, 
     """Read a record of any version up to today's.
 
     Args:
-        cls: A frozen dataclass.
         value: JSON, with its `version`; the first had none.
         migrations: What makes version 2 of version 1, version 3 of version 2, and so on.
 

@@ -90,10 +90,7 @@ def draw(
     """Open the networks, once for each set of LoRAs, and make and write all pictures.
 
     Args:
-        plan: what to make.
-        writer: where it goes.
         settings: of the sessions; by default those of the folder's target.
-        safety: whether pictures are checked.
         sheet: whether all come on one sheet too.
         on_event: called as things happen, in this thread.
         while_writing: goes round the writing of each picture and its event.

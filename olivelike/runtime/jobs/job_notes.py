@@ -36,7 +36,6 @@ def picture_record(
 
     Args:
         request: with nothing left open.
-        folder: that makes the pictures.
         used: initial picture and mask.
         loras: on top of the folder.
     """
@@ -70,7 +69,6 @@ def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields
     """Return what a picture's record says of the request that makes it again.
 
     Args:
-        record: of the picture.
         from_image: whether there is an initial picture. A1111 writes a strength for its upscaling without one.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
@@ -130,8 +128,6 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
     """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
 
     Args:
-        prompt: as the user wrote it.
-        wildcards: that it may name.
         negative: whether it is a negative prompt, which has less syntax.
     """
     found = []
@@ -182,8 +178,6 @@ def record_notes(
     """Return notes on what may make a picture another one than that of the record.
 
     Args:
-        record: of the picture to make again.
-        folder: the pipeline.
         used: initial picture and mask.
         loras: on top of the folder.
 

@@ -121,7 +121,6 @@ def plan_jobs(
     No network is opened. What can be refused without importing torch is refused before that.
 
     Args:
-        folder: the pipeline, as `olivelike run` wrote it.
         lines: the prompts, with options of their own; `read_prompts` makes them.
         fields: of the request for all lines, as far as they are given; a seed of -1 draws one.
         made_before: a picture to make again; what is given here wins over what it says.

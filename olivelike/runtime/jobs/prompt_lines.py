@@ -35,10 +35,6 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
 
     `@FILE` is a file's lines, `-` those of standard input; `\\-` and `\\@` are text.
 
-    Args:
-        arguments: prompts, and places of more.
-        literal: take them as they are.
-
     Raises:
         SourceError: if a file can't be read.
         UsageError: for a line that can't be read.

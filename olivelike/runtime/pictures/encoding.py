@@ -34,7 +34,6 @@ def encode_picture(image: Image.Image, suffix: str, record: PictureRecord | None
     """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
 
     Args:
-        image: the picture.
         suffix: one of `FORMATS`.
         record: what made it.
         sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.

@@ -128,12 +128,7 @@ def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
 
 
 def find_used(used: UsedFile | None, made: Path) -> Path | None:
-    """Return the file that a picture was made from, known by its content: beside the picture, here, or in `pictures/`.
-
-    Args:
-        used: what the picture's record says of it.
-        made: the picture.
-    """
+    """Return the file that a picture was made from, by its content: beside the picture, here, or in `pictures/`."""
     if used is None or used.hash is None:
         return None
     folders = dict.fromkeys((made.resolve().parent, Path.cwd(), Path.cwd() / "pictures"))

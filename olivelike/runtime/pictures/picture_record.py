@@ -82,12 +82,7 @@ class PictureRecord:
 def record_from_json(text: str, where: str) -> PictureRecord:
     """Read what `PictureRecord.to_json` wrote; fields of later versions are left out.
 
-    Args:
-        text: the JSON.
-        where: the file, for messages.
-
-    Raises:
-        SourceError: if it is damaged, or of a format that this version does not know.
+    Raises `SourceError` if it is damaged, or of a format that this version does not know.
     """
     from pydantic import TypeAdapter, ValidationError
 

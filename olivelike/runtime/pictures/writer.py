@@ -71,9 +71,7 @@ class PictureWriter:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
 
         Args:
-            pictures: with their words.
             record: of the first one; goes into the sheet as A1111's text.
-            columns: most pictures in a row.
 
         Raises:
             UsageError: if it can't be written.

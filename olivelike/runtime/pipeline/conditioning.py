@@ -67,7 +67,6 @@ def encode(
     Args:
         prompts: one for each picture.
         request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
-        folder: the pipeline.
         encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
 
     Raises:

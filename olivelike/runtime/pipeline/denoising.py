@@ -59,11 +59,7 @@ def denoise(
 
     Args:
         start: latents and timesteps to begin with.
-        conditioning: what leads the pictures at each step.
-        state: the batch: scheduler, generators, guidance.
-        unet: the network.
         decoder: `vae_decoder`, for previews.
-        callbacks: callbacks.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
@@ -187,7 +183,6 @@ def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms |
 
     Args:
         prediction: of shape (pictures + rows of prompts, channels, height, width): first the negative prompts.
-        scale: `guidance_scale`.
         rescale: share of the result whose deviation is brought to that of the prompts' prediction (section 3.4 of
             https://arxiv.org/abs/2305.08891).
         terms: rows of prompts that add up to what leads a picture: each by its difference from the negative prompt,

@@ -71,8 +71,6 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
     providers, or on the CPU. Files are read, without weights, only if the provider is not the target's.
 
     Args:
-        target: Name of the folder's target.
-        settings: The asked providers.
         models: ONNX files by the name of their component.
 
     Raises:

@@ -76,7 +76,6 @@ def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> to
 
     Args:
         shape: of one picture: (channels, height, width).
-        sources: a generator for each picture.
 
     Returns:
         Noise of shape (pictures, channels, height, width), float32, on the CPU.
@@ -134,9 +133,6 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     """Start from the request's picture, of which only what the mask shows white is painted.
 
     Args:
-        state: the batch.
-        encoder: `vae_encoder`.
-        channels: of latents.
         unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
     """
     import torch

@@ -162,13 +162,7 @@ class Result:
 def require_safe(pictures: int, flagged: Sequence[int], retries: int) -> None:
     """Refuse pictures that are still flagged after the retries that were allowed; none allowed, none refused.
 
-    Args:
-        pictures: how many there are.
-        flagged: first seeds of those that are flagged.
-        retries: that were allowed.
-
-    Raises:
-        SafetyError: if there are any.
+    Raises `SafetyError` if there are any.
     """
     if retries and flagged:
         raise SafetyError(

@@ -24,9 +24,6 @@ def encode_picture(
     Args:
         pixels: of shape (1, 3, height, width), in [-1, 1].
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
-        channels: of latents.
-        folder: gives the scale of latents.
-        sources: a generator for each picture of the batch.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the CPU.
@@ -56,8 +53,6 @@ def decode_latents(
 
     Args:
         latents: scaled as the UNet has them.
-        decoder: `vae_decoder`.
-        folder: gives the scale of latents.
         singly: one picture at a time, in buffers for one.
 
     Returns:

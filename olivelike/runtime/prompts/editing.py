@@ -28,7 +28,6 @@ def texts_of_steps(text: str, steps: int) -> tuple[str, ...]:
 
     Args:
         text: one prompt, without `AND`; brackets of emphasis and escapes stay in it.
-        steps: how many there are.
     """
     nodes = _parse(text)
     if all(isinstance(node, str) for node in nodes):
@@ -158,8 +157,6 @@ def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple
     """Part a prompt at each `AND`, and lay out what each part says at each step.
 
     Args:
-        prompt: what the user wrote.
-        steps: how many there are.
         prompt_weights: `False` takes all of it literally.
     """
     if not prompt_weights:

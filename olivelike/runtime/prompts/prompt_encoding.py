@@ -61,7 +61,6 @@ def encode_prompts(
     Every distinct row of ids is encoded once, in one call per encoder.
 
     Args:
-        prompts: at least one.
         encoders: one with its tokenizer, or two for SDXL.
         prompt_weights: whether brackets are weights, as in A1111, or text.
 
@@ -160,12 +159,7 @@ class Chunks:
 
 
 def chunk_prompt(tokenizer: PromptTokenizer, parts: Sequence[PromptPart]) -> Chunks:
-    """Tokenize the parts of a prompt and deal them out to chunks; there is always one.
-
-    Args:
-        tokenizer: of the text encoder that will read the ids.
-        parts: as `parse_prompt` returns them.
-    """
+    """Tokenize the parts of a prompt and deal them out to chunks; there is always one."""
     deal = _Deal(tokenizer.length - 2, tokenizer.comma)
     for part in parts:
         if not isinstance(part, Fragment):

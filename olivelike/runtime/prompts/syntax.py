@@ -57,7 +57,6 @@ def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart,
     """Split a prompt into stretches of equal weight; brackets without a partner reach to the end, or are text.
 
     Args:
-        text: what the user wrote.
         prompt_weights: `False` takes brackets, backslashes and `BREAK` literally.
 
     Returns:

@@ -72,7 +72,6 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
 
     Args:
         name: what the user asked for; `None` is the folder's own scheduler.
-        config: the folder's `scheduler_config.json`.
 
     Raises:
         UsageError: if there is no scheduler of that name.
@@ -133,7 +132,6 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
 
     Args:
         scheduler: its timesteps are set, and no step is done.
-        seeds: one for each picture of the batch.
         latents: of shape (pictures, channels, height, width).
     """
     if not hasattr(scheduler, "noise_sampler"):

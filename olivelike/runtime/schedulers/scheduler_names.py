@@ -170,7 +170,6 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """Return the schedule type that a text of A1111 means; `None` for the plain one.
 
     Args:
-        sampler: as the text has it.
         schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111.
     """
     if schedule is None or _plain(schedule) == "automatic":
@@ -188,7 +187,6 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
 
     Args:
         class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`.
-        settings: the scheduler's config.
     """
     names = [
         sampler

@@ -40,7 +40,6 @@ def find_device(asked: int | str | None, provider: Provider, devices: Sequence[D
 
     Args:
         asked: A number, a part of a name in any case, or `None` for what the provider's options say.
-        provider: Whose device it is.
         devices: What there is to choose from; by default what `list_devices` finds.
 
     Raises:

@@ -44,9 +44,7 @@ def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str,
     """Check that arrays can take the places of a model's initializers.
 
     Args:
-        path: The model, named in errors.
         known: Its initializers, as `TensorProto`s.
-        given: The arrays.
 
     Raises:
         SessionError: for an unknown name, or another dtype or shape.
@@ -66,7 +64,6 @@ def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
     """Check that each dimension whose size is set belongs to a network: engines pass over those that do not.
 
     Args:
-        sizes: `SessionSettings.dimensions`.
         models: All networks that they are meant for; nothing is read if no size is set.
 
     Raises:

@@ -83,7 +83,6 @@ def session_options(
 
     Args:
         path: The model; its folder's name is in the names of profiles.
-        settings: What to set.
         initializers: Arrays in place of the model's, by name.
 
     Raises:

@@ -177,7 +177,6 @@ def start_inference(
     """Return an `InferenceSession` as settings say, all of whose providers have started.
 
     Args:
-        path: The model.
         settings: Their providers are installed.
         initializers: Arrays in place of the model's, by name.
         device: Number of the first provider's device; `None` leaves it to the options.

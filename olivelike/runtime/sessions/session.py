@@ -85,7 +85,6 @@ def open_session(
 
     Args:
         model_path: An ONNX file; its data files are read from its folder.
-        settings: Provider, device and options.
         initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
 
     Raises:

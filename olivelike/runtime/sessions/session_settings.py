@@ -69,7 +69,6 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
     first; what a text sets wins.
 
     Args:
-        base: What the folder's target asks for.
         texts: `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is.
 
     Raises:

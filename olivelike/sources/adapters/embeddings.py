@@ -47,7 +47,6 @@ def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> E
     """Return token and vectors of an embedding file, from its header alone.
 
     Args:
-        path: a `.safetensors` file, or a pickled one.
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 
     Raises:

@@ -132,9 +132,7 @@ def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
     """Check from headers alone that a LoRA was made for a UNet of this width.
 
     Args:
-        lora: the file.
         cross_attention_dim: width of the prompt's vectors in the UNet's config: 768, 1024, 2048, …
-        where: the source in words, for the message.
 
     Raises:
         SourceError: if it was made for another family.

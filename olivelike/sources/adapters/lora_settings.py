@@ -203,8 +203,6 @@ def match_patterns(where: str, values: Mapping[str, Value], paths: Collection[st
     """Return for each path the value of the first pattern that matches it; paths that none matches are left out.
 
     Args:
-        where: The file, for messages.
-        values: Pattern → value.
         paths: Modules' paths, such as `down_blocks.0.attentions.0.to_q`.
 
     Raises:

@@ -35,8 +35,6 @@ def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Diffe
     """Return what the factors of a module make.
 
     Args:
-        path: the file, for messages.
-        module: its name, for messages.
         shapes: role → shape.
 
     Raises:

@@ -55,7 +55,6 @@ def merge(
 
     Args:
         component: `unet`, `text_encoder` or `text_encoder_2`.
-        config: the network's config.
         base: parameter → shape.
         loras: the files with their weights, in any order.
         read_base: returns a parameter's values, in any floating dtype.
@@ -156,7 +155,6 @@ def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) ->
     For DoRA, merged weight minus base: m · (W + Δ) / ‖W + Δ‖ - W (https://arxiv.org/abs/2402.09353, eq. 5).
 
     Args:
-        module: the module.
         factors: role → values in float32, without alpha.
         base: the layer's weight W in float32, (out, in) or (out, in, height, width).
     """
@@ -268,9 +266,7 @@ def match_modules(
 
     Args:
         component: `unet`, `text_encoder` or `text_encoder_2`.
-        config: its config.
         base: parameter → shape.
-        lora: the file.
 
     Raises:
         SourceError: if a module has no layer in the network, or two have the same.

@@ -58,7 +58,6 @@ def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> 
     Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it.
 
     Args:
-        path: the model file.
         locate: returns the path of a data file by its location relative to the model file's folder; by default it
             must lie there.
 

@@ -30,7 +30,6 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
     """Return the tensors and the metadata of a `.safetensors` or pickled file, without reading a tensor.
 
     Args:
-        path: the file.
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 
     Raises:

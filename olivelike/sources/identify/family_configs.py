@@ -36,10 +36,7 @@ def derive_config(
     """Return the `config.json` of a part of a checkpoint.
 
     Args:
-        family: the family of the checkpoint.
-        part: which of its networks.
         tensors: stored name → shape, of this part at least.
-        prediction: what the UNet predicts.
 
     Raises:
         SourceError: if a tensor that tells a width is missing, or the structure is none that diffusers builds.

@@ -146,7 +146,6 @@ def hash_file(path: Path, data_start: int | None) -> FileHashes:
     """Read a file once and return its hashes. Raises `SourceError` if it can't be read.
 
     Args:
-        path: The file.
         data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files.
     """
     whole, data = hashlib.sha256(), hashlib.sha256()

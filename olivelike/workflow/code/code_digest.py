@@ -69,7 +69,6 @@ def code_digest(entry: PassEntry, lent: Sequence[str] = ()) -> CodeDigest:
     """Digest the code of a pass as it is on disk now.
 
     Args:
-        entry: The pass.
         lent: Modules of olivelike whose objects the pass is handed.
     """
     said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}

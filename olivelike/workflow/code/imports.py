@@ -38,7 +38,6 @@ def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
     """Return what the source text of a module imports, inside functions too. Raises `SyntaxError` if it is not Python.
 
     Args:
-        source: The text.
         ours: Whether it is olivelike's own, where `TYPE_CHECKING` is that of `typing` without a look.
     """
     tree = ast.parse(source)

@@ -131,13 +131,7 @@ class Targets:
         self._local = local
 
     def of(self, importer: LocalModule, item: Import, source: bytes) -> Iterator[str]:
-        """Return absolute names: of all local modules, and of the one that a statement names elsewhere.
-
-        Args:
-            importer: The module that the statement stands in.
-            item: The statement.
-            source: The importer's text.
-        """
+        """Return absolute names: of all local modules, and of the one that a statement names elsewhere."""
         base = _absolute(importer, item)
         if not base:
             return

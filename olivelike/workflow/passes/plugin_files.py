@@ -172,9 +172,7 @@ def explain_import(subject: str, folder: Path | None, remedy: str) -> Iterator[N
     """Guard the import of a plugin.
 
     Args:
-        subject: what is being imported, for the message.
         folder: the plugin's own folder; the error is placed at the innermost frame in it.
-        remedy: what to do, for the message.
 
     Raises:
         PluginError: for anything that the plugin raises.
