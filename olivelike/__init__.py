@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from olivelike._lazy import names_from
+from olivelike._lazy import homes, names_from
 
 if TYPE_CHECKING:
     from olivelike.engine.convert_request import ConvertRequest as ConvertRequest, convert as convert
@@ -80,41 +80,7 @@ if TYPE_CHECKING:
     )
     from olivelike.workflow.scaffold import create_project as create_project
 
-_HOMES = {
-    "engine.convert_request": ("ConvertRequest", "convert"),
-    "engine.explanation": ("Explanation", "explain"),
-    "engine.output.folder_info": ("FolderInfo", "describe_folder"),
-    "engine.output.swap": ("swap_loras",),
-    "engine.preparation": ("Options", "pin", "plan", "validate"),
-    "engine.run": ("RunResult", "run"),
-    "errors": ("OlivelikeError",),
-    "graphs.inspect": ("Inspection", "inspect_model"),
-    "measure.bench.whole_pictures": ("bench",),
-    "measure.bench.bench_report": ("BenchReport",),
-    "measure.bench.bench_settings": ("BenchSettings",),
-    "measure.bench.ablation": ("Ablation", "ablate"),
-    "measure.clients": ("CheckResult", "check_client"),
-    "measure.doctor": ("Diagnosis", "diagnose"),
-    "measure.profile": ("FolderProfile", "profile_folder"),
-    "measure.report": ("write_report",),
-    "measure.report.graph_drawing": ("to_dot", "to_mermaid", "to_svg"),
-    "measure.report.recorded_runs": ("RecordedRun", "find_run", "last_writer"),
-    "measure.verify.folder_verification": ("FolderVerification", "verify_folder"),
-    "model": ("Architecture", "Graph", "Model", "Tensor", "Weights"),
-    "pass_api": ("Context", "Pass", "Resources"),
-    "runtime": ("Pipeline", "Request", "Result", "SessionSettings", "open_pipeline"),
-    "runtime.pictures.picture_reading": ("PictureFile", "read_picture"),
-    "sources.adapters.lora_file": ("WeightedLora",),
-    "sources.adapters.open_lora": ("open_lora",),
-    "sources.identify.weight_file": ("WeightFileInfo", "describe_weight_file"),
-    "store": ("Store",),
-    "workflow": ("json_schema", "load_workflow"),
-    "workflow.passes": ("Registry", "new_pass"),
-    "workflow.passes.pass_description": ("PassDescription", "describe_pass", "pass_options"),
-    "workflow.scaffold": ("create_project",),
-}
-"""Where each public name is; `tests/test_public_names.py` holds their signatures."""
-_find = names_from(__name__, _HOMES)
+_find = names_from(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
@@ -126,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*(name for names in _HOMES.values() for name in names), "__version__"])
+    return sorted([*homes(__file__), "__version__"])

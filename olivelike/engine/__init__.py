@@ -5,6 +5,6 @@ from olivelike.engine.preparation import Options, Pin, Prepared, pin, plan, prep
 from olivelike.engine.run import RunResult, run
 
 __all__ = [
-    "ConvertRequest", "Options", "Pin", "Prepared", "RunResult",
-    "convert", "draft", "pin", "plan", "prepare", "run", "save_workflow", "validate",
+    "ConvertRequest", "Options", "Pin", "Prepared", "RunResult", "convert", "draft", "pin", "plan", "prepare", "run",
+    "save_workflow", "validate",
 ]  # fmt: skip

@@ -12,16 +12,6 @@ from olivelike.sources.pipeline import PipelineSource, available_components, ope
 from olivelike.sources.source_spec import SourceSpec
 
 __all__ = [
-    "Adaptation",
-    "Checkpoint",
-    "Header",
-    "PipelineSource",
-    "RawTensor",
-    "SourceSpec",
-    "StoredView",
-    "available_components",
-    "bind",
-    "known_digest",
-    "open_source",
-    "read_header",
-]
+    "Adaptation", "Checkpoint", "Header", "PipelineSource", "RawTensor", "SourceSpec", "StoredView",
+    "available_components", "bind", "known_digest", "open_source", "read_header",
+]  # fmt: skip

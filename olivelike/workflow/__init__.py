@@ -5,16 +5,6 @@ from olivelike.workflow.places import shipped_names
 from olivelike.workflow.schema import Embedding, FileRef, Lora, Output, Source, Step, Workflow, json_schema
 
 __all__ = [
-    "Embedding",
-    "FileRef",
-    "LoadedWorkflow",
-    "Lora",
-    "Output",
-    "Source",
-    "Step",
-    "Workflow",
-    "default_cache_dir",
-    "json_schema",
-    "load_workflow",
-    "shipped_names",
-]
+    "Embedding", "FileRef", "LoadedWorkflow", "Lora", "Output", "Source", "Step", "Workflow", "default_cache_dir",
+    "json_schema", "load_workflow", "shipped_names",
+]  # fmt: skip

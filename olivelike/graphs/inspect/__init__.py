@@ -10,7 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DataFile", "Inspection", "LeftNode", "TensorInfo", "inspect_model", "left_to_cpu"]
 
-__getattr__ = names_from(
-    __name__,
-    {"inspect": ("DataFile", "Inspection", "TensorInfo", "inspect_model"), "placement": ("LeftNode", "left_to_cpu")},
-)
+__getattr__ = names_from(__name__, __file__)

@@ -40,12 +40,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "whole_pictures": ("bench",),
-        "networks": ("Measurement", "measure_folder", "measure_folders"),
-        "bench_report": ("BenchReport",),
-        "bench_settings": ("BenchSettings",),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

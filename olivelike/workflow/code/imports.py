@@ -52,22 +52,13 @@ def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
 
 
 @lru_cache(maxsize=256)
-def read_exports(source: bytes, package: str) -> Mapping[str, tuple[str, str]]:
+def read_exports(source: bytes) -> Mapping[str, tuple[str, str]]:
     """Return what the `__init__` of one of olivelike's packages hands on: module and name there, by name here."""
     found: dict[str, tuple[str, str]] = {}
-    for node in ast.parse(source).body:
-        match node:
-            case ast.ImportFrom(level=0, module=str(module), names=names):
-                found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
-            case ast.Assign(
-                targets=[ast.Name(id="__getattr__")],
-                value=ast.Call(func=ast.Name(id="names_from"), args=[root, ast.Dict(keys=keys, values=values)]),
-            ):
-                above = ast.literal_eval(root) if isinstance(root, ast.Constant) else package
-                for key, value in zip(keys, values, strict=True):
-                    assert key is not None
-                    module = f"{above}.{ast.literal_eval(key)}"
-                    found |= {name: (module, name) for name in ast.literal_eval(value)}
+    body = ast.parse(source).body
+    for node in [*body, *(inner for block in body if isinstance(block, ast.If) for inner in block.body)]:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
     return found
 
 

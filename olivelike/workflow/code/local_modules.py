@@ -189,7 +189,7 @@ class Targets:
         if package is None or not package.is_package or package.file is None:
             yield base
             return
-        home = read_exports(package.file.read_bytes(), base).get(name)
+        home = read_exports(package.file.read_bytes()).get(name)
         if home is None or home[0].partition(".")[0] != ENGINE:
             yield base
         else:
