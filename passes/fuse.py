@@ -98,8 +98,8 @@ class Fuse(Pass):
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
         from olivelike.errors import PassError
         from olivelike.graphs.fusion import fuse
-        from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
+        from olivelike.model.families import HalfPolicy, half_policy
         from olivelike.model.half_values import HALVES
 
         graph = model.require("graph").to_ir()

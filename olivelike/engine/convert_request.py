@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.graphs.precision.policy import HALF_PASSES
-from olivelike.model.families import COMPONENTS, LORA_COMPONENTS
+from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.long_form import file_ref, parse_lora, text_source

@@ -1,4 +1,4 @@
-"""Sizes of a network's dynamic dimensions: given, or what the pictures of its pipeline have."""
+"""Sizes of a network's dynamic dimensions, given or as its pipeline's pictures have; seeded random inputs of such."""
 
 from __future__ import annotations
 

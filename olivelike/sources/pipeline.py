@@ -1,11 +1,16 @@
-"""Opening a source: which components it has, their checkpoints, and the files beside the networks."""
+"""Opening a source: which components it has, their checkpoints, and the files beside the networks.
+
+Folders of ONNX models that someone else exported are sources too. Known layouts: diffusers'
+`OnnxStableDiffusionPipeline`, optimum's ORT pipelines, Olive's output, and our own. Each component has a folder with
+its model file; most have a data file beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
@@ -13,15 +18,16 @@ from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_
 from olivelike.sources.checkpoint import WEIGHT_SUFFIXES, Checkpoint, missing_main_file, read_checkpoint
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
+from olivelike.sources.hub import open_hub
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import SourceFiles, missing_file, read_json
+from olivelike.sources.source_files import FolderFiles, SourceFiles, missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS, open_vae
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+    from olivelike.model.families import Prediction
     from olivelike.model.records.origin import Origin
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_spec import SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -260,3 +266,40 @@ def _data_file(files: SourceFiles, folder: str, model: str, location: str) -> Pa
     if relative.name not in files.names(str(relative.parent)):
         raise missing_file(files, f"{relative}, which holds the weights of {folder}/{model},")
     return files.path(str(relative))
+
+
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A source as a workflow names it: either `path` or `hub` is set."""
+
+    path: Path | None = None
+    """A diffusers folder, or a checkpoint in one file."""
+    hub: str | None = None
+    """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
+    revision: str | None = None
+    """Branch, tag or commit of the repository; `None` is its main branch."""
+    variant: str | None = None
+    """Which of several weight files, such as `fp16`."""
+    prediction: Prediction | None = None
+    """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
+    vae: SourceSpec | None = None
+    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a checkpoint in one file."""
+        return self.path is not None and self.path.is_file()
+
+    def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
+        """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
+
+        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
+        """
+        if self.path is not None:
+            return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
+        if self.hub is None:
+            raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
+        return open_hub(self.hub, self.revision, read_files)

@@ -19,7 +19,7 @@ from olivelike.sources.source_files import SourceFiles, read_json
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_spec import SourceSpec
+    from olivelike.sources.pipeline import SourceSpec
 
 CLASS = ("diffusers", "AutoencoderKL")
 _USUAL_SCALING = FAMILIES["sd1"].scaling_factor

@@ -8,7 +8,7 @@ The store knows nothing of passes or plans. Files are the truth; the index is a 
 | `folder` | where entries lie; how one is written whole, read, and set aside if damaged |
 | `objects`, `actions`, `runs`, `roots` | each kind of entry |
 | `claims` | which processes use the store now |
-| `garbage`, `damage` | freeing space; checking every byte |
+| `upkeep` | freeing space; checking every byte |
 | `index` | hints, in a diskcache database |
 """
 

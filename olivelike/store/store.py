@@ -17,9 +17,8 @@ from olivelike.store.objects import Objects
 
 if TYPE_CHECKING:
     from olivelike.store.actions import Action
-    from olivelike.store.damage import VerifyReport
-    from olivelike.store.garbage import GcReport, StoreSize
     from olivelike.store.index import Index
+    from olivelike.store.upkeep import GcReport, StoreSize, VerifyReport
 
 _GRACE_SECONDS = 3600.0
 
@@ -103,9 +102,9 @@ class Store(Objects):
 
     def drop_action(self, *keys: str) -> int:
         """Remove actions and the parts that nothing else needs; return the bytes freed."""
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        return garbage.drop(self._folder, keys)
+        return upkeep.drop(self._folder, keys)
 
     def actions(self) -> Iterator[Action]:
         """Yield every action that is recorded, by key."""
@@ -230,19 +229,19 @@ class Store(Objects):
             max_bytes: the cap; `None` for `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
             grace_seconds: objects that no action refers to are left alone for so long.
         """
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        cap = garbage.size_limit() if max_bytes is None else max_bytes
-        return garbage.collect(self._folder, cap, grace_seconds)
+        cap = upkeep.size_limit() if max_bytes is None else max_bytes
+        return upkeep.collect(self._folder, cap, grace_seconds)
 
     def clear(self) -> int:
         """Remove everything, pins and runs included; return the bytes freed.
 
         Raises `StoreError` if another process uses the store.
         """
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        return garbage.clear(self._folder)
+        return upkeep.clear(self._folder)
 
     # Looking at it
 
@@ -256,10 +255,10 @@ class Store(Objects):
 
     def size(self) -> StoreSize:
         """Return bytes and files of each of the store's folders."""
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
         with explained(self.root, "read"):
-            return garbage.size(self._folder)
+            return upkeep.size(self._folder)
 
     def verify(self, *, repair: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Check every byte against its hash.
@@ -268,10 +267,10 @@ class Store(Objects):
             repair: move what is wrong to quarantine; what needs it is then remade by the next run.
             progress: called with the bytes read so far and in all.
         """
-        from olivelike.store import damage
+        from olivelike.store import upkeep
 
         with explained(self.root, "read"):
-            return damage.verify(self._folder, repair=repair, progress=progress)
+            return upkeep.verify(self._folder, repair=repair, progress=progress)
 
     @cached_property
     def _index(self) -> Index:

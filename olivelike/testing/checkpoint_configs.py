@@ -5,6 +5,8 @@ own folder says in `olivelike/data/published/sd15_folder.json`. The `tiny` ones 
 (block types, layers per level, heads, factor 8 of the VAE). The `small` ones obey each family's rules (widths in
 multiples of 32 in the UNet and the VAE, of 64 where heads have 64 channels; CLIP's whole vocabulary), so that the same
 weights in one file are told to be the very same networks.
+
+Tokenizers are a byte-level BPE vocabulary for the real `CLIPTokenizer`, of any size, made without training data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Checkpoints with the real classes and random weights, for tests, demos and benchmarks."""
+"""Checkpoints with the real classes and random weights, for tests, demos and benchmarks.
+
+Weights are seeded, random, of a sane scale, and streamed to safetensors files one tensor at a time.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
 def torch_network(model: LocalModel) -> torch.nn.Module:
     """Return the torch network with all the model's weights in float64, taking a component's inputs in order."""
     from olivelike.graphs.export.torch_network import build_network, wrap
-    from olivelike.measure.verify.reference import fill
+    from olivelike.measure.verify.original import fill
 
     model.require("weights")
     network = build_network(model.require("architecture"))

@@ -1,4 +1,4 @@
-"""`extends`: reads a workflow file and those that it is based on, and merges them."""
+"""`extends` and `--set`: reads a workflow file and those that it is based on, merges them, and changes them."""
 
 from __future__ import annotations
 

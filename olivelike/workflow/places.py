@@ -1,4 +1,7 @@
-"""Where a workflow file lies, what lies around it, and the workflow files that are shipped."""
+"""Where a workflow file lies, what lies around it, and the workflow files that are shipped.
+
+Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new project folder: a workflow, a plugin with its test, a store."""
+"""A new project folder: a workflow, written as a person would, a plugin with its test, a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a workflow file may say (`WorkflowFile`), and what it means once resolved (`Workflow`)."""
+"""What a workflow file may say (`WorkflowFile`, and its JSON schema), and what it means once resolved (`Workflow`)."""
 
 from __future__ import annotations
 

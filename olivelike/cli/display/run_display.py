@@ -1,4 +1,4 @@
-"""What a run shows: to people a line per finished node, with bars or a word now and then, to programs lines of JSON."""
+"""What a person sees of a plan and of a run: a line per node, with bars or a word now and then; programs get JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """Bind a weightless graph to its weights: evaluate what depends on weights alone, stream it to disk.
 
-Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file,
-and no more than a few are on their way at once, so memory stays flat in the size of the model. Files are read, never
+Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file, and
+no more than a few are on their way at once, so memory stays flat in the size of the model. Files are read, never
 mapped: mapped pages count as resident memory.
+
+`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile.
 """
 
 from __future__ import annotations

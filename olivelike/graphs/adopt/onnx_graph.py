@@ -1,4 +1,4 @@
-"""A model that someone else exported as a weightless graph; run it in a worker."""
+"""A model that someone else exported as a weightless graph, in today's ONNX; run it in a worker."""
 
 from __future__ import annotations
 

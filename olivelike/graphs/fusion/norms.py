@@ -5,6 +5,8 @@ An operator in NHWC gets a Transpose on each side; the rule `transposes` moves a
 `skip_group_norm`: what is added in front of GroupNorm joins it, in NHWC. The other operand may be an image of the same
 shape, or one value per channel: the time embedding. The bias of a linear layer whose tokens are added as an image joins
 too.
+
+`skip_layer_norm` and `bias_skip_layer_norm`: what is added in front of LayerNormalization joins it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """`nhwc_conv`: convolution between two Transposes.
 
 `transposes`: Transposes behind NHWC operators sink through what has no layout of its own, and cancel.
+
+`cleanup`: shape arithmetic that shapes answer, operators that do nothing, repeated and dead nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What rules write in place of what they match, and image layouts, NCHW and NHWC."""
+"""What rules write in place of what they match, image layouts (NCHW and NHWC), and the biases of linear layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`inspect_model`: read everything about an ONNX file but its weights."""
+"""`inspect_model`: everything about an ONNX file but its weights, as a value, as JSON and as lines of text."""
 
 from __future__ import annotations
 

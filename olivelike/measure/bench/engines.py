@@ -1,4 +1,4 @@
-"""The engines that are measured, and what each needs to be there."""
+"""The engines that are measured, what each needs to be there, and what an optimised folder was made of."""
 
 from __future__ import annotations
 

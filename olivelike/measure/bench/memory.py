@@ -1,6 +1,8 @@
 """How much memory a process takes: at most, as it says itself, and as it is seen from outside while it runs.
 
 NVIDIA GPUs by the driver's own library (`pip install nvidia-ml-py`), which knows clocks and versions too.
+
+Also whether the machine was quiet: what other processes took meanwhile, and how far repeats are apart.
 """
 
 from __future__ import annotations

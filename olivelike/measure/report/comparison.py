@@ -1,4 +1,4 @@
-"""Results and pictures against the original, as steps leave them in the record, and `olivelike verify` beside it."""
+"""What a run's record says by itself, and pictures and results against the original that steps and `verify` leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a run, first of all: sizes, errors, speed, nodes; a row for each output where there are several."""
+"""What came of a run: sizes, errors, speed, nodes, operators before and after fusion; a row for each output."""
 
 from __future__ import annotations
 

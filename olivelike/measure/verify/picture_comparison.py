@@ -16,7 +16,7 @@ import torch
 
 from olivelike.errors import SourceError
 from olivelike.graphs.export.torch_network import build_network
-from olivelike.measure.verify.reference import fill
+from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
 
 if TYPE_CHECKING:

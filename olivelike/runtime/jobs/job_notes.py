@@ -1,4 +1,4 @@
-"""What the user should know of jobs before they are drawn."""
+"""What the user should know of jobs before they are drawn, and the records that their pictures carry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """What denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
+
+`BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has a torch
+generator on the CPU. The order of draws is that of those pipelines with a list of generators: sample of the encoded
+picture, initial noise, sample of the masked picture, then what each step draws.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """Prompts as what the UNet attends to, of equal length: tokenized in chunks of 75, encoded, weighted.
 
-Chunks are those of A1111's `TextConditionalModel.tokenize_line` (`modules/sd_hijack_clip.py`), each with a start and
-an end of its own: the vectors of one textual inversion stay in one chunk, and where a comma stands among the last 20
+Chunks are those of A1111's `TextConditionalModel.tokenize_line` (`modules/sd_hijack_clip.py`), each with a start and an
+end of its own: the vectors of one textual inversion stay in one chunk, and where a comma stands among the last 20
 tokens of a full chunk, what follows it moves on.
 
 Weights are those of A1111's emphasis "Original" (`modules/sd_emphasis.py`): states times weights, then scaled back to
 the mean that they had, chunk by chunk. A1111 takes the mean over a batch of prompts; here it is each prompt's own, so
 that a picture does not depend on its neighbours.
+
+`tokenizer.json` is read by the `tokenizers` library itself: its ids are those of transformers' `CLIPTokenizer`, which
+is a shell around it and takes a second to import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name."""
+"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name.
+
+Diffusers' modules import `torch._dynamo` for one decorator of networks, `scipy.stats` for Beta schedules and `requests`
+for pictures by URL: more time than the demo's picture takes. Diffusers has no setting for it. So while its modules are
+imported, others stand in for these, and import the real ones as soon as anything of them is used.
+"""
 
 from __future__ import annotations
 

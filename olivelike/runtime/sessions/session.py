@@ -1,7 +1,10 @@
 """What the pipeline asks of an inference engine: one network, opened for one device, and its buffers.
 
-Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where
-the engine reads and writes them in place.
+Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where the
+engine reads and writes them in place.
+
+`EngineCalls` ends what engines are doing, from another thread than the one that waits for them: a thread in an engine's
+code sees no signal until that code returns, which for a large picture takes hours.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _ROLES = {"A": "down", "B": "up"}
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LoraKey:
     """One stored name, taken apart."""
 
     stored: str
@@ -63,7 +63,7 @@ class Key:
     adapter: str | None
 
 
-def parse_key(stored: str) -> Key | None:
+def parse_key(stored: str) -> LoraKey | None:
     """Take a stored name apart; `None` if it is no part of a LoRA."""
     for pattern, spelling in _PATTERNS:
         found = pattern.fullmatch(stored)
@@ -72,7 +72,7 @@ def parse_key(stored: str) -> Key | None:
         module, role = found["module"], _ROLES.get(found["role"], found["role"])
         component, path, prefix_spelling = _place(module)
         adapter = found.groupdict().get("adapter")
-        return Key(stored, module, role, prefix_spelling or spelling, component, path, adapter)
+        return LoraKey(stored, module, role, prefix_spelling or spelling, component, path, adapter)
     return None
 
 

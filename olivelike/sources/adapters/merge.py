@@ -1,14 +1,18 @@
 """Merging LoRAs into one network, tensor by tensor; it runs in a worker.
 
-The law is W + Σ weightᵢ · changeᵢ(W) in float32. Each change is measured against the base W, so neither order
-nor company of the files matters; the sum is taken in an order that content decides.
+The law is W + Σ weightᵢ · changeᵢ(W) in float32. Each change is measured against the base W, so neither order nor
+company of the files matters; the sum is taken in an order that content decides.
 
-For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the
-low-rank difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
+For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the low-rank
+difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
 
-For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape
-and no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to
-merge.
+For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape and
+no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to merge.
+
+Which layer a module of a LoRA file changes, under names other than the network's own, is diffusers' business: a
+stand-in pair of one-element factors goes through its converters for each module, one at a time. Its converters know
+plain LoRA alone, drop or refuse what else a file holds, and judge all keys by the first or by a sample; one stand-in
+pair at a time is free of that.
 """
 
 from __future__ import annotations

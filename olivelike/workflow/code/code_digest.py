@@ -1,7 +1,12 @@
 """What code a result is made by: a module, the local modules that it imports, and versions of the other ones.
 
-Nothing is imported to compute it. Names are stable when a project moves: `olivelike.passes.float16` for
-installed modules, `.sharpen` for modules of a plugin, `tint` for helpers beside it.
+Nothing is imported to compute it. Names are stable when a project moves: `olivelike.passes.float16` for installed
+modules, `.sharpen` for modules of a plugin, `tint` for helpers beside it.
+
+What decides a plugin's result and no import statement tells is looked for in its source. Python can always hide such a
+thing; what is found is every ordinary way to load code, to run a program, to read a file, the environment or the
+network. Where one is found, a result is not kept unless the pass has said what it reads: a step too many is slow, a
+stale result is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The registry: every pass that a workflow may name."""
+"""The registry: every pass and rule that a workflow may name, found in modules, entry points and plugins."""
 
 from __future__ import annotations
 
