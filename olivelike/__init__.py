@@ -12,8 +12,7 @@ pipeline = olivelike.open_pipeline(Path("models/mine"))
 pipeline.generate(olivelike.Request(("a red circle",), seed=7)).pictures[0].image.save("circle.png")
 ```
 
-Errors are those of `olivelike.errors`. Each name is imported at its first use, since what is behind it is heavy.
-"""
+Errors are those of `olivelike.errors`. Each name is imported at its first use, since what is behind it is heavy."""
 
 from __future__ import annotations
 

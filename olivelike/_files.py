@@ -1,8 +1,7 @@
 """Files that are whole or absent, whatever is killed, full or slow: durable writes, locks, and what a refusal means.
 
 Every operation on the store's files goes through a `FileSystem`, so that tests can make each of them fail in turn; only
-SQLite (the index) and filelock (the locks) touch files by themselves.
-"""
+SQLite (the index) and filelock (the locks) touch files by themselves."""
 
 from __future__ import annotations
 
@@ -155,8 +154,7 @@ class NewFile:
     def __init__(self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False) -> None:
         """Create the file under a temporary name on the disk of the final one, or take over one that is `written`.
 
-        Raises `OSError` if the disk refuses, as all that follows does.
-        """
+        Raises `OSError` if the disk refuses, as all that follows does."""
         self._path, self._disk = temporary, disk
         self._descriptor: int | None = disk.open(temporary, write=True) if written else disk.create(temporary, mode)
 
@@ -196,8 +194,7 @@ class NewFile:
     def take_name(self, target: Path) -> None:
         """Give the finished file a name that is free.
 
-        Raises `FileExistsError` if it is taken, also by a process that was faster.
-        """
+        Raises `FileExistsError` if it is taken, also by a process that was faster."""
         try:
             target.hardlink_to(self._path)
         except FileExistsError:
@@ -226,8 +223,7 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: boo
 
     Raises:
         FileExistsError: if the name is taken and not to be replaced.
-        OSError: if it can't be written.
-    """
+        OSError: if it can't be written."""
     # The name is cut, since with the final one's length it might be too long.
     with NewFile(path.with_name(f".{os.urandom(8).hex()}.tmp"), DISK, mode) as file:
         file.write(memoryview(data))
@@ -249,8 +245,7 @@ def explained(task: str, place: Path, elsewhere: str, full: str = "free some spa
         full: what helps on a full disk.
 
     Raises:
-        StoreError: with the task, the path, the reason and a remedy.
-    """
+        StoreError: with the task, the path, the reason and a remedy."""
     try:
         yield
     except OSError as error:
@@ -297,8 +292,7 @@ def held(
         path: the lock's file; its folder must exist.
         on_wait: called once if another holder has it; raising from it gives up.
         timeout: seconds to wait for another holder.
-        leaves_file: whether the file stays afterwards, which costs the next holder less.
-    """
+        leaves_file: whether the file stays afterwards, which costs the next holder less."""
     end = time.monotonic() + timeout
     while (lock := try_lock(path)) is None:
         if on_wait is not None:

@@ -27,8 +27,7 @@ def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> 
     """Return the end of a message about an unknown name: `did you mean 'x'?`, or the valid names if none is near.
 
     Args:
-        kind: What the valid names are, in the plural, such as `passes`.
-    """
+        kind: What the valid names are, in the plural, such as `passes`."""
     import difflib
 
     spelled = {valid.casefold(): valid for valid in reversed(list(known))}
@@ -41,8 +40,7 @@ def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None =
     """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
 
     Args:
-        among: What it can have meant; by default whatever is there.
-    """
+        among: What it can have meant; by default whatever is there."""
     nearest = _similar(path) if among is None else _nearest(path.name, among)
     if nearest is None:
         return otherwise
@@ -94,8 +92,7 @@ def byte_count(text: str, where: str) -> int:
         text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
 
     Raises:
-        UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty.
-    """
+        UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty."""
     match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{where}: {text!r} is no size; write a number and a unit, such as 20GB or 500MB")

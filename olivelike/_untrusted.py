@@ -1,8 +1,7 @@
 """Reading what others wrote: files of bounded size, JSON of bounded depth, and text as a terminal may show it.
 
 A checkpoint, a LoRA, a picture or a workflow may come from anyone. What reads one goes through here, so that a device,
-a pipe, an endless file or a steering character does no harm.
-"""
+a pipe, an endless file or a steering character does no harm."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
         most: bytes that it may have; `None` for what is read in parts.
 
     Raises:
-        OSError: if there is none, it is larger, or it can't be read.
-    """
+        OSError: if there is none, it is larger, or it can't be read."""
     try:
         found = path.stat()
     except ValueError as error:  # a NUL, or half a surrogate pair
@@ -60,8 +58,7 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
 def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
-    Raises `OSError` if there is none, it is larger, or it can't be read.
-    """
+    Raises `OSError` if there is none, it is larger, or it can't be read."""
     with open_file(path, most) as file:
         data = file.read(most + 1)
     if len(data) > most:  # such as a file of /proc, which says that it is empty
@@ -80,8 +77,7 @@ def parse_json(
         halves: allow halves of surrogate pairs, which have no UTF-8.
 
     Raises:
-        ValueError: if it is none.
-    """
+        ValueError: if it is none."""
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     try:
         value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)
@@ -96,8 +92,7 @@ def parse_json(
 def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
     """Return the value of a regular file of JSON, within the bounds of `read_bytes` and `parse_json`.
 
-    Raises `OSError` if there is none, it is larger, or it can't be read, and `ValueError` if it is no JSON.
-    """
+    Raises `OSError` if there is none, it is larger, or it can't be read, and `ValueError` if it is no JSON."""
     return parse_json(read_bytes(path, most))
 
 

@@ -14,8 +14,7 @@ def canonical_json(value: Any) -> bytes:
     """Encode `value` so that equal values give equal bytes.
 
     Keys are sorted, separators have no spaces, text is UTF-8; NaN and infinity are refused. Raises `ValueError` for NaN
-    or infinity, and `TypeError` for what JSON can't hold.
-    """
+    or infinity, and `TypeError` for what JSON can't hold."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 

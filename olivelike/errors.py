@@ -14,8 +14,7 @@ OlivelikeError                     1  a bug
 ├── SafetyError                    6  every attempt was flagged by the safety checker
 └── Interrupted                  130  cancelled by the user
 
-A message says what, where, why, and what to do.
-"""
+A message says what, where, why, and what to do."""
 
 from __future__ import annotations
 

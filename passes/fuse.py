@@ -20,8 +20,7 @@ _KNOWN = "it is known from the steps behind this one; remove it"
 class Fuse(Pass):
     """Fuse attention, norms, convolutions and activations for the target; run it before `float16` or `bfloat16`.
 
-    Each option switches the rule of its name. What the graph will be computed in is known from the steps behind.
-    """
+    Each option switches the rule of its name. What the graph will be computed in is known from the steps behind."""
 
     reads: ClassVar = ("architecture", "graph", "target", "precision")
     writes: ClassVar = ("graph",)

@@ -16,8 +16,7 @@ class Verify(Pass):
     """Compare the graph's outputs with torch's on random inputs; a run stops where they are too far off.
 
     Torch has the weights as they were loaded, with the workflow's LoRAs and textual inversions: what other passes did
-    to the weights is part of the difference.
-    """
+    to the weights is part of the difference."""
 
     reads: ClassVar = ("architecture", "weights", "graph", "original")
     resources: ClassVar = Resources(memory_bytes=1800 << 20)
@@ -36,8 +35,7 @@ class Verify(Pass):
         """Return the model as it is; the figures go into the run record.
 
         Raises:
-            VerificationError: when an output is too far off, or has a value that is not finite.
-        """
+            VerificationError: when an output is too far off, or has a value that is not finite."""
         from olivelike.measure.verify.evaluation import Evaluation
         from olivelike.measure.verify.original import LIMITS, Original, parameter_reader, precision_of
 

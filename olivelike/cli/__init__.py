@@ -1,7 +1,6 @@
 """The command line: one file per command; nothing but it prints.
 
-Commands and what they need are imported when they are used, so that a run with nothing to do is quick.
-"""
+Commands and what they need are imported when they are used, so that a run with nothing to do is quick."""
 
 from __future__ import annotations
 

@@ -90,8 +90,7 @@ def _write_log(error: Exception) -> str:
 def signals_as_interrupts() -> Iterator[None]:
     """Raise `KeyboardInterrupt` on SIGTERM and its like, so that children are stopped and temp files removed.
 
-    A signal that is ignored, as under `nohup`, stays ignored.
-    """
+    A signal that is ignored, as under `nohup`, stays ignored."""
     names = ("SIGTERM", "SIGHUP", "SIGBREAK")
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
     changed = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
@@ -154,8 +153,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows `olivelike`; by default the arguments of the process.
 
     Returns:
-        The exit status.
-    """
+        The exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # A path may hold what the terminal can't show.

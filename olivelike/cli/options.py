@@ -158,8 +158,7 @@ class ReportOptions:
 
         Raises:
             StoreError: if there is no store.
-            UsageError: if no run in it wrote the folder.
-        """
+            UsageError: if no run in it wrote the folder."""
         from olivelike.measure.report.recorded_runs import last_writer
 
         return last_writer(open_store(self.cache_dir, writes=True), folder) if self.keep else None
@@ -174,8 +173,7 @@ def open_store(named: Path | None, *, writes: bool = False) -> "Store":
     """Open the store of a command that names no workflow.
 
     Raises:
-        StoreError: if there is none.
-    """
+        StoreError: if there is none."""
     from olivelike.errors import StoreError
     from olivelike.store import Store
 
@@ -209,8 +207,7 @@ def chosen_sides(size: str | None, width: int | None, height: int | None) -> tup
     """Return width and height of a command that takes `--size` or both sides.
 
     Raises:
-        UsageError: if it is given both, or the size is none.
-    """
+        UsageError: if it is given both, or the size is none."""
     if size is None:
         return width, height
     if height is not None or width is not None:
@@ -229,8 +226,7 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     `steps: Annotated[int, typer.Option(help="How many.")] = 50`.
 
     Args:
-        command: the parameters whose type is a dataclass are groups.
-    """
+        command: the parameters whose type is a dataclass are groups."""
     groups: dict[str, Any] = {}
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():

@@ -3,8 +3,7 @@
 Finding out that nothing is to be done takes a third of a second, nearly all of it imports. What decided the answer
 are files and the environment; so the answer holds while each of them is as it was, which is how Git's index and ninja
 work. Nothing here knows what a run reads: all that its process opens, lists and asks for is noted. A receipt lies in
-the user's cache folder and may vanish at any time.
-"""
+the user's cache folder and may vanish at any time."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ class Witness:
 
         There is none if something was written, changed since the first look or can't be noted, or if a file was so
         fresh that another change of it could not be told. Windows has looks at files that Python's code does not pass
-        through.
-        """
+        through."""
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] == "olivelike" and (file := getattr(module, "__file__", None)):
                 self._note("followed", file)

@@ -46,8 +46,7 @@ class ProviderOptions:
 
         Raises:
             UsageError: for an unknown provider or level, or what is no pair.
-            SessionError: if a provider is not installed; known before anything heavy is imported.
-        """
+            SessionError: if a provider is not installed; known before anything heavy is imported."""
         from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
         from olivelike.runtime.sessions import session_settings as read
         from olivelike.runtime.sessions.providers import require_provider

@@ -31,8 +31,7 @@ def signals_end_engines(last_words: Callable[[], None]) -> Iterator[None]:
     is being written.
 
     Args:
-        last_words: called in another thread, before the process ends without returning here.
-    """
+        last_words: called in another thread, before the process ends without returning here."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
         return
@@ -81,8 +80,7 @@ def _leave(last_words: Callable[[], None]) -> None:
 def uninterrupted() -> Iterator[None]:
     """Let signals that ask the process to end wait until the block is done.
 
-    Raises `KeyboardInterrupt` at the end of the block, if one came.
-    """
+    Raises `KeyboardInterrupt` at the end of the block, if one came."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
         return

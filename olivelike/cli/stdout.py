@@ -17,8 +17,7 @@ from olivelike.errors import MissingError, UsageError
 class ReaderLeft(KeyboardInterrupt):
     """Nobody reads standard output any more, as after `olivelike plan … | head`.
 
-    To the engine it is an interruption: it stops its children and cleans up.
-    """
+    To the engine it is an interruption: it stops its children and cleans up."""
 
 
 reader_left = False
@@ -49,8 +48,7 @@ def write_found(
     Args:
         value: It as a JSON value; an object, if there is a report.
         add_to_report: Adds it to the report of a run and returns the report's file, if it goes there. Called when
-            lines are written, so that they don't depend on it.
-    """
+            lines are written, so that they don't depend on it."""
     if not json:
         write_lines(lines)
     report = add_to_report()
@@ -72,8 +70,7 @@ def write_error(text: str) -> None:
 def write(text: str) -> None:
     """Write text to standard output, at once, without what would steer the terminal.
 
-    Raises `ReaderLeft` if nobody reads it, and `MissingError` if it can't be written for another reason.
-    """
+    Raises `ReaderLeft` if nobody reads it, and `MissingError` if it can't be written for another reason."""
     try:
         sys.stdout.write(terminal_text(text))
         sys.stdout.flush()
@@ -90,8 +87,7 @@ def write(text: str) -> None:
 def write_text(text: str, path: Path | None) -> None:
     """Write text to a file that the user named, or to standard output.
 
-    Raises `UsageError` if the file can't be written.
-    """
+    Raises `UsageError` if the file can't be written."""
     if path is None:
         write(text)
         return

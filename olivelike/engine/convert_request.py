@@ -64,8 +64,7 @@ def convert(
 
     Raises:
         UsageError: for an unknown target, or nothing to do.
-        OlivelikeError: as `run`.
-    """
+        OlivelikeError: as `run`."""
     place, chosen = draft(request, options)
     return run(place, chosen, listener, report)
 
@@ -74,8 +73,7 @@ def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, 
     """Return the workflow that `convert` runs, with its text, and the options that it runs with.
 
     Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
-    damaged.
-    """
+    damaged."""
     here = Path.cwd()
     command = request.command(allow_pickle=options.allow_pickle)
     chosen = replace(options, command=command, fail_fast=not options.keep_going)
@@ -90,8 +88,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
 
     Raises:
         UsageError: for an unknown target, or nothing to do.
-        SourceError: for a source that is missing or damaged.
-    """
+        SourceError: for a source that is missing or damaged."""
     here = Path.cwd()
     target = find_target(request.target)
     source = text_source(request.source, here)
@@ -127,8 +124,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
     """Write the workflow that does what is asked to a new file.
 
-    Raises `UsageError` if the file is there already, or can't be written.
-    """
+    Raises `UsageError` if the file is there already, or can't be written."""
     path = absolute(path, Path.cwd())
     project = path.parent.parent if path.parent.name == "workflows" else path.parent
     text = draft_workflow(request, options, project)

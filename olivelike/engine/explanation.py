@@ -54,8 +54,7 @@ def explain(ref: str | Place, options: Options = DEFAULTS, node: str | None = No
 
     Raises:
         UsageError: if the workflow has no such node; the message has the nearest.
-        OlivelikeError: as for `plan`.
-    """
+        OlivelikeError: as for `plan`."""
     prepared, planned = plan(ref, options)
     by_id = {one.node.id: one for one in planned.nodes}
     if node is None:

@@ -82,8 +82,7 @@ def work_key(
     Args:
         work: The function that makes its result; the modules that it imports inside itself are its code.
         libraries: Distributions whose version changes the result although no import names them.
-        facets: Digest of each thing that it works on.
-    """
+        facets: Digest of each thing that it works on."""
     code = code_behind(work)
     assert code.digest is not None, code.uncacheable
     versions = tool_versions(libraries, code.tools)
@@ -129,8 +128,7 @@ def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: d
     """Return the key of a step, or why it has none.
 
     Raises `MissingError` if a tool that the pass declares is not installed, and `PluginError` if a data file that it
-    names can't be read.
-    """
+    names can't be read."""
     code = pass_code(entry, instance)
     if code.digest is None:
         return f"its result can't be kept: {code.uncacheable}"
@@ -183,8 +181,7 @@ def output_lock(folder: str) -> str:
 def named_inputs(entry: PassEntry) -> dict[str, str]:
     """Return the digest of each file's content and each variable's value; values themselves are kept nowhere.
 
-    Raises `PluginError` if a file is missing or can't be read, or Python does not say where the pass lies.
-    """
+    Raises `PluginError` if a file is missing or can't be read, or Python does not say where the pass lies."""
     found: dict[str, str] = {}
     for name in entry.cls.files or ():
         if entry.module_file is None:

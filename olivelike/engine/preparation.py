@@ -172,8 +172,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         WorkflowError: for a wrong workflow file.
         UsageError: for an output that meets the source, or anything else that is read.
         SourceError: for a missing or damaged source.
-        StoreError: for a store that can't be used.
-    """
+        StoreError: for a store that can't be used."""
     loaded = _load(ref, options)
     outputs = _outputs(loaded, options)
     _check_variants(outputs)
@@ -222,8 +221,7 @@ def plan(ref: str | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]
         The workflow with its source and store, and its nodes, each with key, status and reason.
 
     Raises:
-        OlivelikeError: as `prepare`.
-    """
+        OlivelikeError: as `prepare`."""
     prepared = prepare(ref, options, writes=False)
     return prepared, prepared.plan()
 
@@ -237,8 +235,7 @@ def validate(ref: str | Place, options: Options = DEFAULTS) -> LoadedWorkflow:
 
     Raises:
         WorkflowError: with everything that is wrong, each with its position.
-        PluginError: if a plugin can't be loaded.
-    """
+        PluginError: if a plugin can't be loaded."""
     loaded = _load(ref, options)
     check_without_source(loaded)
     return loaded
@@ -252,8 +249,7 @@ def pin(ref: str | Place, options: Options = DEFAULTS) -> Pin:
         options: As for `plan`.
 
     Raises:
-        OlivelikeError: as `prepare`.
-    """
+        OlivelikeError: as `prepare`."""
     prepared = prepare(ref, options, writes=True)
     nodes = [node for node in prepared.plan().nodes if node.status == "hit" and node.node.output is None]
     keys = tuple(node.key.digest for node in nodes if node.key is not None)

@@ -99,8 +99,7 @@ def run(
         The result of a run in which every node succeeded.
 
     Raises:
-        OlivelikeError: what went wrong, with place and remedy; outputs are as before or complete.
-    """
+        OlivelikeError: what went wrong, with place and remedy; outputs are as before or complete."""
     start = time.perf_counter()
     prepared = prepare(ref, options, writes=True)
     return _Run(prepared, listener, report, executor, start).run()
@@ -193,8 +192,7 @@ class _Run:
         """Refuse a run that would have to store something where nothing can be stored.
 
         Raises:
-            StoreError: naming what is missing.
-        """
+            StoreError: naming what is missing."""
         nodes = self._prepared.plan().nodes
         missing = [planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None]
         if missing or self._options.clean_cache:

@@ -59,8 +59,7 @@ def run_record(prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord
 def recorded_runs(store: Store) -> Iterator[RunRecord]:
     """Yield the records of a store's runs, newest first.
 
-    Raises `StoreError` at one that can't be read, as a later olivelike wrote it.
-    """
+    Raises `StoreError` at one that can't be read, as a later olivelike wrote it."""
     for content in store.runs():
         try:
             yield RunRecord.from_json(content)

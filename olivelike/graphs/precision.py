@@ -2,8 +2,7 @@
 
 Each node runs in half precision if its operator has such a form, unless it is forced to float32 or belongs to a
 sinusoidal embedding. Which operands must stay float32 is read from the operator schemas of `onnx`.
-Parameters become `Cast` nodes over the parameter input, evaluated when the graph meets its weights.
-"""
+Parameters become `Cast` nodes over the parameter input, evaluated when the graph meets its weights."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class HalfPrecision:
             forced_blocks: Blocks that stay in float32, with wildcards and all that lies inside; `=NAME` is what
                 `block_of` calls so alone.
             policy_operators: More operator types that stay in float32; they need not occur, nor exist.
-            target: Decides which inputs of fused operators stay float32.
-        """
+            target: Decides which inputs of fused operators stay float32."""
         self.model = model
         self._graph = model.graph
         self._half = half
@@ -78,8 +76,7 @@ class HalfPrecision:
 
         Raises:
             PassError: when a forced operator or block does not exist, the type of a value is not known, or the graph
-                is in the other half precision already.
-        """
+                is in the other half precision already."""
         self._check_names()
         self._infer_types()
         self._refuse_the_other_half()

@@ -38,8 +38,7 @@ class Case:
 
         Args:
             value: The input; one timestep serves the whole batch.
-            dim: Name of its dimension.
-        """
+            dim: Name of its dimension."""
         if value == "timestep":
             return 1
         return next((size for word, size in vars(self).items() if word in dim.lower()), None)
@@ -57,8 +56,7 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
         seed: Equal seeds give equal inputs.
 
     Returns:
-        Arrays by name: int32 for token ids, else float32.
-    """
+        Arrays by name: int32 for token ids, else float32."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     for value in inputs:
         pairs = zip(value.dims, value.example, strict=True)
@@ -72,8 +70,7 @@ def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int
 
     Args:
         inputs: NumPy dtype and shape of each, by name.
-        tokens: Ids are below this number.
-    """
+        tokens: Ids are below this number."""
     random = np.random.default_rng(seed)
     values: dict[str, Array] = {}
     for name, (text, shape) in inputs.items():
@@ -128,8 +125,7 @@ class PictureSizes:
 
         Args:
             dims: Sizes, and of dynamic dimensions names, which say what they are, or formulas over names.
-            by_place: Tell dimensions whose names say nothing by their places; those that are left are 1.
-        """
+            by_place: Tell dimensions whose names say nothing by their places; those that are left are 1."""
         sizes = given or {}
         last = len(dims) == 4 and dims[-1] == _COLOURS
         scale = 1 if last or (len(dims) == 4 and dims[1] == _COLOURS) else self.pixels_per_latent
@@ -171,8 +167,7 @@ def sizes_of(
         guided: Components that take each picture twice.
 
     Raises:
-        SourceError: if a config can't be read.
-    """
+        SourceError: if a config can't be read."""
     own = read_config(network)
     unet = own if "cross_attention_dim" in own else read_config(network.parent / "unet")
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")

@@ -1,7 +1,6 @@
 """`profile_folder`: runs each network of a folder with ONNX Runtime's profiler on.
 
-Format: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html.
-"""
+Format: https://onnxruntime.ai/docs/performance/tune-performance/profiling-tools.html."""
 
 from __future__ import annotations
 
@@ -106,8 +105,7 @@ def profile_folder(
     Raises:
         SourceError: if there is no network.
         SessionError: if one can't be opened or run.
-        UsageError: for OpenVINO, which is no provider of ONNX Runtime here, or a dimension that no network has.
-    """
+        UsageError: for OpenVINO, which is no provider of ONNX Runtime here, or a dimension that no network has."""
     import onnxruntime
 
     if settings is None:
@@ -186,8 +184,7 @@ def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[float
     Args:
         events: The profile: one `model_run` per run and one `…_kernel_time` per node, with microseconds in `ts`, when
             it began, and `dur`.
-        warm_up: How many runs at the beginning don't count.
-    """
+        warm_up: How many runs at the beginning don't count."""
     runs = sorted((event for event in events if event["name"] == _RUN), key=lambda event: event["ts"])
     measured = sorted(runs[warm_up:], key=lambda run: run["dur"])
     median = measured[(len(measured) - 1) // 2]

@@ -19,8 +19,7 @@ class Architecture:
     """A component's class and normalised config: all that `convert` needs to know.
 
     The config is what the library's own class makes of `config.json`: defaults filled in, stray keys,
-    paths and versions left out, so two spellings of one network have one digest.
-    """
+    paths and versions left out, so two spellings of one network have one digest."""
 
     component: str
     """Name within the pipeline, such as `unet`; `vae_encoder` and `vae_decoder` share a class."""

@@ -115,8 +115,7 @@ def half_policy(architecture: Architecture) -> HalfPolicy:
 
     - The UNet of Stable Diffusion 2.x: its attention overflows float16 (black images), so it stays in float32.
     - SDXL's VAE decoder overflows as a whole, unless its config says `force_upcast: false`, as that of the
-      float16-safe VAE does.
-    """
+      float16-safe VAE does."""
     config = architecture.config
     if architecture.class_name == "UNet2DConditionModel" and _widths(config.get("cross_attention_dim")) == {
         FAMILIES["sd2"].text_width

@@ -2,8 +2,7 @@
 
 Parameters are graph inputs behind the real ones. Each is marked in its `metadata_props` with the parameter
 that it stands for, under the key `olivelike.parameter`. A derived weight (a transpose, a concatenation, a cast)
-is ordinary nodes. So the file is valid ONNX at every step and runs when weights are fed as inputs.
-"""
+is ordinary nodes. So the file is valid ONNX at every step and runs when weights are fed as inputs."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ BARRIERS = frozenset(
 They make large values of small ones: folded into the weights, a quantised weight would be a float one again. So their
 inputs are written as they are, and what follows them is no weight. Operators that make small values of large ones, such
 as `QuantizeLinear` and `DynamicQuantizeLinear`, are evaluated like all others; those that compute on quantised weights,
-such as `MatMulNBits`, take an activation, and thus are never weights.
-"""
+such as `MatMulNBits`, take an activation, and thus are never weights."""
 
 _MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
 """Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
@@ -82,8 +80,7 @@ class Graph:
 def block_of(node: ir.Node) -> str | None:
     """Return the block of an operator, such as `down_blocks.0.resnets.1`; `None` between blocks.
 
-    It is a member of the innermost list of modules, or what lies in no list, such as `conv_in`.
-    """
+    It is a member of the innermost list of modules, or what lies in no list, such as `conv_in`."""
     path = node.metadata_props.get(BLOCK_KEY, "")
     member = _MEMBER.match(path)
     return (member.group() if member else path) or None
@@ -103,8 +100,7 @@ def real_inputs(graph: ir.Graph) -> list[ir.Value]:
 def weight_values(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them.
 
-    What a barrier makes (`BARRIERS`) is not among them, nor what derives from that.
-    """
+    What a barrier makes (`BARRIERS`) is not among them, nor what derives from that."""
     import onnx_ir as ir
 
     weights = {value for value in graph.inputs if PARAMETER_KEY in value.metadata_props}

@@ -1,7 +1,6 @@
 """Which networks of a pipeline are supported: classes, options of their configs, and sizes that a network can have.
 
-Asked as a source is opened, before weights are fetched or anything is built, and again where a network is built.
-"""
+Asked as a source is opened, before weights are fetched or anything is built, and again where a network is built."""
 
 from __future__ import annotations
 
@@ -94,8 +93,7 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         config: Raw or normalised; what is absent has the class's default.
 
     Raises:
-        SourceError: with class, option and reason.
-    """
+        SourceError: with class, option and reason."""
     class_name = class_name if class_name.isidentifier() else _shown(class_name)
     allowed = CLASSES.get(component)
     if allowed is not None and class_name not in allowed:
@@ -119,8 +117,7 @@ def refused_config(component: str, class_name: str, error: Exception, *, from_on
 
     Args:
         error: What the library said.
-        from_one_file: The config is the family's published one, with sizes read from the tensors of a single file.
-    """
+        from_one_file: The config is the family's published one, with sizes read from the tensors of a single file."""
     if from_one_file:
         config, remedy = ("the config of its family", "a network of its own sizes is read from a diffusers folder only")
     else:

@@ -1,7 +1,6 @@
 """Targets: named execution providers with what their runtime reads and which precision they want.
 
-Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each.
-"""
+Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each."""
 
 from __future__ import annotations
 
@@ -308,8 +307,7 @@ def find_target(name: str) -> Target:
     """Return the target called `name`, or by another name of it.
 
     Raises:
-        UsageError: for an unknown name; the message has the nearest known one.
-    """
+        UsageError: for an unknown name; the message has the nearest known one."""
     target = TARGETS.get(ALIASES.get(name, name))
     if target is not None:
         return target

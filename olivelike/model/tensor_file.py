@@ -26,8 +26,7 @@ DTYPES: dict[str, Any] = {
 def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
     """Read a tensor into memory, as an array of its shape and dtype; a transposed one is a view in column order.
 
-    Raises `SourceError` when the file can't be read, or is shorter than its table says.
-    """
+    Raises `SourceError` when the file can't be read, or is shorter than its table says."""
     count = math.prod(tensor.shape)
     try:
         with path.open("rb") as file:

@@ -5,8 +5,7 @@ added, never changed or removed; a pass that is written for another version says
 with a remedy instead of failing somewhere.
 
 A pass is a frozen pydantic model: its fields are the step's options, its one method `run` takes a model and returns a
-model. It declares which facets it reads and writes; its cache key holds only what it reads.
-"""
+model. It declares which facets it reads and writes; its cache key holds only what it reads."""
 
 from typing import TYPE_CHECKING
 

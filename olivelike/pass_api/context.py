@@ -49,8 +49,7 @@ class TensorAccess(Protocol):
 
         Raises:
             PassError: when the value is no such weight, the table lacks a parameter, or an operator of the derivation
-                has no reference implementation.
-        """
+                has no reference implementation."""
 
 
 class Progress(Protocol):
@@ -64,8 +63,7 @@ class Cache:
     """What earlier executions of the same pass, of the same code and libraries, found out; this one is always empty.
 
     It is for what takes long and may be asked again under another key, such as trials. A result that is lost is
-    computed again, so nothing may depend on its being there.
-    """
+    computed again, so nothing may depend on its being there."""
 
     def get(self, question: Any) -> Any:  # noqa: ARG002  (overridden)
         """Return the answer to a question, both JSON values; `None` if it was never put, or is lost."""
@@ -139,16 +137,14 @@ class Context:
         """Return the target.
 
         Raises:
-            PassError: if the pass does not list `target` in `reads`.
-        """
+            PassError: if the pass does not list `target` in `reads`."""
         return self._required(self.target, "target")
 
     def require_original(self) -> Model:
         """Return the network as it was loaded.
 
         Raises:
-            PassError: if the pass does not list `original` in `reads`.
-        """
+            PassError: if the pass does not list `original` in `reads`."""
         return self._required(self.original, "original")
 
     def _required(self, value: T | None, name: str) -> T:

@@ -107,5 +107,4 @@ class Pass(BaseModel):
         """Return the optimised model; `model` itself is immutable.
 
         Raises:
-            PassError: with what, where and what to do; anything else counts as a bug of the pass.
-        """
+            PassError: with what, where and what to do; anything else counts as a bug of the pass."""

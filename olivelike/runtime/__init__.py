@@ -25,8 +25,7 @@ it.
 What it changes in the process that imports it, each when it is first needed and for good: the first session on the CPU
 registers an arena with ONNX Runtime's environment, which sessions of the program share if they ask for
 `session.use_env_allocators`; the first one on an NVIDIA GPU loads CUDA's libraries. While those are looked for,
-`sys.stdout` is another one for a moment, since ONNX Runtime prints what it does not find.
-"""
+`sys.stdout` is another one for a moment, since ONNX Runtime prints what it does not find."""
 
 from __future__ import annotations
 

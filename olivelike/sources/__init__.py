@@ -1,8 +1,7 @@
 """Where a pipeline comes from: folders and hub ids, read as tables without copying a weight byte.
 
 Opening a source needs no library but the standard one (a hub id that is not cached needs `huggingface_hub`).
-`olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker.
-"""
+`olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker."""
 
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header

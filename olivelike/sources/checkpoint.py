@@ -1,7 +1,6 @@
 """A component as its source stores it: class, raw config, and a table of the stored tensors.
 
-Also which files of a component's folder hold its weights, or what a part without weights can't do without.
-"""
+Also which files of a component's folder hold its weights, or what a part without weights can't do without."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ def read_checkpoint(
 
     Raises:
         SourceError: if a file is missing or damaged, the network is not supported, or the weights are pickled and may
-            not be read.
-    """
+            not be read."""
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")
     check_network(component, class_name, config)
@@ -182,8 +180,7 @@ class WeightFile:
 def find_weight_file(names: frozenset[str], library: str, variant: str | None) -> WeightFile | None:
     """Return what the library would load from a folder with the files `names`; safetensors come first.
 
-    diffusers looks for shards before a single file, transformers the other way round.
-    """
+    diffusers looks for shards before a single file, transformers the other way round."""
     return next((file for file in _candidates(library, variant) if file.name in names), None)
 
 
@@ -197,8 +194,7 @@ def missing_main_file(class_name: str, names: Collection[str]) -> str | None:
 
     Args:
         class_name: as the index has it; a network's has no main file here.
-        names: the files in its folder; empty if there is no folder.
-    """
+        names: the files in its folder; empty if there is no folder."""
     if _TOKENIZER.search(class_name):
         return _missing_vocabulary(names)
     for pattern, main_file in _MAIN_FILES.items():

@@ -3,8 +3,7 @@
 The local cache is read by its documented layout, without importing the client; the client's own functions want either
 the name of one file or a whole repository. https://huggingface.co/docs/huggingface_hub/guides/manage-cache:
 `models--ORG--NAME/` with `refs/BRANCH` (a commit), `snapshots/COMMIT/` (links by file name) and `blobs/` (named by
-content).
-"""
+content)."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles]
         read: reads what it needs; called again with a wider view if the cache lacks something.
 
     Raises:
-        SourceError: if the repository can't be had, or what `read` raises.
-    """
+        SourceError: if the repository can't be had, or what `read` raises."""
     if _is_commit(revision):
         try:
             return read(_cached(repository, str(revision), ""))
@@ -78,8 +76,7 @@ def fetch_hub_file(repository: str, name: str | None = None, revision: str | Non
         revision: Branch, tag or commit; `None` is the main branch.
 
     Raises:
-        SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant.
-    """
+        SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant."""
 
     def read(files: SourceFiles) -> tuple[Path, Origin]:
         relative = name if name is not None else _only_file(files)
@@ -184,8 +181,7 @@ def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
     """Ask the hub for the commit and its file names.
 
     Raises `ConnectionError` if the hub can't be reached, or may not be, and `SourceError` if it answers with a refusal
-    or a fault, or its files can't be kept here.
-    """
+    or a fault, or its files can't be kept here."""
     from huggingface_hub import HfApi, hf_hub_download
 
     try:
@@ -237,8 +233,7 @@ def translated(error: Exception, repository: str, revision: str | None) -> Sourc
     """Return the error to raise in place of one of `client_errors`.
 
     Returns:
-        `ConnectionError` if the hub did not answer, or may not be asked; else what it or this machine refused.
-    """
+        `ConnectionError` if the hub did not answer, or may not be asked; else what it or this machine refused."""
     from huggingface_hub.errors import (
         FileMetadataError,
         HfHubHTTPError,

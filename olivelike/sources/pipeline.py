@@ -2,8 +2,7 @@
 
 Folders of ONNX models that someone else exported are sources too. Known layouts: diffusers'
 `OnnxStableDiffusionPipeline`, optimum's ORT pipelines, Olive's output, and our own. Each component has a folder with
-its model file; most have a data file beside it.
-"""
+its model file; most have a data file beside it."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ def open_source(
         read_pickle: returns the table of a `.bin` file; by default from a child process that imports torch.
 
     Raises:
-        SourceError: if the source or one of its files is missing or damaged.
-    """
+        SourceError: if the source or one of its files is missing or damaged."""
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
@@ -95,8 +93,7 @@ def available_components(
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
-    Raises `SourceError` if the source is missing or damaged.
-    """
+    Raises `SourceError` if the source is missing or damaged."""
 
     def in_file(path: Path) -> set[str]:
         file = SingleFile.open(path, spec.prediction, read_pickle if allow_pickle else None)
@@ -208,8 +205,7 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
     Repositories of torch weights often hold ONNX models of some components too; they count as torch pipelines.
 
     Args:
-        index: the content of `model_index.json`, empty if there is none.
-    """
+        index: the content of `model_index.json`, empty if there is none."""
     if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
         return True
     folders = {torch_folder(name) for name in COMPONENTS if name != SAFETY_CHECKER}
@@ -225,8 +221,7 @@ def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Chec
         A checkpoint whose `graph` is the model file, for `load_onnx`.
 
     Raises:
-        SourceError: if a file is missing or damaged, or there are several models.
-    """
+        SourceError: if a file is missing or damaged, or there are several models."""
     name = _choose(files, folder)
     path = files.path(f"{folder}/{name}")
     table = read_onnx_table(path, lambda location: _data_file(files, folder, name, location))
@@ -296,8 +291,7 @@ class SourceSpec:
     def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
         """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
 
-        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
-        """
+        Raises `SourceError` if the folder or repository can't be had, or what is called raises."""
         if self.path is not None:
             return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
         if self.hub is None:

@@ -42,8 +42,7 @@ class SingleFile:
             read_pickle: reads the table of a pickled file; `None` refuses such files.
 
         Raises:
-            SourceError: if the file is no checkpoint of a supported family, damaged, or pickled.
-        """
+            SourceError: if the file is no checkpoint of a supported family, damaged, or pickled."""
         header = read_weight_table(path, read_pickle)
         identity = identify(header.tensors, header.metadata)
         _check(path, identity)
@@ -84,8 +83,7 @@ class SingleFile:
     def config(self, folder: str) -> Config:
         """Return a network's config; of one that the file lacks, the family's published one.
 
-        Raises `SourceError` if the network's structure can't be told from its tensors.
-        """
+        Raises `SourceError` if the network's structure can't be told from its tensors."""
         part = self.identity.part(folder)
         if part is None:
             return self._published.configs[folder]

@@ -40,8 +40,7 @@ def open_vae(
         The checkpoints by component, and where they come from, for the record.
 
     Raises:
-        SourceError: if the VAE is missing or damaged, no VAE, or of another family than the pipeline.
-    """
+        SourceError: if the VAE is missing or damaged, no VAE, or of another family than the pipeline."""
 
     def read(files: SourceFiles) -> tuple[Checkpoint, Origin]:
         checkpoint = _from_files(files, spec.variant, read_pickle)

@@ -1,8 +1,7 @@
 """Which processes use the store now: each that writes holds one file lock, its claim.
 
 A claim's token names a folder for the process's temporary files. When the process is gone, whoever opens the
-store next removes both.
-"""
+store next removes both."""
 
 from __future__ import annotations
 
@@ -44,8 +43,7 @@ class Claims:
     def own(self) -> Claim:
         """Return this process's claim, made at first use and given back when the process ends.
 
-        Raises `OSError` if the disk refuses.
-        """
+        Raises `OSError` if the disk refuses."""
         pid = os.getpid()
         with self._guard:
             if pid not in self._own:
@@ -61,8 +59,7 @@ class Claims:
     def others_since(self) -> float:
         """Return when the oldest other live process made its claim; infinity if there is none.
 
-        What was written since may be about to be referenced.
-        """
+        What was written since may be about to be referenced."""
         return min((self._claimed_at(token) for token in self.others()), default=float("inf"))
 
     def is_live(self, token: str) -> bool:

@@ -83,16 +83,14 @@ class StoreFolder:
         """Refuse to change a store that was opened for reading only, or lies on a read-only disk.
 
         Raises:
-            StoreError: naming the store.
-        """
+            StoreError: naming the store."""
         if not self.writable:
             raise StoreError(f"the store {self.root} is for reading only: make it writable, or {_ELSEWHERE}")
 
     def read(self, path: Path) -> bytes | None:
         """Return a file's bytes; `None` if there is no such file or the disk can't give it.
 
-        Raises `StoreError` if the file may not be read.
-        """
+        Raises `StoreError` if the file may not be read."""
         with explained(path, "read"):
             try:
                 return self.fs.read(path)
@@ -106,8 +104,7 @@ class StoreFolder:
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder; none if there is no such folder.
 
-        Raises `StoreError` if the folder can't be read.
-        """
+        Raises `StoreError` if the folder can't be read."""
         with explained(folder, "read"):
             return self.fs.names(folder)
 
@@ -118,8 +115,7 @@ class StoreFolder:
     def own_claim(self) -> Claim:
         """Return what marks this process as one that uses the store.
 
-        Raises `StoreError` if the store can't be written.
-        """
+        Raises `StoreError` if the store can't be written."""
         self.check_writable()
         with explained(self.locks):
             return self.claims.own()
@@ -128,8 +124,7 @@ class StoreFolder:
         """Put `data` at `target` in one step; it is on the disk at return if `durable`.
 
         Raises:
-            StoreError: if the disk refuses; then nothing is left behind.
-        """
+            StoreError: if the disk refuses; then nothing is left behind."""
         temporary = self.new_path()
         with explained(temporary), NewFile(temporary, self.fs) as file:
             file.write(memoryview(data))
@@ -143,8 +138,7 @@ class StoreFolder:
             target: where it goes.
             is_published: tells whether `target` already holds this content; asked if the rename is refused,
                 as Windows does while another process has the target open.
-            durable: whether to wait for the disk.
-        """
+            durable: whether to wait for the disk."""
         with explained(target):
             file.finish(durable=durable)
             self.fs.make_folder(target.parent)
@@ -185,8 +179,7 @@ def explained(place: Path, task: str = "write to") -> contextlib.AbstractContext
     """Raise `StoreError`, with a remedy, for an `OSError` inside the block.
 
     Args:
-        place: the path to name where the operating system names none.
-    """
+        place: the path to name where the operating system names none."""
     full = "free space there (`olivelike cache gc` drops old results)"
     return _files.explained(f"{task} the store", place, _ELSEWHERE, full)
 
@@ -199,8 +192,7 @@ def seal(kind: str, content: dict[str, Any]) -> bytes:
         content: JSON values; the names `kind` and `seal` are taken.
 
     Raises:
-        ValueError: for a taken name, or a number that JSON lacks.
-    """
+        ValueError: for a taken name, or a number that JSON lacks."""
     if taken := content.keys() & {"kind", "seal"}:
         raise ValueError(f"a record can't have the names {sorted(taken)}")
     record = {"kind": kind, **content}
@@ -227,8 +219,7 @@ def checked_digest(text: str) -> str:
     """Return `text`, or refuse what is no SHA-256: it becomes part of a path.
 
     Raises:
-        ValueError: naming the text.
-    """
+        ValueError: naming the text."""
     if not is_digest(text):
         raise ValueError(f"expected a SHA-256 of 64 hexadecimal digits, found {text!r}")
     return text

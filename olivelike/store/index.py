@@ -2,8 +2,7 @@
 
 diskcache is used through its public interface alone. A value is text: JSON with the hash of itself and its key, so a
 flipped bit is a miss. A database that is deleted, damaged or of another make is moved aside, and a new one begun. All
-that is asked of it runs in a thread, since diskcache waits minutes for whoever has locked a database.
-"""
+that is asked of it runs in a thread, since diskcache waits minutes for whoever has locked a database."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class Index:
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file, from memory if it is known by its identity and times, and unchanged.
 
-        Raises `SourceError` if the file can't be read, or keeps changing.
-        """
+        Raises `SourceError` if the file can't be read, or keeps changing."""
         try:
             for _ in range(_ATTEMPTS):
                 before = path.stat()
@@ -158,8 +156,7 @@ class TextDisk(Disk):  # type: ignore[misc]  # diskcache has no types
     """diskcache's storage layer, narrowed to text in the row of the database itself.
 
     Its own unpickles rows of one mode and keys with `raw=0`, under its `JSONDisk` too (CVE-2025-69872), and removes
-    files that rows name. So each of its public methods is narrowed here: such a row is a damaged database.
-    """
+    files that rows name. So each of its public methods is narrowed here: such a row is a damaged database."""
 
     def __init__(self, directory: str, **_stored_settings: object) -> None:
         """Take the folder; settings that a database holds for its disk are ignored."""

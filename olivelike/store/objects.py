@@ -21,8 +21,7 @@ _CHUNK = 1 << 20
 class ObjectWriter:
     """Streams one object into the store; a context manager.
 
-    What is not committed at the end of the block leaves nothing behind.
-    """
+    What is not committed at the end of the block leaves nothing behind."""
 
     def __init__(self, folder: StoreFolder) -> None:
         self._folder = folder
@@ -109,8 +108,7 @@ class Objects:
         """Return an object's bytes.
 
         Raises:
-            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it.
-        """
+            DamagedError: naming it as `what`, if it is lost or damaged; it is set aside, so a rerun remakes it."""
         data = self.read_bytes(digest)
         if data is None:
             raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")

@@ -32,8 +32,7 @@ class Root:
     def add(self, keys: Iterable[str] = (), digests: Iterable[str] = ()) -> None:
         """Keep these actions with their parts, and these objects, until the run ends.
 
-        An action that is not recorded yet is kept from the moment that it is.
-        """
+        An action that is not recorded yet is kept from the moment that it is."""
         with self._guard:
             for key in keys:
                 self._keys.add(checked_digest(key))

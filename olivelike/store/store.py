@@ -40,8 +40,7 @@ class Store(Objects):
     """A folder of results; any number of processes and threads may use it at once.
 
     Damage of any kind gives a miss, never a wrong result. Every method that writes raises `StoreError` if
-    the disk refuses, and then leaves nothing behind.
-    """
+    the disk refuses, and then leaves nothing behind."""
 
     def __init__(self, folder: StoreFolder) -> None:
         """Use `open`, which also prepares the folder."""
@@ -57,8 +56,7 @@ class Store(Objects):
             create: create it if needed, and remove what dead processes left. Without it, or where the disk is
                 read-only, nothing is ever changed: an absent store is an empty one, and writing raises
                 `StoreError`.
-            filesystem: the file operations; tests give one that fails.
-        """
+            filesystem: the file operations; tests give one that fails."""
         filesystem = filesystem or FileSystem()
         root = root.absolute()
         if create:
@@ -96,8 +94,7 @@ class Store(Objects):
         """Record a result, after all of its parts were put.
 
         Raises `ValueError` if an output is not among the parts, `DamagedError` if a part is missing: the store was
-        cleared or collected meanwhile, and `StoreError` if the disk refuses.
-        """
+        cleared or collected meanwhile, and `StoreError` if the disk refuses."""
         actions.put(self._folder, action)
 
     def drop_action(self, *keys: str) -> int:
@@ -117,8 +114,7 @@ class Store(Objects):
         with that work.
 
         Args:
-            on_wait: called once if another holder has it; raising from it gives up.
-        """
+            on_wait: called once if another holder has it; raising from it gives up."""
         return _holding(self._key_lock(key), on_wait)
 
     def try_lock(self, key: str) -> Lock | None:
@@ -139,8 +135,7 @@ class Store(Objects):
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file outside the store, hashed once as long as it does not change.
 
-        Raises `SourceError` if the file can't be read, or changes meanwhile.
-        """
+        Raises `SourceError` if the file can't be read, or changes meanwhile."""
         return self._index.file_digest(path)
 
     def remember_json(self, namespace: str, key: str, value: Any) -> None:
@@ -227,8 +222,7 @@ class Store(Objects):
 
         Args:
             max_bytes: the cap; `None` for `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
-            grace_seconds: objects that no action refers to are left alone for so long.
-        """
+            grace_seconds: objects that no action refers to are left alone for so long."""
         from olivelike.store import upkeep
 
         cap = upkeep.size_limit() if max_bytes is None else max_bytes
@@ -237,8 +231,7 @@ class Store(Objects):
     def clear(self) -> int:
         """Remove everything, pins and runs included; return the bytes freed.
 
-        Raises `StoreError` if another process uses the store.
-        """
+        Raises `StoreError` if another process uses the store."""
         from olivelike.store import upkeep
 
         return upkeep.clear(self._folder)
@@ -265,8 +258,7 @@ class Store(Objects):
 
         Args:
             repair: move what is wrong to quarantine; what needs it is then remade by the next run.
-            progress: called with the bytes read so far and in all.
-        """
+            progress: called with the bytes read so far and in all."""
         from olivelike.store import upkeep
 
         with explained(self.root, "read"):

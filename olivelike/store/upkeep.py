@@ -1,7 +1,6 @@
 """Freeing space: garbage collection under a cap, dropping single results, clearing all; checking every byte.
 
-A record goes before its objects, so a crash leaves only unreferenced ones.
-"""
+A record goes before its objects, so a crash leaves only unreferenced ones."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class GcReport:
 def size_limit() -> int:
     """Return the cap in bytes: `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
 
-    Raises `UsageError` if the variable holds no size.
-    """
+    Raises `UsageError` if the variable holds no size."""
     text = os.environ.get(SIZE_VARIABLE, "").strip()
     return byte_count(text, SIZE_VARIABLE) if text else DEFAULT_BYTES
 
@@ -76,8 +74,7 @@ def size_limit() -> int:
 def collect(folder: StoreFolder, max_bytes: int, grace_seconds: float) -> GcReport:
     """Remove leftovers, then the least recently used results until the store fits.
 
-    All of the store is walked through once; what goes is taken off.
-    """
+    All of the store is walked through once; what goes is taken off."""
     folder.check_writable()
     with explained(folder.root, "clean"), _exclusively(folder):
         folder.claims.sweep()
@@ -121,8 +118,7 @@ def drop(folder: StoreFolder, keys: Iterable[str]) -> int:
 def clear(folder: StoreFolder) -> int:
     """Remove everything, pins and runs included; return the bytes freed.
 
-    Raises `StoreError` if another process uses the store.
-    """
+    Raises `StoreError` if another process uses the store."""
     folder.check_writable()
     with explained(folder.root, "clear"), _exclusively(folder):
         if others := folder.claims.others():

@@ -1,7 +1,6 @@
 """`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
 
-`python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
-"""
+`python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ own folder says in `olivelike/data/published/sd15_folder.json`. The `tiny` ones 
 multiples of 32 in the UNet and the VAE, of 64 where heads have 64 channels; CLIP's whole vocabulary), so that the same
 weights in one file are told to be the very same networks.
 
-Tokenizers are a byte-level BPE vocabulary for the real `CLIPTokenizer`, of any size, made without training data.
-"""
+Tokenizers are a byte-level BPE vocabulary for the real `CLIPTokenizer`, of any size, made without training data."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ _TINY_IMAGE = 56
 def component_configs(size: Size, family: Family = "sd15") -> dict[str, Config]:
     """Return the published `config.json` of each network folder, by folder name.
 
-    SD 1.5 has its safety checker, in the sizes in which `make_checkpoint` writes one.
-    """
+    SD 1.5 has its safety checker, in the sizes in which `make_checkpoint` writes one."""
     kind = KINDS[family]
     configs = {
         folder: {**config, **_SD15_FOLDER["text_encoder" if "text" in folder else folder]}
@@ -217,8 +215,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
 
     Args:
         folder: the `tokenizer` folder; made if absent.
-        vocab_size: number of tokens; the last two are the start and the end of a text, as in CLIP.
-    """
+        vocab_size: number of tokens; the last two are the start and the end of a text, as in CLIP."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary, merges = make_vocabulary(vocab_size)
     _write_json(folder / "vocab.json", vocabulary, indent=None)
@@ -233,8 +230,7 @@ def write_clip_tokenizer(folder: Path, settings: str) -> None:
     Args:
         folder: the tokenizer's folder; made if absent.
         settings: folder of the published settings: `pad_end`, or `pad_exclamation` as in SD 2 and in SDXL's second
-            tokenizer, after what fills short prompts.
-    """
+            tokenizer, after what fills short prompts."""
     folder.mkdir(parents=True, exist_ok=True)
     merges = (_TOKENIZERS / "merges.txt").read_bytes()
     (folder / "merges.txt").write_bytes(merges)
@@ -257,8 +253,7 @@ def _write_settings(folder: Path, settings: str) -> None:
 def make_vocabulary(size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return token ids and merges of a BPE vocabulary with `size` tokens.
 
-    Raises `ValueError` if `size` has no room for the 512 byte tokens and the two special ones.
-    """
+    Raises `ValueError` if `size` has no room for the 512 byte tokens and the two special ones."""
     letters = _byte_letters()
     tokens = [*letters, *(letter + _WORD_END for letter in letters)]
     if size < len(tokens) + 2:

@@ -1,7 +1,6 @@
 """Checkpoints with the real classes and random weights, for tests, demos and benchmarks.
 
-Weights are seeded, random, of a sane scale, and streamed to safetensors files one tensor at a time.
-"""
+Weights are seeded, random, of a sane scale, and streamed to safetensors files one tensor at a time."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def make_checkpoint(
         The folder.
 
     Raises:
-        ValueError: for an unknown family, size, layout, variant or dtype, or ones that do not go together.
-    """
+        ValueError: for an unknown family, size, layout, variant or dtype, or ones that do not go together."""
     size = size or ("tiny" if family == "sd15" else "small")
     own = family == "sd15" and size != "small"
     for value, known in (
@@ -287,8 +285,7 @@ def random_parameter(name: str, shape: tuple[int, ...], seed: int, component: st
     """Return the float32 values of a parameter; they depend on nothing but the arguments.
 
     Matrices and kernels are normal with variance 1 / fan-in, norms lie near 1, biases near 0 but not at 0,
-    so a network of any depth has outputs that neither vanish nor explode, in float16 either.
-    """
+    so a network of any depth has outputs that neither vanish nor explode, in float16 either."""
     import numpy as np
 
     word = hashlib.sha256(f"{seed}/{component}/{name}".encode()).digest()
@@ -313,8 +310,7 @@ def write_safetensors(
         tensors: dtype and shape of each tensor, in the order of their bytes.
         value: returns a tensor by name, in any floating dtype; `None` leaves a hole of the whole size, which reads
             as zeros and takes no room on most disks.
-        metadata: further entries of the header's metadata.
-    """
+        metadata: further entries of the header's metadata."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     offset = 0
     for name, (dtype, shape) in tensors.items():

@@ -98,8 +98,7 @@ def make_lora(
         The path.
 
     Raises:
-        ValueError: if a PEFT-native file is asked for several components, or nothing matches.
-    """
+        ValueError: if a PEFT-native file is asked for several components, or nothing matches."""
     style, target = FORMATS[format], Path(path)
     if style.spelling == "native" and len(components) != 1:
         raise ValueError(f"PEFT's own format holds one component, not {', '.join(components)}")
@@ -257,8 +256,7 @@ def factor_shapes(kind: str, weight: Shape, rank: int, *, core: bool = False) ->
     Args:
         kind: `lora`, `loha` or `lokr`.
         weight: (out, in) or (out, in, height, width).
-        core: whether the kernel of a convolution is a factor of its own.
-    """
+        core: whether the kernel of a convolution is a factor of its own."""
     out, width, kernel = weight[0], weight[1], weight[2:]
     has_core = core and math.prod(kernel) > 1
     match kind:

@@ -1,7 +1,6 @@
 """Models whose weights are at hand: of a checkpoint folder, of the tiny checkpoint, or random.
 
-Graphs that torch's exporter made once on this machine are shared by all processes and sessions that test with them.
-"""
+Graphs that torch's exporter made once on this machine are shared by all processes and sessions that test with them."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def traced_graph(architecture: Architecture) -> Graph:
 
     Raises:
         PassError: when the network can't be traced.
-        StoreError: when the cache folder can't be written; `$XDG_CACHE_HOME` names another one.
-    """
+        StoreError: when the cache folder can't be written; `$XDG_CACHE_HOME` names another one."""
     key = _key(architecture)
     store = Store.open(shared_folder())
     with store.lock(key.digest):
@@ -120,8 +118,7 @@ class LocalTensors:
         """Keep a new tensor; return its table entry.
 
         Raises:
-            PassError: for a dtype that safetensors does not have.
-        """
+            PassError: for a dtype that safetensors does not have."""
         array = np.asarray(array, order="C")
         dtype = next((name for name, numpy in DTYPES.items() if array.dtype == numpy), None)
         if dtype is None:
@@ -187,8 +184,7 @@ def load_model(folder: str | Path, component: str, *, variant: str | None = None
         variant: Which of several weight files, such as `fp16`.
 
     Raises:
-        SourceError: when the folder lacks something.
-    """
+        SourceError: when the folder lacks something."""
     from olivelike.sources import SourceSpec, open_source
     from olivelike.sources.names.adapt import read_network
 
@@ -220,8 +216,7 @@ def tiny_model(component: str, *, seed: int = 0, graph: bool = False) -> LocalMo
     Args:
         component: One of `text_encoder`, `unet`, `vae_encoder`, `vae_decoder`, `safety_checker`.
         seed: Of the weights; all seeds share one graph.
-        graph: With its graph; the first time that takes half a minute for the UNet, seconds for the others.
-    """
+        graph: With its graph; the first time that takes half a minute for the UNet, seconds for the others."""
     if not graph:
         return load_model(tiny_checkpoint(seed), component)
     from olivelike.testing.models import traced_graph

@@ -1,8 +1,7 @@
 """How trainers, the original (LDM) code and open_clip spell what diffusers and transformers name their own way.
 
 Written from the networks' definitions: https://github.com/CompVis/stable-diffusion (`openaimodel.py`, `model.py`) and
-https://github.com/mlfoundations/open_clip (`transformer.py`).
-"""
+https://github.com/mlfoundations/open_clip (`transformer.py`)."""
 
 from __future__ import annotations
 
@@ -155,8 +154,7 @@ def ldm_name(layer: str, layers: frozenset[str]) -> str:
 
     Args:
         layer: path in diffusers.
-        layers: all layers of the UNet: they say how many of them a block has.
-    """
+        layers: all layers of the UNet: they say how many of them a block has."""
     levels = {int(match[1]) for name in layers if (match := re.match(r"up_blocks\.(\d+)\.", name))}
     resnets = {int(match[1]) for name in layers if (match := re.match(r"down_blocks\.0\.resnets\.(\d+)\.", name))}
     attends = {level for level in levels if any(name.startswith(f"up_blocks.{level}.attentions.") for name in layers)}

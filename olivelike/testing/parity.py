@@ -36,8 +36,7 @@ class Comparison:
     def require(self, limit: float) -> None:
         """Check that no error is above `limit`; NaN counts as above.
 
-        Raises `VerificationError` with every output that is further off.
-        """
+        Raises `VerificationError` with every output that is further off."""
         rows = [
             f"{output} at {case}: {error:.1e}"
             for case, by_output in self.errors.items()
@@ -70,8 +69,7 @@ def compare_with_torch(
 
     Raises:
         UsageError: when a folder, or a model with changed weights, comes without its reference.
-        PassError: when the graph can't be materialised.
-    """
+        PassError: when the graph can't be materialised."""
     if isinstance(subject, LocalModel):
         reference = reference or _itself(subject)
         with tempfile.TemporaryDirectory(prefix="olivelike-parity-") as folder:
@@ -96,8 +94,7 @@ def _itself(subject: LocalModel) -> LocalModel:
 def materialize_model(model: LocalModel, folder: Path) -> None:
     """Write a model's `model.onnx` and its data file into an existing folder.
 
-    Raises `UsageError` when it has no graph or no weights.
-    """
+    Raises `UsageError` when it has no graph or no weights."""
     from olivelike.engine.output.materialize import materialize
 
     if model.graph is None or model.weights is None:

@@ -50,8 +50,7 @@ def run_pass(
 
     Raises:
         PassError: when the pass fails, changes a facet that it did not declare, or returns an invalid graph.
-        UsageError: when the pass reads a target and there is none, or options come with an instance.
-    """
+        UsageError: when the pass reads a target and there is none, or options come with an instance."""
     instance = _instance(tested, options)
     name = type(instance).name()
     tensors = model.tensors if isinstance(model, LocalModel) else LocalTensors()
@@ -102,8 +101,7 @@ def fuse_with(
 
     Raises:
         PluginError: for a rule whose name is taken, or that runs before none.
-        PassError: when a rule leaves a graph that is not valid.
-    """
+        PassError: when a rule leaves a graph that is not valid."""
     from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
 
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]

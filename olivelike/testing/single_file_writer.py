@@ -66,8 +66,7 @@ def make_single_file(
         The file.
 
     Raises:
-        ValueError: if the folder holds a network whose original names are not known.
-    """
+        ValueError: if the folder holds a network whose original names are not known."""
     root, target = Path(folder), Path(path)
     index = json.loads((root / INDEX_FILE).read_text(encoding="utf-8"))
     entries: dict[str, _Entry] = {}
@@ -99,8 +98,7 @@ def require_readable(folder: str | Path) -> None:
     published family.
 
     Raises:
-        UsageError: naming the network and what differs.
-    """
+        UsageError: naming the network and what differs."""
     from olivelike.sources.single_file import SingleFile
 
     with tempfile.TemporaryDirectory(prefix="olivelike-single-file-") as scratch:

@@ -22,8 +22,7 @@ def read_with_bases(place: Place, findings: Findings) -> Mapping:
     """Read a workflow file, put its bases under it, and return the merged tree in long form.
 
     Relative sources and outputs of a base start at the project of the file that is run. Raises `WorkflowError` if a
-    file can't be read or is no map, a base does not exist, or bases form a circle.
-    """
+    file can't be read or is no map, a base does not exist, or bases form a circle."""
     return _read(place.path, place.project_folder, findings, (), place.text)
 
 
@@ -126,8 +125,7 @@ def apply_overrides(root: Mapping, texts: Iterable[str], project_folder: Path, f
     key, but for options of a pass, where it is a value.
 
     Raises:
-        WorkflowError: if a value is not YAML; other mistakes go to `findings`.
-    """
+        WorkflowError: if a value is not YAML; other mistakes go to `findings`."""
     for text in texts:
         label = text if len(text) <= _LONGEST_LABEL else f"{text[:_LONGEST_LABEL]}…"
         position = Position(Document(f"--set {label}"), 1, 1)

@@ -68,8 +68,7 @@ def load_workflow(
 
     Raises:
         WorkflowError: with everything that is wrong, each with its position; a plugin that is not allowed is wrong.
-        PluginError: if a plugin can't be loaded.
-    """
+        PluginError: if a plugin can't be loaded."""
     place = find_workflow(ref) if isinstance(ref, str) else ref
     findings = Findings()
     root = read_with_bases(place, findings)
@@ -102,8 +101,7 @@ def default_cache_dir(loaded: LoadedWorkflow) -> Path:
     """Return the store's folder when the command line names none.
 
     `$OLIVELIKE_CACHE_DIR`, else `cache/` in the project folder: beside the folder `workflows/` that the file
-    lies in, or beside the file itself, or in the current folder for a shipped workflow that was named.
-    """
+    lies in, or beside the file itself, or in the current folder for a shipped workflow that was named."""
     named = os.environ.get("OLIVELIKE_CACHE_DIR")
     return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
 
@@ -211,8 +209,7 @@ def _clash(text: str, folder: Path, others: dict[Path, str], above: dict[Path, s
 
     Args:
         others: folder → text of those before it.
-        above: folder around one of those → its text.
-    """
+        above: folder around one of those → its text."""
     if folder in others:
         return f"two outputs are {text!r}"
     around = next((others[parent] for parent in folder.parents if parent in others), None)

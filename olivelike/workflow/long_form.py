@@ -1,7 +1,6 @@
 """Rewrites the short spellings of a workflow file into the long ones, so that later code sees one form.
 
-A source or target given as text becomes a map; a step given as a bare name becomes a map with no options.
-"""
+A source or target given as text becomes a map; a step given as a bare name becomes a map with no options."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Where a workflow file lies, what lies around it, and the workflow files that are shipped.
 
-Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path.
-"""
+Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def find_workflow(ref: str, folder: Path | None = None) -> Place:
         folder: where a relative path starts; by default the current folder.
 
     Raises:
-        WorkflowError: if there is no such file; the message has the nearest shipped name.
-    """
+        WorkflowError: if there is no such file; the message has the nearest shipped name."""
     path = absolute(ref, folder or Path.cwd())
     if exists(path) and not path.is_dir():
         parent = path.parent

@@ -58,8 +58,7 @@ def create_project(folder: Path, source: str, target: str) -> Project:
         target: Name of a target that a Stable Diffusion 1.5 workflow is shipped for.
 
     Raises:
-        UsageError: if a file exists that would be written, or for an unknown target; nothing is written then.
-    """
+        UsageError: if a file exists that would be written, or for an unknown target; nothing is written then."""
     name = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_") or "project"
     workflow = folder / "workflows" / f"{name}.yaml"
     schema = folder / "workflows" / "workflow.schema.json"

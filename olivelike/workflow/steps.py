@@ -55,8 +55,7 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
 def resolve_sweep(root: Mapping, registry: Registry, findings: Findings) -> dict[str, dict[str, tuple[Step, ...]]]:
     """Return the chains of each variant, laid over `components` as `extends` does; mistakes go to `findings`.
 
-    What is wrong with the shape of an entry is a finding of the schema.
-    """
+    What is wrong with the shape of an entry is a finding of the schema."""
     entries, base = root.entries.get("sweep"), root.entries.get("components")
     if not isinstance(entries, Sequence):
         return {}

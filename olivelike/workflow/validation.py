@@ -43,8 +43,7 @@ def validate(model: type[ModelT], node: Node, path: str, kind: str, findings: Fi
         node: the part of the tree.
         path: how messages name the part, such as `unet.1.float16`; empty for the whole file.
         kind: what its keys are, in the plural, such as `options`.
-        findings: where errors go.
-    """
+        findings: where errors go."""
     try:
         return model.model_validate_json(json.dumps(plain(node)), strict=True)
     except ValidationError as error:

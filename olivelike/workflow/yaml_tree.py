@@ -2,8 +2,7 @@
 
 Plain scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): only `true`
 and `false` are booleans, `1e-4` is a number, dates stay text. Infinity and NaN stay text too: no option wants
-them.
-"""
+them."""
 
 from __future__ import annotations
 
@@ -113,8 +112,7 @@ def read_document(path: Path) -> tuple[str, Document]:
 def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
     """Parse one YAML document; what is readable but wrong goes to `findings`.
 
-    Raises `WorkflowError` for a syntax error.
-    """
+    Raises `WorkflowError` for a syntax error."""
     loader: _CoreLoader | None = None
     try:
         loader = _CoreLoader(text)

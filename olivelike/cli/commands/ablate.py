@@ -48,8 +48,7 @@ def ablate(
     """Make the variants of a `sweep`, and print what each costs.
 
     What variants have in common runs once, and what is stored does not run again. A variant that a step stops costs
-    the others nothing; the exit status is then that of the step, such as 5 for `verify`.
-    """
+    the others nothing; the exit status is then that of the step, such as 5 for `verify`."""
     from olivelike.cli.display.run_display import RunDisplay
     from olivelike.cli.stdout import write_found, write_text
     from olivelike.measure.bench.ablation import ablate as measure_variants

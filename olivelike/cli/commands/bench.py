@@ -94,8 +94,7 @@ def bench(
     """Measure latency and memory, interleaved with torch.
 
     Each engine runs in a process of its own, and they take turns. An engine that fails, dies or hangs has its row
-    marked, and the exit status is 3.
-    """
+    marked, and the exit status is 3."""
     from olivelike.errors import UsageError
     from olivelike.measure.bench.bench_report import (
         append_rows,

@@ -74,8 +74,7 @@ def verify(
 ) -> None:
     """Check every byte against its hash.
 
-    The exit status is 3 if something is wrong and not repaired.
-    """
+    The exit status is 3 if something is wrong and not repaired."""
     store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
@@ -105,8 +104,7 @@ def gc(
 ) -> None:
     """Free space until the store fits its cap.
 
-    Leftovers go first, then the results that were used least recently.
-    """
+    Leftovers go first, then the results that were used least recently."""
     from olivelike._text import byte_count
 
     cap = None if max_size is None else byte_count(max_size, "--max-size")
@@ -142,8 +140,7 @@ def clear(
 def pin(workflow: shared.Workflow, chosen: shared.WorkflowOptions) -> None:
     """Keep a workflow's results from `gc`.
 
-    The pin has the workflow's name.
-    """
+    The pin has the workflow's name."""
     from olivelike import engine
 
     pinned = engine.pin(workflow, shared.engine_options(chosen))

@@ -24,8 +24,7 @@ def check_client(
 ) -> None:
     """Check a folder against what a client insists on.
 
-    One line for each requirement, with the reason and the remedy where it is not met. No weight is read.
-    """
+    One line for each requirement, with the reason and the remedy where it is not met. No weight is read."""
     from olivelike.cli.stdout import write_found
     from olivelike.errors import SourceError
     from olivelike.measure.clients import check_client as check

@@ -57,8 +57,7 @@ def convert(
 ) -> None:
     """Optimise one checkpoint for a target, in one line.
 
-    The workflow that does it is printed first; with --json it goes to standard error.
-    """
+    The workflow that does it is printed first; with --json it goes to standard error."""
     from olivelike import engine
     from olivelike.cli.stdout import write_error, write_line
 

@@ -16,8 +16,7 @@ _BROKEN = 3
 def doctor(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
     """Check versions, providers, memory and disks.
 
-    Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken.
-    """
+    Each provider runs one node, since listed does not mean usable. The exit status is 3 if something is broken."""
     from olivelike.cli.stdout import write_found
     from olivelike.measure.doctor import diagnose
 

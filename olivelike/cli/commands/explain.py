@@ -31,8 +31,7 @@ def explain(
 ) -> None:
     """Say why each node would run or not.
 
-    Names what differs from the nearest earlier run: an option, a version, code, a facet.
-    """
+    Names what differs from the nearest earlier run: an option, a version, code, a facet."""
     from olivelike.cli.display.text import fitted
     from olivelike.cli.stdout import write_json, write_lines
     from olivelike.engine.explanation import explain as explain_nodes

@@ -80,8 +80,7 @@ class PictureOptions:
         """Return the fields of a request that the command line gives.
 
         Raises:
-            UsageError: if the size is none.
-        """
+            UsageError: if the size is none."""
         from olivelike.runtime.pipeline.request import parse_size
 
         values = asdict(self)
@@ -157,8 +156,7 @@ def generate(
 ) -> None:
     """Make pictures with an optimised folder.
 
-    The same seed gives the picture that diffusers gives with torch. What made a picture is in its file.
-    """
+    The same seed gives the picture that diffusers gives with torch. What made a picture is in its file."""
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.cli.stdout import write_error
     from olivelike.engine.output.live_loras import LiveLoras, lora_folders

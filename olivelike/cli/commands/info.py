@@ -34,8 +34,7 @@ def info(
     """Say what a folder, a weight file or a picture is.
 
     Kind and family come from what a file holds, never from its name. Of a folder that olivelike wrote: what it was
-    made of, for what, and whether it is complete.
-    """
+    made of, for what, and whether it is complete."""
     from olivelike.cli.stdout import write_found, write_lines
     from olivelike.runtime.pictures.picture_reading import is_picture, read_picture
 

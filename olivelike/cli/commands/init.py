@@ -15,8 +15,7 @@ def init(
 ) -> None:
     """Begin a project: workflow, plugin with test, store.
 
-    Nothing is overwritten.
-    """
+    Nothing is overwritten."""
     from olivelike.cli.stdout import write_error, write_line
     from olivelike.errors import PluginError
     from olivelike.workflow.findings import file_label

@@ -24,8 +24,7 @@ def inspect(
 ) -> None:
     """Say what an ONNX file holds, without reading weights.
 
-    For each target also what it would leave to the CPU, and what the installed runtimes read.
-    """
+    For each target also what it would leave to the CPU, and what the installed runtimes read."""
     from olivelike.cli.stdout import write_found
     from olivelike.errors import SessionError, UsageError
     from olivelike.sources.files.weight_table import require_onnx_model

@@ -14,8 +14,7 @@ def plan(
 ) -> None:
     """Show which nodes would run, and why; nothing changes.
 
-    A hit is stored; a miss runs; a pending node is decided when upstream has run; an uncached one runs always.
-    """
+    A hit is stored; a miss runs; a pending node is decided when upstream has run; an uncached one runs always."""
     from olivelike.cli.display.run_display import show_plan
 
     show_plan(workflow, shared.engine_options(nodes, chosen, limits, output=output), json)

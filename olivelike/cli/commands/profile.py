@@ -40,8 +40,7 @@ def profile(
 ) -> None:
     """Say where nodes run, and what each operator type takes.
 
-    From ONNX Runtime's own profile of a few runs on random inputs.
-    """
+    From ONNX Runtime's own profile of a few runs on random inputs."""
     from olivelike.cli.stdout import write_found
     from olivelike.errors import UsageError
     from olivelike.measure.profile import profile_folder

@@ -26,8 +26,7 @@ def report(
 ) -> None:
     """Write the report of a run again, and say where it is.
 
-    It is one HTML file that needs no network: steps, operators, sizes, verification, environment.
-    """
+    It is one HTML file that needs no network: steps, operators, sizes, verification, environment."""
     from olivelike.cli.stdout import write_found
     from olivelike.measure.bench.bench_report import require_writable
     from olivelike.measure.report.recorded_runs import find_run

@@ -27,8 +27,7 @@ def run(
 ) -> None:
     """Execute what is not stored, write the pipeline.
 
-    With nothing to do it says so, at once.
-    """
+    With nothing to do it says so, at once."""
     options = shared.engine_options(
         nodes, chosen, limits, output=output, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite
     )

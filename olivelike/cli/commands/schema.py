@@ -8,8 +8,7 @@ from olivelike.cli import options as shared
 def schema(plugins: shared.Plugins = None, output: shared.OutputFile = None) -> None:
     """Print the JSON schema of workflow files, for editors.
 
-    It knows the passes of installed plugins, and of those that are named.
-    """
+    It knows the passes of installed plugins, and of those that are named."""
     from olivelike.cli.stdout import write_text
     from olivelike.workflow import json_schema
 

@@ -17,8 +17,7 @@ def validate(
 ) -> None:
     """Report everything that is wrong with workflow files.
 
-    Each finding has its file, line and column. Sources are not opened; `plan` does that.
-    """
+    Each finding has its file, line and column. Sources are not opened; `plan` does that."""
     from olivelike import engine
     from olivelike.cli.display.text import count
     from olivelike.cli.stdout import write_error, write_json, write_line

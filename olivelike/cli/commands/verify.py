@@ -68,8 +68,7 @@ def verify(
 ) -> None:
     """Compare networks and pictures with torch's.
 
-    Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
-    """
+    Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off."""
     from olivelike.errors import VerificationError
     from olivelike.measure.verify.folder_verification import PROMPT, verify_folder
 

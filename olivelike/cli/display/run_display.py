@@ -244,8 +244,7 @@ class JsonLines:
     """A listener that writes each event as a line of JSON.
 
     `run_finished` is held back until the run has returned or raised: it comes last and carries the error. If
-    the engine sent none, because the run ended before it began, it is made from what was seen.
-    """
+    the engine sent none, because the run ended before it began, it is made from what was seen."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()

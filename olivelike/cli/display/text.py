@@ -18,8 +18,7 @@ def expected(seconds: float | None, unknown: int) -> str:
 
     Args:
         seconds: Estimated wall time of those whose time is known; `None` if there are none.
-        unknown: How many there are whose time nothing tells.
-    """
+        unknown: How many there are whose time nothing tells."""
     if seconds is None:
         return "time unknown: nothing like it has run here"
     more = f" and {count(unknown, 'node')} of unknown time" if unknown else ""

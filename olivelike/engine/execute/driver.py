@@ -112,8 +112,7 @@ class Driver:
         """Run until every node has ended; a failure ends its own descendants only.
 
         Raises:
-            DamagedError: when a stored object turned out damaged; it was set aside, so a new execution remakes it.
-        """
+            DamagedError: when a stored object turned out damaged; it was set aside, so a new execution remakes it."""
         try:
             self._advance()
             while self._running or self._waiting:

@@ -50,8 +50,7 @@ class Executor(Protocol):
 
         Args:
             job: What to do.
-            heavy: Whether it fills memory with libraries in any case, so that a process that holds much will do.
-        """
+            heavy: Whether it fills memory with libraries in any case, so that a process that holds much will do."""
 
     def next_answer(self, timeout: float) -> Answer | None:
         """Return what a job says next; `None` if none says anything within so many seconds."""

@@ -1,7 +1,6 @@
 """A child process that is told and answers JSON objects, one a line: its parent's end, and its own.
 
-What libraries print in the child goes to its log. When the parent dies, the child's input ends and it exits at once.
-"""
+What libraries print in the child goes to its log. When the parent dies, the child's input ends and it exits at once."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ class JsonChild:
             module: Its module, run as `python -m`.
             log: Takes what it prints.
             hear: Called with each answer, in a thread.
-            end: Called with the exit status when the child has ended, in the same thread, behind the last answer.
-        """
+            end: Called with the exit status when the child has ended, in the same thread, behind the last answer."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module],

@@ -51,8 +51,7 @@ class StoredTensors:
 
         Raises:
             SourceError: if a source file can't be read.
-            DamagedError: if a stored tensor is lost or damaged.
-        """
+            DamagedError: if a stored tensor is lost or damaged."""
         from olivelike.model.tensor_file import read_tensor
 
         return read_tensor(tensor, self._files[tensor.file])
@@ -62,8 +61,7 @@ class StoredTensors:
 
         Raises:
             PassError: if its dtype can't be stored.
-            StoreError: if this or an earlier tensor can't be written.
-        """
+            StoreError: if this or an earlier tensor can't be written."""
         import numpy as np
 
         from olivelike.model.tensor_file import DTYPES
@@ -98,8 +96,7 @@ class TensorFiles(dict[str, "Path"]):
         """Return the path of a stored tensor whose bytes were just found to be right.
 
         Raises:
-            DamagedError: when they are not, or are gone.
-        """
+            DamagedError: when they are not, or are gone."""
         if not self._store.check_object(digest):
             raise DamagedError(f"tensor {digest[:12]} was lost or damaged; run again to remake it")
         path = self[digest] = self._store.object_path(digest)

@@ -35,8 +35,7 @@ class Teller:
         """Emit what is due.
 
         Args:
-            ended: Ids of the nodes that have ended, hits and skipped ones included.
-        """
+            ended: Ids of the nodes that have ended, hits and skipped ones included."""
         now = time.monotonic()
         begun = {node: now - since for node, since in self._since.items() if node not in ended}
         if (state := (len(ended), len(begun))) != self._last:

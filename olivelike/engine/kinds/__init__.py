@@ -1,7 +1,6 @@
 """What nodes there are: a file for each kind says what it reads, how it is planned, and what a worker does for it.
 
-A new kind is a file here and a row in `KINDS`; its name is what `Node.kind` says.
-"""
+A new kind is a file here and a row in `KINDS`; its name is what `Node.kind` says."""
 
 from __future__ import annotations
 

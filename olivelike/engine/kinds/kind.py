@@ -77,8 +77,7 @@ class Job(ABC):
         What this method imports from olivelike is the code that the node's key holds.
 
         Raises:
-            OlivelikeError: what went wrong, with place and remedy.
-        """
+            OlivelikeError: what went wrong, with place and remedy."""
 
 
 def _jobs(root: Any) -> Iterator[Callable[..., Job]]:
@@ -119,8 +118,7 @@ def check_graph(name: str, data: bytes) -> None:
     """Refuse a graph that is not valid ONNX.
 
     Raises:
-        PassError: naming the pass.
-    """
+        PassError: naming the pass."""
     import onnx
 
     try:
@@ -169,8 +167,7 @@ class Kind(ABC):
         Args:
             node: The node.
             chain: The nodes before it, the nearest first.
-            source: Sizes of the networks.
-        """
+            source: Sizes of the networks."""
         return Estimate(100_000, 800 << 20)
 
     @abstractmethod

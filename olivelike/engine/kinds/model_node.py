@@ -56,8 +56,7 @@ class ModelJob(Job):
         """Refuse a result whose source was written to since its digest was taken.
 
         Raises:
-            SourceError: naming the file.
-        """
+            SourceError: naming the file."""
         for path, stamp in self.stamps.items():
             status = Path(path).stat()
             if [status.st_size, status.st_mtime_ns] != stamp:
@@ -77,8 +76,7 @@ class ModelNode(Kind):
     """A node behind the beginning of a chain.
 
     A checkpoint's weights are bound when they are first read: that takes the digests of its files, which are hashed
-    while nodes run that need the architecture alone.
-    """
+    while nodes run that need the architecture alone."""
 
     def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:
         """Return the files that must be hashed before the node's key is known."""

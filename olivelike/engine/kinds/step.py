@@ -127,8 +127,7 @@ def check_input(name: str, instance: Pass, model: Model) -> None:
     """Refuse to run a pass on a model that lacks what it reads.
 
     Raises:
-        PassError: with the pass and the facet.
-    """
+        PassError: with the pass and the facet."""
     for facet in FACETS:
         if facet in instance.reads and facet not in instance.optional and getattr(model, facet) is None:
             raise PassError(
@@ -142,8 +141,7 @@ def check_result(name: str, instance: Pass, before: Model, after: object) -> Non
 
     Raises:
         PassError: when `after` is no model of the same component, holds a facet of the wrong type, changes a
-            facet that the pass does not write, or has an invalid graph.
-    """
+            facet that the pass does not write, or has an invalid graph."""
     if not isinstance(after, Model):
         raise PassError(f"pass {name} returned {type(after).__name__}, not a Model; return model.replace(...)")
     if after.component != before.component:
@@ -166,8 +164,7 @@ def checked_facts(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of a pass as they come back from JSON.
 
     Raises:
-        PassError: when they hold what JSON can't: sets, arrays, NaN.
-    """
+        PassError: when they hold what JSON can't: sets, arrays, NaN."""
     try:
         checked: dict[str, Any] = json.loads(canonical_json(facts))
     except (TypeError, ValueError) as error:

@@ -33,8 +33,7 @@ def check_apart(
 
     Raises:
         UsageError: naming both.
-        SourceError: if a file of the source has a name that leads elsewhere.
-    """
+        SourceError: if a file of the source has a name that leads elsewhere."""
     for name in source.extras:
         if not is_plain(name):
             raise SourceError(
@@ -92,8 +91,7 @@ def _is_inside(inner: Path, outer: Path) -> bool:
 def check_output(prepared: Prepared, output: Output) -> None:
     """Refuse a folder that is not ours, holds another pipeline, or one for another client of which a part is made.
 
-    Raises `UsageError` with what is in it, and the remedy.
-    """
+    Raises `UsageError` with what is in it, and the remedy."""
     check_is_ours(output.path)
     before = OutputRecord.read(output.path)
     if before is None:
@@ -114,8 +112,7 @@ def check_output(prepared: Prepared, output: Output) -> None:
 def other_sources(prepared: Prepared, output: Output, before: OutputRecord) -> tuple[str, str] | None:
     """Return the source that an output was made from and this run's, `None` if they are one.
 
-    They are told apart by what they are called, and, where this store made the output, by where they are.
-    """
+    They are told apart by what they are called, and, where this store made the output, by where they are."""
     origin = prepared.source.origin
     known = prepared.store.recall_json(_HINTS, str(resolved(output.path)))
     if origin.path is not None and isinstance(known, str) and known != origin.path and exists(Path(known)):
@@ -142,8 +139,7 @@ def check_room(prepared: Prepared, output: Output) -> None:
     """Refuse, before anything is made, to put files where somebody else's lie.
 
     Raises:
-        UsageError: naming the files.
-    """
+        UsageError: naming the files."""
     if not output.path.is_dir():
         return
     with explained(output.path):

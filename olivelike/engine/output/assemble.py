@@ -61,8 +61,7 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """Tell whether the files beside the networks are as they should be, and the record's target with them.
 
     Args:
-        assets: Digest of the table that the node `pipeline.assets` made.
-    """
+        assets: Digest of the table that the node `pipeline.assets` made."""
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():
         return False
@@ -88,8 +87,7 @@ def publish_output(
 
     Raises:
         UsageError: when somebody else's file is in the way; the output is as it was.
-        StoreError: when the disk is full or read-only; the output is as it was.
-    """
+        StoreError: when the disk is full or read-only; the output is as it was."""
     before = OutputRecord.read(output.path)
     staging = stagings.roots[output.path]
     components: dict[str, ComponentRecord] = {}

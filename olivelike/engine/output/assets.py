@@ -1,8 +1,7 @@
 """The files beside the networks: tokenizers, scheduler, feature extractor, as today's libraries write them.
 
 Whatever generation of the libraries a source was saved with, its outputs are the same. Runs in a worker, since
-the scheduler's defaults are those of its class in diffusers, and transformers writes CLIP's tokenizers.
-"""
+the scheduler's defaults are those of its class in diffusers, and transformers writes CLIP's tokenizers."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def normalise_assets(
 
     Raises:
         SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, or tokens
-            can't be added to it.
-    """
+            can't be added to it."""
     added = added or {}
     if absent := added.keys() - {relative.partition("/")[0] for relative in files}:
         raise SourceError(f"the source has no {min(absent)}, which `embeddings:` add tokens to; fetch it, or drop them")
@@ -111,8 +109,7 @@ def _clip_vocabulary(merges: bytes, where: str) -> dict[str, int]:
     """Return token → id for the `merges.txt` of a CLIP tokenizer; `where` names that file in messages.
 
     The rule is that of OpenAI's tokenizer (https://github.com/openai/CLIP, `simple_tokenizer.py`): the 256 byte
-    symbols, the same at the end of a word, each pair that merges joins, start and end of a text; ids in that order.
-    """
+    symbols, the same at the end of a word, each pair that merges joins, start and end of a text; ids in that order."""
     symbols = _byte_symbols()
     tokens = dict.fromkeys([*symbols, *(symbol + _WORD_END for symbol in symbols)])
     for line in merges.decode(errors="replace").splitlines():

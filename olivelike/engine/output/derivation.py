@@ -2,8 +2,7 @@
 
 An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "dtype": …, "shape": […]}`, or an operator
 `{"op": "Transpose", "attributes": {"perm": [1, 0]}, "inputs": […]}` with `domain` where that is not ONNX's own, and
-`output` where it is not the first. `null` stands for an input that is left out.
-"""
+`output` where it is not the first. `null` stands for an input that is left out."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _LARGEST_CONSTANT = 4096
 def derive(value: ir.Value) -> Expression:
     """Return the expression of a value that depends on parameters and constants alone.
 
-    Raises `PassError` when it depends on more than that, or an attribute or constant can't be kept.
-    """
+    Raises `PassError` when it depends on more than that, or an attribute or constant can't be kept."""
     name = value.metadata_props.get(PARAMETER_KEY)
     if name is not None:
         assert value.shape is not None
@@ -107,8 +105,7 @@ class Evaluator:
         """Return the values of an expression.
 
         Raises `PassError` when an operator has no reference implementation, or a parameter is an integer in the weights
-        and none in the graph, or the other way round.
-        """
+        and none in the graph, or the other way round."""
         if "parameter" in expression:
             return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
         if "constant" in expression:
@@ -149,8 +146,7 @@ def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], 
 
     Raises:
         PassError: when the value depends on more than weights, the table lacks a parameter, or an operator can't be
-            evaluated.
-    """
+            evaluated."""
     expression = derive(value)
 
     def parameter(name: str) -> Array:
@@ -177,8 +173,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
         Expressions of one parameter each, in the order of `parameters`, and views of `array`.
 
     Raises:
-        Irreversible: when an operator above them can't be undone.
-    """
+        Irreversible: when an operator above them can't be undone."""
     if len(list(parameters(expression))) == 1:
         yield expression, array
         return
@@ -198,8 +193,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
 def undo(expression: Expression, array: Array) -> Array:
     """Return the values of the parameter that an expression of one became `array` by, but for their precision.
 
-    Raises `Irreversible` when an operator does more than move values.
-    """
+    Raises `Irreversible` when an operator does more than move values."""
     while "parameter" not in expression:
         array = _undo(expression, array)
         expression = expression["inputs"][0]

@@ -41,8 +41,7 @@ class LiveLoras:
 
     Args:
         folders: where `<lora:NAME>` is looked for, subfolders included; of two folders the first one counts.
-        allow_pickle: read pickled files too.
-    """
+        allow_pickle: read pickled files too."""
 
     def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
         self._folders = folders
@@ -52,8 +51,7 @@ class LiveLoras:
     def named(self, text: str) -> LiveLora:
         """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
 
-        Raises `UsageError` if it names no file, or its weight is none, and `SourceError` if the file is no LoRA.
-        """
+        Raises `UsageError` if it names no file, or its weight is none, and `SourceError` if the file is no LoRA."""
         from olivelike.engine.plan.adapters import fetch
         from olivelike.workflow.long_form import parse_lora
 
@@ -74,16 +72,14 @@ class LiveLoras:
 
         Raises:
             UsageError: if two files of a folder have the name.
-            SourceError: if there is none, or it is no LoRA.
-        """
+            SourceError: if there is none, or it is no LoRA."""
         return self._open(self._find(written, name), text_weight, unet_weight)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:
         """Merge LoRAs into what a folder holds, as `olivelike run` wrote it. Raises `SourceError` if one does not fit.
 
         Returns:
-            Per component, what sessions take in place of the file's.
-        """
+            Per component, what sessions take in place of the file's."""
         from olivelike.engine.output.swap import swap_loras
         from olivelike.sources.adapters.lora_file import WeightedLora
 
@@ -135,8 +131,7 @@ class LiveLoras:
 def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
     """Return where `<lora:NAME>` is looked for: named folders, then `loras/` here and beside the pipeline's folder.
 
-    Raises `SourceError` if a named one is not there.
-    """
+    Raises `SourceError` if a named one is not there."""
     for folder in named:
         if not folder.is_dir():
             raise SourceError(f"--lora-dir {folder}: no such folder")

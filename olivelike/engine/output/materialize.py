@@ -4,8 +4,7 @@ Each tensor goes from the source file through its derivation (cast, transpose, c
 no more than a few are on their way at once, so memory stays flat in the size of the model. Files are read, never
 mapped: mapped pages count as resident memory.
 
-`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile.
-"""
+`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def materialize(
         progress: Told the bytes read so far, of all.
 
     Raises:
-        PassError: when a parameter is missing or has another shape, or an operator can't be evaluated.
-    """
+        PassError: when a parameter is missing or has another shape, or an operator can't be evaluated."""
     model = graph.to_ir()
     _check(model.graph, weights)
     derived = weight_values(model.graph)
@@ -276,8 +274,7 @@ class HashedFile:
         """Make the file.
 
         Raises:
-            OSError: if the disk refuses; also from `write` and the end, then or later.
-        """
+            OSError: if the disk refuses; also from `write` and the end, then or later."""
         self._file = path.open("wb", buffering=0)
         self._hasher = hashlib.sha256()
         self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)

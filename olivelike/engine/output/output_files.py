@@ -110,8 +110,7 @@ def is_current(folder: Path, record: OutputRecord, paths: Iterable[str], store: 
     """Tell whether each of `paths` is as recorded.
 
     A file whose size and times are those that were seen when it was last known to be right is taken as right;
-    any other one is hashed.
-    """
+    any other one is hashed."""
     return all(is_right(folder / path, record.files[path], store) for path in paths)
 
 

@@ -2,8 +2,7 @@
 
 Everything is written into a staging folder beside the output first. A new output is one rename. Into an
 existing one, files are moved under a journal: a killed process leaves either the old folder, or a journal that
-the next run carries through. No file is replaced or removed that is not as its record says.
-"""
+the next run carries through. No file is replaced or removed that is not as its record says."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ def check_is_ours(output: Path) -> None:
     """Refuse to write into a folder that holds something else.
 
     Raises `UsageError` when `output` is a file, a folder with files but without our record, or one with a journal that
-    is not its own.
-    """
+    is not its own."""
     with explained(output):
         if output.exists() and not output.is_dir():
             raise UsageError(f"output {output} is a file; name a folder")
@@ -83,8 +81,7 @@ def check_places(existing: Existing, files: Iterable[str], made: Mapping[str, Fi
         overwrite: Whether files of ours that were changed may be replaced.
 
     Raises:
-        UsageError: naming the files, and what to do.
-    """
+        UsageError: naming the files, and what to do."""
     foreign: list[str] = []
     changed: list[str] = []
     for relative in files:
@@ -131,8 +128,7 @@ def publish(
 
     Raises:
         UsageError: when somebody else's file is in the way; the output is as it was.
-        StoreError: when the disk is full or read-only; the output is as it was, or `recover` completes it.
-    """
+        StoreError: when the disk is full or read-only; the output is as it was, or `recover` completes it."""
     output, folder = resolved(output), staging.parent
     write_file(staging / RECORD_FILE, record.to_bytes())
     with explained(output):
@@ -189,8 +185,7 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
 
     Raises:
         UsageError: when the journal is not one of this folder, or somebody else's file is in the way by now.
-        StoreError: when the disk refuses.
-    """
+        StoreError: when the disk refuses."""
     output = resolved(output)
     with explained(output):
         journal = read_journal(output)

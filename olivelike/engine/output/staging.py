@@ -6,8 +6,7 @@ is staged lies in a folder inside, which as a whole can become a new output.
 
 Into an output that exists, files go under a journal, kept in it until all are there. An output may come from anywhere,
 so a journal is believed only if it names a staging folder beside the output that proves to be the one of which it was
-written, and only plain paths.
-"""
+written, and only plain paths."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ def staging_folder(output: Path) -> Path:
     """Make and return an empty folder for the new files of an output, beside it.
 
     If `output` is a link, it lies beside what that points to: files can be moved within one disk only. Staging folders
-    of processes that no longer live are removed, but for one that a journal needs.
-    """
+    of processes that no longer live are removed, but for one that a journal needs."""
     output = resolved(output)
     journal = read_journal(output)
     with explained(output):
@@ -94,8 +92,7 @@ def new_name(output: Path) -> Path:
 def proof(folder: Path) -> tuple[int, int] | None:
     """Return what only this very folder has, where it is; `None` if it is no staging folder of ours.
 
-    An archive or a copy may take over any content, but neither inode numbers nor, but on Windows, times of change.
-    """
+    An archive or a copy may take over any content, but neither inode numbers nor, but on Windows, times of change."""
     try:
         if is_link(folder) or not is_file(_mark(folder)):
             return None
@@ -122,8 +119,7 @@ def read_journal(output: Path) -> Journal | None:
     """Return the journal in an output folder, `None` if there is none.
 
     Raises `UsageError` for one that is damaged, or was not written here for this very folder, and `StoreError` if it
-    can't be read.
-    """
+    can't be read."""
     path = output / JOURNAL_FILE
     if not os.path.lexists(path):
         return None
@@ -165,8 +161,7 @@ def _belongs(journal: Journal, output: Path) -> bool:
 def _sweep(output: Path, keep: str | None) -> None:
     """Remove what dead processes left beside an output.
 
-    A folder without proof stays, unless it is empty: then its process may have died as it began or ended.
-    """
+    A folder without proof stays, unless it is empty: then its process may have died as it began or ended."""
     import psutil
 
     for path in list(output.parent.iterdir()):

@@ -2,8 +2,7 @@
 
 The record of the output says how each initializer was derived from parameters. Where that only moves values (packing,
 transposing, casting), the parameters can be read back from the initializers; the merge then is the same as in a run,
-and the changed values go where they came from.
-"""
+and the changed values go where they came from."""
 
 from __future__ import annotations
 
@@ -49,8 +48,7 @@ def swap_loras(
 
     Raises:
         SourceError: when the folder is no output, a LoRA does not fit it, or an initializer that a LoRA changes was
-            derived by arithmetic that can't be undone.
-    """
+            derived by arithmetic that can't be undone."""
     record = OutputRecord.require(folder)
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted

@@ -29,8 +29,7 @@ def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Archit
         text).
 
     Raises:
-        SourceError: if there is no such tokenizer, or it is none of CLIP's.
-    """
+        SourceError: if there is no such tokenizer, or it is none of CLIP's."""
     if not files:
         raise SourceError(f"the source has no {component}; fetch it, or remove `{component}` from `components`")
 

@@ -85,8 +85,7 @@ class Adapters:
     def tokens(self, source: PipelineSource) -> dict[str, dict[str, Any]]:
         """Return what tokenizers get, by their folder: the `tokens`, and the number that the `first` of them has.
 
-        Further vectors of a token are `TOKEN_1`, `TOKEN_2`, …, as diffusers names them.
-        """
+        Further vectors of a token are `TOKEN_1`, `TOKEN_2`, …, as diffusers names them."""
         found: dict[str, dict[str, Any]] = {}
         for opened in self.embeddings:
             for component, (rows, _) in opened.shapes.items():
@@ -106,8 +105,7 @@ def open_adapters(loaded: LoadedWorkflow, read_pickle: ReadPickle | None) -> Ada
         read_pickle: Reads the table of a pickled file; `None` refuses such files.
 
     Raises:
-        SourceError: if one is missing, damaged, or something else than it is taken for; or two add one token.
-    """
+        SourceError: if one is missing, damaged, or something else than it is taken for; or two add one token."""
     loras = tuple(_open_lora(lora, read_pickle) for lora in loaded.workflow.loras)
     embeddings = tuple(_open_embedding(e, read_pickle) for e in loaded.workflow.embeddings)
     by_token: dict[str, OpenedEmbedding] = {}
@@ -124,8 +122,7 @@ def check_adapters(adapters: Adapters, loaded: LoadedWorkflow, source: PipelineS
     """Check that LoRAs and textual inversions are made for the family of the source, and all of each is used.
 
     Raises:
-        SourceError: if one is not, or has keys for a component that the workflow leaves out.
-    """
+        SourceError: if one is not, or has keys for a component that the workflow leaves out."""
     components = set.intersection(*(set(variant.steps) for variant in loaded.variants.values()))
     for opened in adapters.loras:
         weighty = {name for name in opened.file.components if opened.lora.weight_of(name)}
@@ -149,8 +146,7 @@ def fetch(ref: FileRef) -> tuple[Path, Origin]:
     """Return the local path of a file, and its origin.
 
     Raises:
-        SourceError: if it is not there.
-    """
+        SourceError: if it is not there."""
     if ref.hub is not None:
         from olivelike.sources.hub import fetch_hub_file
 

@@ -38,8 +38,7 @@ def active_steps(
 
     Raises:
         UsageError: for a component that the workflow does not have, or that a layout lacks.
-        WorkflowError: if a LoRA applies to a component and no step merges it.
-    """
+        WorkflowError: if a LoRA applies to a component and no step merges it."""
     _check_components(workflow, outputs, only)
     found: dict[str | None, dict[str, Sequence[Step]]] = {}
     for name, variant in workflow.variants.items():
@@ -64,8 +63,7 @@ def build_nodes(
         until: Last pass to run in each chain; nothing after it, and no output, becomes a node.
 
     Raises:
-        UsageError: for a pass that no chain has.
-    """
+        UsageError: for a pass that no chain has."""
     _check_until(workflow, outputs, until)
     chains = {
         name: _chains(variant, [o for o in outputs if o.variant == name], steps[name], until)
@@ -156,8 +154,7 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
 def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
-    Textual inversions belong to the source, so the step that adds them comes first without being written.
-    """
+    Textual inversions belong to the source, so the step that adds them comes first without being written."""
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(

@@ -29,8 +29,7 @@ def check_chains(workflow: LoadedWorkflow, steps: ActiveSteps, source: PipelineS
 
     Raises:
         WorkflowError: if passes read a facet that nothing before them makes, compare with
-            an original that nobody has, or a chain makes no graph although an output is `materialized`.
-    """
+            an original that nobody has, or a chain makes no graph although an output is `materialized`."""
     findings = Findings()
     target = workflow.workflow.target
     for name, variant in workflow.variants.items():
@@ -49,8 +48,7 @@ def check_without_source(workflow: LoadedWorkflow) -> None:
 
     Raises:
         WorkflowError: with every mistake, if a chain fits neither a torch network nor an ONNX model, or there are LoRAs
-            and no chain merges them.
-    """
+            and no chain merges them."""
     findings = Findings()
     loaded = workflow.workflow
     single_file = loaded.source.path is not None and loaded.source.path.suffix in WEIGHT_FILE_SUFFIXES

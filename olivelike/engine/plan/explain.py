@@ -19,8 +19,7 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
         before: Parts of an earlier key of the same node.
 
     Returns:
-        One sentence per part that differs; empty if the keys are equal.
-    """
+        One sentence per part that differs; empty if the keys are equal."""
     found: list[str] = []
     if now["pass"] != before["pass"]:
         found.append(f"pass {before['pass']} became {now['pass']}")
@@ -41,8 +40,7 @@ def nearest(node_id: str, inputs: Mapping[str, Any], runs: Iterable[RunRecord]) 
     Args:
         node_id: The node, such as `unet.convert`.
         inputs: The parts of the key that is wanted.
-        runs: Run records of the same workflow, newest first.
-    """
+        runs: Run records of the same workflow, newest first."""
     best: Mapping[str, Any] | None = None
     least = float("inf")
     for run in runs:

@@ -65,8 +65,7 @@ class Forecast:
             source: Sizes of the networks.
             records: Run records of this machine, newest first, of any workflow.
             workers: How many nodes run at once.
-            memory_limit: Bytes that all of them together may be expected to use.
-        """
+            memory_limit: Bytes that all of them together may be expected to use."""
         self._elements = {name: checkpoint.elements for name, checkpoint in source.checkpoints.items()}
         self._workers, self._memory_limit = workers, memory_limit
         # In the order in which the executor takes them.
@@ -88,8 +87,7 @@ class Forecast:
 
         Args:
             waiting: Ids of the nodes that have not begun.
-            running: Seconds so far of those that run, by id.
-        """
+            running: Seconds so far of those that run, by id."""
         begun = running or {}
         open_ids = {*waiting, *begun}
         known = [node_id for node_id in open_ids if self._seconds[node_id] is not None]
@@ -120,8 +118,7 @@ class Forecast:
     def _expect(self, node: Node, samples: Sequence[_Sample]) -> float | None:
         """Return the median of the latest times of what is most like a node.
 
-        The same component comes before another, then the nearest size, then the same options.
-        """
+        The same component comes before another, then the nearest size, then the same options."""
         elements = self._elements.get(node.component, 0)
         options = node.step.instance.model_dump(mode="json") if node.step is not None else {}
         alike: dict[tuple[bool, float, bool], list[float]] = {}

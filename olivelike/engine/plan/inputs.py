@@ -56,8 +56,7 @@ class Inputs:
         """Return the digest of a checkpoint's weights, once its form is known; waits until its files are hashed.
 
         Raises:
-            DamagedError: if the stored form is lost or damaged.
-        """
+            DamagedError: if the stored form is lost or damaged."""
         if component not in self._bound:
             self._bound[component] = self.weight_table(component, adaptation).digest
         return self._bound[component]
@@ -65,8 +64,7 @@ class Inputs:
     def weight_table(self, component: str, adaptation: str) -> Weights:
         """Return a checkpoint's weights: where each parameter of its form lies in its files.
 
-        Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys.
-        """
+        Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys."""
         data = self.store.require_bytes(adaptation, f"{component}: its adaptation")
         files = {path: self.digests[path] for path in self.weight_files(component)}
         return bind(Adaptation.from_bytes(data), self.source.checkpoint(component), files)
@@ -86,8 +84,7 @@ class FileDigests(Mapping[Path, str]):
         """Return a file's digest; waits for it if it is being computed.
 
         Raises:
-            SourceError: if the file can't be read.
-        """
+            SourceError: if the file can't be read."""
         if path not in self._futures:
             self._futures[path] = Future()
             self._compute(path)
@@ -108,8 +105,7 @@ class FileDigests(Mapping[Path, str]):
     def prefetch(self, paths: Iterable[Path]) -> None:
         """Compute the digests of `paths` in the background, one after another, the largest file first.
 
-        What waits for the largest file takes longest, and two readers would halve the disk's speed for it.
-        """
+        What waits for the largest file takes longest, and two readers would halve the disk's speed for it."""
         sizes = {path: path.stat().st_size for path in set(paths) - self._futures.keys() if path.exists()}
         ordered = sorted(sizes, key=lambda path: -sizes[path])
         self._futures.update((path, Future()) for path in ordered)

@@ -77,8 +77,7 @@ def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource,
         nodes: The DAG, parents first.
         resolver: Told along the way what the store holds.
         source: Sizes for the estimates.
-        history: Run records of this workflow, newest first.
-    """
+        history: Run records of this workflow, newest first."""
     planned = []
     for node in nodes:
         try:
@@ -97,8 +96,7 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
     """Return every node's resolution if all are hits, else `None` as soon as one is not.
 
     Raises:
-        DamagedError: when a stored object that decides a key turns out damaged.
-    """
+        DamagedError: when a stored object that decides a key turns out damaged."""
     found: dict[str, Resolution] = {}
     for node in nodes:
         found[node.id] = resolution = resolver.resolve(node)

@@ -1,8 +1,7 @@
 """Resolving nodes: from what is known upstream to a key, and from a key to a stored result.
 
 The same resolver serves `plan`, which asks it about every node and runs nothing, and a run, which tells it what each
-executed node made. Downstream keys hold the digests of what upstream made, so equal output stops a rerun there.
-"""
+executed node made. Downstream keys hold the digests of what upstream made, so equal output stops a rerun there."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Resolver:
 
         Args:
             inputs: The workflow, opened.
-            output_state: Tells whether the output of a node holds the result of a key.
-        """
+            output_state: Tells whether the output of a node holds the result of a key."""
         self.inputs = inputs
         self._output_state = output_state
         self._behind: dict[str | None, Upstream] = {None: Upstream()}
@@ -55,8 +53,7 @@ class Resolver:
     def resolve(self, node: Node) -> Resolution:
         """Return the node's key and, if there is one, its stored result.
 
-        What its parent made must be recorded for the key to be known.
-        """
+        What its parent made must be recorded for the key to be known."""
         facets = self.facets(node)
         if facets is None:
             return Resolution(None)

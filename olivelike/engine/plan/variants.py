@@ -20,8 +20,7 @@ def merge_variants(variants: Mapping[str | None, Sequence[Node]]) -> tuple[Node,
     first that has it: `unet.fuse@attention`.
 
     Args:
-        variants: The nodes of each variant, parents first, by its name.
-    """
+        variants: The nodes of each variant, parents first, by its name."""
     identities: dict[str | None, dict[str, Hashable]] = {}
     names: dict[Hashable, str] = {}
     users: dict[Hashable, int] = {}

@@ -49,8 +49,7 @@ def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
         bytes for the same model wherever its weights lie.
 
     Raises:
-        SourceError: if a file is missing or damaged, or the model is quantised or no valid one.
-    """
+        SourceError: if a file is missing or damaged, or the model is quantised or no valid one."""
     table = read_onnx_table(graph_path)
     model = _parse(graph_path, table.graph)
     _refuse_quantised(graph_path, model)
@@ -199,8 +198,7 @@ def modernise(model: onnx.ModelProto) -> Graph:
     """Raise a weightless model to opset 23, and write with its operators what is spelled out in smaller ones.
 
     What can't be raised stays as it is; `fuse` then finds less in it. Raises `PassError` when the result is not valid
-    ONNX.
-    """
+    ONNX."""
     raised = _raise_opset(model)
     graph = ir.from_proto(raised)
     _restamp(graph)
@@ -261,8 +259,7 @@ def _note(item: onnx.NodeProto | onnx.ValueInfoProto, key: str) -> str:
 def _restamp(model: ir.Model) -> None:
     """Bring a model up that was stamped with the lowest opset that has its operators, as `fuse` does.
 
-    The converter leaves models alone that have operators of other domains.
-    """
+    The converter leaves models alone that have operators of other domains."""
     current = model.opset_imports.get("", 0)
     if LOWEST_OPSET <= current < OPSET and all(
         node.domain or lowest_opset(node, OPSET) <= current for node in RecursiveGraphIterator(model.graph)

@@ -1,7 +1,6 @@
 """Norms and attention that are spelled out in small operators.
 
-LayerNormalization and GroupNormalization; MatMul, Softmax, MatMul on (B, heads, S, D).
-"""
+LayerNormalization and GroupNormalization; MatMul, Softmax, MatMul on (B, heads, S, D)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 ONNX's own inference loses an open size at the first Reshape whose shape is computed, as TorchScript's exporter
 writes them. So the graph is inferred for a few sets of fixed inputs, where nothing is lost, and two sizes count as
-equal if they are equal in all of them.
-"""
+equal if they are equal in all of them."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ def infer_sizes(model: ir.Model) -> bool:
     name of its own.
 
     Returns:
-        Whether open sizes are known; if not, shapes are what ONNX's inference says.
-    """
+        Whether open sizes are known; if not, shapes are what ONNX's inference says."""
     _fix_channels(model.graph)
     _name_input_sizes(model.graph)
     plain = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(_stated(model)), data_prop=True))

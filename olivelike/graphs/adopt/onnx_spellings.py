@@ -1,8 +1,7 @@
 """Small operators that spell out one of today's: recognised, and written as that one.
 
 Exporters for older opsets, TorchScript's above all, decompose what ONNX had no operator for. Each function here
-knows one meaning in the spellings that they use, and leaves alone what is not surely it.
-"""
+knows one meaning in the spellings that they use, and leaves alone what is not surely it."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def respell(model: ir.Model) -> None:
     """Write Gelu, Split, LayerNormalization, GroupNormalization and Attention where they are spelled out, in place.
 
     Args:
-        model: weightless, at opset 23, with the shapes of all values; constants are initializers.
-    """
+        model: weightless, at opset 23, with the shapes of all values; constants are initializers."""
     _fold_known_sizes(GraphEditor(model))
     optimizer.fold_constants(model, onnx_shape_inference=False)
     editor = GraphEditor(model)

@@ -18,8 +18,7 @@ CONTRIB = "com.microsoft"
 class GraphEditor:
     """One graph being rewritten; names, types, shapes, blocks and the set of weights are kept right.
 
-    Public: `olivelike.pass_api.GraphEditor`, described in `docs/passes.md`.
-    """
+    Public: `olivelike.pass_api.GraphEditor`, described in `docs/passes.md`."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -58,8 +57,7 @@ class GraphEditor:
             block: Module that the node is from.
 
         Returns:
-            The output.
-        """
+            The output."""
         trimmed = list(inputs)
         while trimmed and trimmed[-1] is None:
             trimmed.pop()

@@ -2,8 +2,7 @@
 
 Sizes of dynamic dimensions are formulas over names, such as `8*decoder_height`. `(2*h + 2)*(2*w + 2)` and `4*(h + 1)*(w
 + 1)` are one size. To tell, a formula is brought to a normal form: a polynomial with integer coefficients over names
-and integer divisions.
-"""
+and integer divisions."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
         size_of: Returns the size that a name stands for; what it raises is passed on.
 
     Raises:
-        ValueError: for what is no formula, such as the name `input.1` of another exporter.
-    """
+        ValueError: for what is no formula, such as the name `input.1` of another exporter."""
 
     def value(tree: ast.expr) -> int:
         match tree:

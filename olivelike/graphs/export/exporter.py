@@ -1,7 +1,6 @@
 """Trace a network with torch's exporter and turn the result into a weightless graph.
 
-It is simplified: what is constant is folded, what is dead dropped, every block name kept.
-"""
+It is simplified: what is constant is folded, what is dead dropped, every block name kept."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ _RULES: Final = (
 )  # fmt: skip
 """Of onnxscript's common rules, in the order of its optimiser, those for operators that these networks may have.
 
-`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet.
-"""
+`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet."""
 _NEWER: Final = {"materialize_reshape_shape_rule": (0, 7, 1)}
 """The release of onnxscript that a rule came with, where supported ones lack it."""
 _ROUNDS: Final = 2
@@ -58,8 +56,7 @@ def export_component(architecture: Architecture, logger: logging.Logger) -> Grap
 
     Raises:
         PassError: when the library refuses the config or the exporter fails.
-        SourceError: when the network is not supported.
-    """
+        SourceError: when the network is not supported."""
     check_network(architecture.component, architecture.class_name, architecture.config)
     interface = interface_of(architecture.component, architecture.config)
     network = wrap(architecture.component, build_network(architecture))
@@ -134,8 +131,7 @@ def _first_cause(error: BaseException) -> BaseException:
 def _quiet() -> Iterator[None]:
     """Silence the exporter's remarks on missing torchvision and on its own deprecations.
 
-    Levels and warning filters belong to the process, so other threads are silenced for that time, too.
-    """
+    Levels and warning filters belong to the process, so other threads are silenced for that time, too."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -252,8 +248,7 @@ def _find_rules() -> list[RewriteRule]:
     """Return the rules that the installed onnxscript should have.
 
     Raises:
-        PassError: when it lacks one.
-    """
+        PassError: when it lacks one."""
     import onnxscript
     from onnxscript.rewriter.rules import common as rules
 

@@ -1,8 +1,7 @@
 """A CLIP tokenizer as an ONNX model, for clients without Python.
 
 The model needs the operators of onnxruntime-extensions (`RegisterOrtExtensions` in C#). Its `CLIPTokenizer` splits
-texts in another way than CLIP in four cases, which are mended in front of it; see `docs/clients.md`.
-"""
+texts in another way than CLIP in four cases, which are mended in front of it; see `docs/clients.md`."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def export_tokenizer(architecture: Architecture) -> Graph:
         (texts, length)): what transformers' `CLIPTokenizer` returns with `padding="max_length", truncation=True`.
 
     Raises:
-        PassError: if the vocabulary has words that its merges do not make, as no trained one has.
-    """
+        PassError: if the vocabulary has words that its merges do not make, as no trained one has."""
     import onnx
     from onnx import helper
 

@@ -1,7 +1,6 @@
 """`with_functions`: swap fused operators for calls to model-local functions that state their meaning.
 
-For a statement of meaning `Call` is the fused operator's node, and `Body` writes the nodes of its function.
-"""
+For a statement of meaning `Call` is the fused operator's node, and `Body` writes the nodes of its function."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class Body:
     """Collects nodes in order; `op.Add(x, 1.0)` writes an Add and returns its output.
 
     Numbers become float32 constants, sequences of integers int64 vectors. Operators keep to those whose form
-    is the same from opset 17 on, so that a body can take the opset of the model that it is written for.
-    """
+    is the same from opset 17 on, so that a body can take the opset of the model that it is written for."""
 
     def __init__(self) -> None:
         self.nodes: list[ir.Node] = []
@@ -149,8 +147,7 @@ def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: 
 
     Raises:
         PassError: when a fused operator is used in a form whose meaning is not stated, or the model's opset is
-            below 17.
-    """
+            below 17."""
     model = model.clone()
     functions: dict[Hashable, ir.Function] = {}
     holders: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())

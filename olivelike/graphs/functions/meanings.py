@@ -78,8 +78,7 @@ def group_norm(op: Body, call: Call) -> list[ir.Value]:
 def skip_group_norm(op: Body, call: Call) -> list[ir.Value]:
     """SkipGroupNorm: GroupNorm of X + skip + bias, and that sum.
 
-    X is (N,H,W,C), bias (C); skip has the shape of X, or (N,1,1,C) or (N,C).
-    """
+    X is (N,H,W,C), bias (C); skip has the shape of X, or (N,1,1,C) or (N,C)."""
     x, gamma, beta, skip = call.required("X", "gamma", "beta", "skip")
     if not call.integer("channels_last", 1):
         raise call.unstated("it exists in channels-last layout only")
@@ -95,8 +94,7 @@ def skip_layer_normalization(op: Body, call: Call) -> list[ir.Value]:
     """SkipLayerNormalization: LayerNormalization of input + skip + bias over the last axis.
 
     input is (B,S,H), skip the same or without the batch, gamma, beta and bias (H).
-    Outputs: the result; mean and 1/deviation, float32 (B,S,1); the sum.
-    """
+    Outputs: the result; mean and 1/deviation, float32 (B,S,1); the sum."""
     x, skip, gamma = call.required("input", "skip", "gamma")
     beta, bias = call.optional(3), call.optional(4)
     total = op.Add(op.float32(x), op.float32(skip))
@@ -142,8 +140,7 @@ def attention(op: Body, call: Call) -> list[ir.Value]:
     """Attention: q, k and v are the parts of X·W + bias.
 
     X (B,S,Hin), W (Hin,3H), bias (3H), mask (B,L) or (B,S,L) → (B,S,H); `qkv_hidden_sizes` says where the
-    parts differ in width.
-    """
+    parts differ in width."""
     x, weight = call.required("input", "weights")
     call.forbid(past=4, past_sequence_length=6)
     if call.integer("do_rotary", 0) or len(call.node.outputs) > 1:
@@ -166,8 +163,7 @@ def multi_head_attention(op: Body, call: Call) -> list[ir.Value]:
     """MultiHeadAttention in its three forms.
 
     query (B,S,H), key (B,L,H) and value (B,L,Hv); or query and packed KV (B,L,N,2,D); or packed QKV (B,S,N,3,D);
-    bias (H + H + Hv), mask (B,L) or (B,S,L), attention_bias (1 or B, 1 or N, S, L) → (B,S,Hv).
-    """
+    bias (H + H + Hv), mask (B,L) or (B,S,L), attention_bias (1 or B, 1 or N, S, L) → (B,S,Hv)."""
     (query,) = call.required("query")
     call.forbid(past_key=6, past_value=7, past_sequence_length=8, cache_indirection=9)
     if len(call.node.outputs) > 1:

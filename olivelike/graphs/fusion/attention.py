@@ -4,8 +4,7 @@ Matches `ai.onnx` Attention, either on (B, heads, S, D) between the Reshape and 
 merge heads, or on (B, S, heads·D) with `q_num_heads`. Without mask, or with the causal one.
 
 Whether a mask is the causal one is told by its values and not by how it is spelled: it derives from sizes alone, so the
-nodes behind it are evaluated for several sizes, and the result is compared with the lower triangle.
-"""
+nodes behind it are evaluated for several sizes, and the result is compared with the lower triangle."""
 
 from __future__ import annotations
 
@@ -187,8 +186,7 @@ def is_causal(mask: ir.Value, batch: Dim, sequence: Dim, model: ir.Model) -> boo
     """Say whether `mask` lets each of `sequence` positions see itself and what is before it, and no more.
 
     Args:
-        mask: Boolean (true: may see) or float (added to the scores), broadcasts to (B, heads, S, S).
-    """
+        mask: Boolean (true: may see) or float (added to the scores), broadcasts to (B, heads, S, S)."""
     constant = constant_array(mask)
     if constant is not None:
         return isinstance(sequence, int) and _is_lower_triangle(constant, sequence)

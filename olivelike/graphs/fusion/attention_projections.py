@@ -1,7 +1,6 @@
 """`attention_projections`, `packed_qkv` and `packed_kv`: projections before MultiHeadAttention become one.
 
-The combined weights are nodes over the weight inputs, so a new checkpoint needs no new fusion.
-"""
+The combined weights are nodes over the weight inputs, so a new checkpoint needs no new fusion."""
 
 from __future__ import annotations
 

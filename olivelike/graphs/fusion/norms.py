@@ -6,8 +6,7 @@ An operator in NHWC gets a Transpose on each side; the rule `transposes` moves a
 shape, or one value per channel: the time embedding. The bias of a linear layer whose tokens are added as an image joins
 too.
 
-`skip_layer_norm` and `bias_skip_layer_norm`: what is added in front of LayerNormalization joins it.
-"""
+`skip_layer_norm` and `bias_skip_layer_norm`: what is added in front of LayerNormalization joins it."""
 
 from __future__ import annotations
 

@@ -43,8 +43,7 @@ class Scope:
 
         Args:
             layout: `NHWC` or `NCHW` where the operator has that choice.
-            width: Size of the last axis where a kernel takes certain ones only.
-        """
+            width: Size of the last axis where a kernel takes certain ones only."""
         reason = self.why_not(op_type, layout, width)
         if reason is not None:
             self.refuse(reason)

@@ -77,8 +77,7 @@ def fuse(
 
     Raises:
         UsageError: when `switches` names no rule, or one of `more` runs before none.
-        PassError: when a rule leaves a graph that is not valid, or the target can't read the result.
-    """
+        PassError: when a rule leaves a graph that is not valid, or the target can't read the result."""
     rules = in_order(more)
     chosen = {rule.name: rule.default for rule in rules}
     unknown = sorted(set(switches or {}) - set(chosen))
@@ -111,8 +110,7 @@ def fuse(
 def in_order(more: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return the built-in rules with others between them.
 
-    Raises `UsageError` when one has the name of another, or runs before none that is there.
-    """
+    Raises `UsageError` when one has the name of another, or runs before none that is there."""
     rules = list(RULES)
     for rule in more:
         names = [known.name for known in rules]

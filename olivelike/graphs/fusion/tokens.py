@@ -1,8 +1,7 @@
 """`image_tokens`: images become tokens, and tokens images, through NHWC.
 
 The VAE's attention and the vision tower go through (N, C, H·W). By way of (N, H, W, C) the Transposes meet
-those of NHWC convolutions and group norms, and cancel.
-"""
+those of NHWC convolutions and group norms, and cancel."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `transposes`: Transposes behind NHWC operators sink through what has no layout of its own, and cancel.
 
-`cleanup`: shape arithmetic that shapes answer, operators that do nothing, repeated and dead nodes.
-"""
+`cleanup`: shape arithmetic that shapes answer, operators that do nothing, repeated and dead nodes."""
 
 from __future__ import annotations
 

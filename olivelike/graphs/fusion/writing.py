@@ -57,8 +57,7 @@ def write(
         suffix: What its output is called, behind the name of `result`; by default after the operator.
         attributes: As `onnx_ir.node` takes them.
         before: Where to insert; by default where `result` was computed.
-        counted: What is counted; by default the operator.
-    """
+        counted: What is counted; by default the operator."""
     fused = scope.editor.add(
         op_type, inputs, dims_of(result), before=before or node_of(result),
         name=f"{result.name}.{suffix or op_type.lower()}", attributes=attributes, domain=domain,

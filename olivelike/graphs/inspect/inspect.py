@@ -178,8 +178,7 @@ def inspect_model(path: Path, targets: Iterable[Target] | None = None) -> Inspec
         targets: Those to ask; all by default.
 
     Raises:
-        SourceError: when the file can't be read, or is no ONNX model.
-    """
+        SourceError: when the file can't be read, or is no ONNX model."""
     require_onnx_model(path)
     proto = _parse(path)
     try:
@@ -277,8 +276,7 @@ def _data_files(graph: ir.Graph, path: Path) -> Iterator[DataFile]:
 def read_skeleton(path: Path) -> bytes:
     """Return the serialised model with the values of its larger initializers left out.
 
-    Raises `SourceError` when the file can't be read or is no protobuf message.
-    """
+    Raises `SourceError` when the file can't be read or is no protobuf message."""
     try:
         with open_file(path) as file:
             reader = WireReader(file)

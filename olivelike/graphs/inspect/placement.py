@@ -4,8 +4,7 @@ Asked are the providers whose registries can be listed, with every operator that
 
 An operator of the standard domain is followed by the newest opset at which the provider knows it: runtimes
 match kernels by the opset that an operator's form dates from, so `Conv 11` does not run a `Conv` of opset 22.
-Source: the kernel registries of onnxruntime 1.31.1 (CPU, CUDA) and ONNX Runtime's OperatorKernels.md (DirectML).
-"""
+Source: the kernel registries of onnxruntime 1.31.1 (CPU, CUDA) and ONNX Runtime's OperatorKernels.md (DirectML)."""
 
 from __future__ import annotations
 
@@ -184,8 +183,7 @@ def left_to_cpu(model: ir.Model, target: Target) -> tuple[LeftNode, ...]:
     Operators that ONNX defines by a function body count as run: the runtime puts the body in their place.
     Types are checked for fused operators, and where a standard one computes in bfloat16. Where a provider's
     registry can't be listed (`tensorrt`, `migraphx`, `webgpu`, `openvino`), standard operators count as run up to
-    the target's opset.
-    """
+    the target's opset."""
     local = {(function.domain, function.name) for function in model.functions.values()}
     opsets = model.graph.opset_imports
     folded = weight_values(model.graph)

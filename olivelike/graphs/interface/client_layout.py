@@ -1,8 +1,7 @@
 """Give a graph the inputs and outputs of a layout; what lies between stays as it is.
 
 Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. Names are those of
-`olivelike.graphs.interface.component_interface`, which graphs of other exporters may lack.
-"""
+`olivelike.graphs.interface.component_interface`, which graphs of other exporters may lack."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
         How many inputs and outputs have another type or rank, and how many another name.
 
     Raises:
-        PassError: if the graph lacks an input that clients feed, or the client can't feed one that it has.
-    """
+        PassError: if the graph lacks an input that clients feed, or the client can't feed one that it has."""
     graph = model.graph
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
     _name_inputs(graph, component, layout)

@@ -1,7 +1,6 @@
 """The inputs and outputs of each component, named and shaped as clients expect them.
 
-Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/clients.md`.
-"""
+Names follow the folders that diffusers, optimum and the DirectML clients load; see `docs/clients.md`."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def interface_of(component: str, config: Config) -> Interface:
     """Return the interface of `component` for a network with this config.
 
     Raises `UsageError` for a component that `convert` does not know, and `PassError` for a config that lacks what
-    decides the interface.
-    """
+    decides the interface."""
     if component not in _INTERFACES:
         raise UsageError(f"convert knows no component {component!r}")
     try:

@@ -125,8 +125,7 @@ def ablate(
 
     Raises:
         UsageError: if the workflow has no sweep, no variant has a component, or no network a dimension.
-        OlivelikeError: as `run`, where no step of a variant is what failed.
-    """
+        OlivelikeError: as `run`, where no step of a variant is what failed."""
     chosen = replace(options, keep_going=True)
     prepared = prepare(ref, chosen, writes=False)
     verified_rows(prepared, components)  # What is wrong with the question is told before the answer is made.
@@ -165,8 +164,7 @@ def verified_rows(
         results: How its nodes ended, by id, if one of them failed.
 
     Raises:
-        UsageError: if the workflow has no sweep, or no variant has a component.
-    """
+        UsageError: if the workflow has no sweep, or no variant has a component."""
     variants = [output.variant for output in prepared.outputs if output.variant is not None]
     if not variants:
         raise UsageError(
@@ -212,8 +210,7 @@ def measured_rows(
         sizes: Of dynamic dimensions, by name.
 
     Raises:
-        UsageError: for numbers that can't be had, or a dimension that no network has.
-    """
+        UsageError: for numbers that can't be had, or a dimension that no network has."""
     outputs = {output.variant: output.path for output in prepared.outputs}
     found = list(rows)
     models = [outputs[row.variant] / row.component / MODEL_FILE for row in rows if row.size_bytes is not None]

@@ -92,8 +92,7 @@ class Stopwatch:
     """Marks of one run after another.
 
     Stages are told apart at the networks around the loop: the text encoder's last run ends the first, the decoder's
-    first run begins the third. So the loop needs no marks, and nothing in it waits for the GPU.
-    """
+    first run begins the third. So the loop needs no marks, and nothing in it waits for the GPU."""
 
     def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
         self._synchronize = synchronize

@@ -110,8 +110,7 @@ class Comparison:
 def check_baseline(baseline: BenchReport, checked: Checked) -> None:
     """Check that a baseline has something to compare with, before minutes are spent on measuring it.
 
-    Raises `UsageError` if it has no row of what is to be measured.
-    """
+    Raises `UsageError` if it has no row of what is to be measured."""
     settings, (width, height) = checked.settings, checked.size
     planned = {
         (engine, height, width, settings.steps, batch_size, not checked.checks_safety)
@@ -126,8 +125,7 @@ def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tup
     """Compare median latencies of the rows that both have.
 
     Args:
-        threshold: percent that a median may be higher by.
-    """
+        threshold: percent that a median may be higher by."""
     before = {_key(row, _ALIKE): row.median_latency for row in baseline.rows}
     return tuple(
         Comparison(row.engine, row.batch_size or 0, old, row.median_latency, threshold)
@@ -151,8 +149,7 @@ def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
 def check_csv(path: Path) -> None:
     """Check that rows can go to the end of a file, before minutes are spent on measuring them.
 
-    Raises `UsageError` if it is no file of these columns, or can't be written.
-    """
+    Raises `UsageError` if it is no file of these columns, or can't be written."""
     require_writable(path)
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"{path.parent}: may not be written, and a lock lies beside {path.name} during a write")
@@ -170,8 +167,7 @@ def require_writable(path: Path) -> None:
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows to the end of a file, after a line of names if it is new; other processes may do the same.
 
-    Raises `UsageError` if it has other columns, or can't be written.
-    """
+    Raises `UsageError` if it has other columns, or can't be written."""
     lock = path.with_name(f"{path.name}.lock")
     try:
         with held(lock, timeout=_LOCK_SECONDS, leaves_file=False):

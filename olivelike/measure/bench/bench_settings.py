@@ -79,8 +79,7 @@ class Checked:
 def check(settings: BenchSettings) -> Checked:
     """Check settings against each other and the folder.
 
-    Raises `UsageError` for the first value that can't be had, and `SourceError` if the folder is no pipeline.
-    """
+    Raises `UsageError` for the first value that can't be had, and `SourceError` if the folder is no pipeline."""
     for name in settings.engines:
         if name not in ENGINES:
             raise UsageError(f"--engine: unknown engine {name!r}; {did_you_mean(name, ENGINES, 'engines')}")

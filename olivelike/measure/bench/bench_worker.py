@@ -59,8 +59,7 @@ class _Worker:
 def open_engine(job: Job) -> Engine:
     """Open the engine of a job; what it is made of is imported here.
 
-    Raises `EngineAbsent` if the engine can't be measured here, and `OlivelikeError` if it can't open what it should.
-    """
+    Raises `EngineAbsent` if the engine can't be measured here, and `OlivelikeError` if it can't open what it should."""
     if isinstance(job, NetworkJob):
         from olivelike.measure.bench.runtime_engine import NetworkEngine
 

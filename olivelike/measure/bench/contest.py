@@ -81,8 +81,7 @@ def contest(
         look: is called right after the last run, before the processes end.
 
     Returns:
-        What was measured, by name. An engine that fails is marked; the others go on.
-    """
+        What was measured, by name. An engine that fails is marked; the others go on."""
     driver = open_driver()
     with contextlib.ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="olivelike-bench-")))
@@ -203,8 +202,7 @@ class Child:
             limit: seconds; a child that takes longer is killed.
 
         Raises:
-            ChildFailure: if there is no answer, or it says that something failed.
-        """
+            ChildFailure: if there is no answer, or it says that something failed."""
         self._process.send(message)
         try:
             answer = self._answers.get(timeout=limit)

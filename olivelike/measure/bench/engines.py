@@ -54,8 +54,7 @@ def session_settings(engine: str, asked: SessionSettings) -> SessionSettings:
 
     Args:
         engine: `onnxruntime`, `openvino` or `tensorrt`.
-        asked: what the command line or the folder's target asks for; options of a provider go to its engine.
-    """
+        asked: what the command line or the folder's target asks for; options of a provider go to its engine."""
     options = {choice.provider.name: choice for choice in asked.providers}
     on_openvino = asked.provider.name == providers.OPENVINO
     # An idle session must leave the cores to the engine whose turn it is.
@@ -78,8 +77,7 @@ def torch_device(provider: Provider) -> str:
     """Return the device on which torch competes with a provider.
 
     Raises:
-        EngineAbsent: if torch runs on nothing of that kind; on the CPU it would be no competitor.
-    """
+        EngineAbsent: if torch runs on nothing of that kind; on the CPU it would be no competitor."""
     device = _TORCH_DEVICES.get(provider.name)
     if device is None:
         raise EngineAbsent(f"torch has no device like the provider {provider.short_name}")
@@ -93,8 +91,7 @@ def require_packages(engine: str, device: str) -> None:
         device: torch's device, for its engines.
 
     Raises:
-        EngineAbsent: if it is not; the message says what to install.
-    """
+        EngineAbsent: if it is not; the message says what to install."""
     if engine == OPENVINO and find_spec("openvino") is None:
         raise EngineAbsent("openvino is not installed (pip install 'olivelike[openvino]')")
     if engine == XFORMERS and find_spec("xformers") is None:
@@ -130,8 +127,7 @@ class OriginalCheckpoint:
 def named_checkpoint(text: str) -> OriginalCheckpoint:
     """Return the checkpoint that the user names.
 
-    Raises `UsageError` if there is nothing of that name, and it is no hub id.
-    """
+    Raises `UsageError` if there is nothing of that name, and it is no hub id."""
     path = Path(text).expanduser()
     if (path / INDEX_FILE).is_file() or path.is_file():
         return OriginalCheckpoint(str(path.absolute()))
@@ -147,8 +143,7 @@ def recorded_checkpoint(folder: Path) -> OriginalCheckpoint:
 
     Records of files and folders have the name alone, without the path: it is looked for where the output lies, one
     folder further up, in the current folder, and among what comes with the package. A folder of that name counts if its
-    UNet is built like the output's. Raises `EngineAbsent` if it is not found.
-    """
+    UNet is built like the output's. Raises `EngineAbsent` if it is not found."""
     record = OutputRecord.read(folder)
     if record is None:
         raise EngineAbsent(

@@ -2,8 +2,7 @@
 
 NVIDIA GPUs by the driver's own library (`pip install nvidia-ml-py`), which knows clocks and versions too.
 
-Also whether the machine was quiet: what other processes took meanwhile, and how far repeats are apart.
-"""
+Also whether the machine was quiet: what other processes took meanwhile, and how far repeats are apart."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ class NvidiaDriver:
     def process_bytes(self, pids: Collection[int]) -> int | None:
         """Return the GPU memory of these processes; `None` if the driver lists none of them.
 
-        It does not where processes are numbered anew in a container.
-        """
+        It does not where processes are numbered anew in a container."""
         nvml = self._nvml
         try:
             running = [nvml.nvmlDeviceGetComputeRunningProcesses(handle) for handle in self._handles]
@@ -85,8 +83,7 @@ class NvidiaDriver:
 def gpu_of(sessions: SessionSettings) -> int | None:
     """Return the number of the NVIDIA GPU that sessions run on; `None` if they run on something else.
 
-    Raises `SessionError` if the GPU that they name is not there.
-    """
+    Raises `SessionError` if the GPU that they name is not there."""
     if sessions.provider.name not in NVIDIA:
         return None
     asked = find_device(sessions.device, sessions.provider)
@@ -171,8 +168,7 @@ def peak_resident_bytes() -> int:
     """Return the highest resident memory of this process so far, as the operating system counted it.
 
     On Linux this is `VmHWM`, and not `ru_maxrss`: the latter begins with what the parent held as it started the
-    process (man 2 getrusage, exec in kernel/exec.c). For a small parent such as `/usr/bin/time` they are the same.
-    """
+    process (man 2 getrusage, exec in kernel/exec.c). For a small parent such as `/usr/bin/time` they are the same."""
     if _STATUS.exists():
         for line in _STATUS.read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):

@@ -67,8 +67,7 @@ def measure_folder(
     """Measure the network of a component's folder; `measure_folders` has the arguments.
 
     Raises `UsageError` for numbers that can't be had, and `SessionError` if the network can't be opened or run, or its
-    process dies or hangs.
-    """
+    process dies or hangs."""
     measured = measure_folders({folder.name: folder}, sessions, sizes=sizes, runs=runs, warmup=warmup, limit=limit)
     (result,) = measured.values()
     if isinstance(result, SessionError):
@@ -99,8 +98,7 @@ def measure_folders(
 
     Raises:
         UsageError: for numbers that can't be had.
-        SessionError: if there is no model file.
-    """
+        SessionError: if there is no model file."""
     if runs < 1 or warmup < 0 or not 0 < limit <= LONGEST:
         raise UsageError(f"{runs} runs after {warmup} of warm-up within {limit:g} s each can't be measured")
     asked = sessions or SessionSettings()

@@ -49,8 +49,7 @@ class Row(Machine):
     """One engine at one batch size; `None` where nothing was measured.
 
     The columns to `second_run_memory_MB` are those of the benchmark script that ONNX Runtime comes with, in its order:
-    https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/transformers/models/stable_diffusion/
-    """
+    https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/python/tools/transformers/models/stable_diffusion/"""
 
     engine: str
     version: str | None = None
@@ -161,8 +160,7 @@ def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured,
 def with_speeds(rows: Sequence[Row]) -> list[Row]:
     """Return rows with how many times as fast as a baseline each is: torch, or else the first that was measured.
 
-    Rows of another batch size have a baseline of their own, and a row that is alone has none.
-    """
+    Rows of another batch size have a baseline of their own, and a row that is alone has none."""
     found = []
     for row in rows:
         alike = [one for one in rows if one.batch_size == row.batch_size and one.median_latency]

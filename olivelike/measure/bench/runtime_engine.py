@@ -224,8 +224,7 @@ def network_shapes(
 
     Raises:
         UsageError: for a dimension whose size is not known.
-        SourceError: for a `config.json` that can't be read.
-    """
+        SourceError: for a `config.json` that can't be read."""
     sizes, known = sizes_of(model.parent, guided=_GUIDED), dict(given)
     shapes: dict[str, tuple[int, ...]] = {}
     for spec in (*inputs, *outputs):

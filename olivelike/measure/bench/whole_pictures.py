@@ -61,8 +61,7 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
     Raises:
         UsageError: for a value that can't be had.
         SourceError: if the folder is no pipeline.
-        SessionError: if a GPU is named that is not there.
-    """
+        SessionError: if a GPU is named that is not there."""
     checked, gpu = check(settings), gpu_of(settings.asked_sessions)
     jobs, skipped = _jobs(checked)
     rows: list[Row] = []
@@ -124,8 +123,7 @@ def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -
     """Return system, processors, present clocks and versions.
 
     Args:
-        gpu: number of the NVIDIA GPU that it runs on, if it does.
-    """
+        gpu: number of the NVIDIA GPU that it runs on, if it does."""
     import psutil
 
     found, here = versions(), host()

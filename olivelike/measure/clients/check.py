@@ -76,8 +76,7 @@ def check_client(path: Path, client: str) -> CheckResult:
 
     Raises:
         UsageError: for an unknown client, with the nearest name.
-        SourceError: if there is no such folder.
-    """
+        SourceError: if there is no such folder."""
     if client not in CLIENTS:
         raise UsageError(f"unknown client {client!r}; {did_you_mean(client, CLIENTS, 'clients')}")
     folder = ClientFolder(path)

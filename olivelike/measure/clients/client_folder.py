@@ -55,8 +55,7 @@ class ClientFolder:
         """Return what an ONNX file holds. Raises `Unreadable` if the file or its data file is missing or broken.
 
         Args:
-            relative: Its path, or a component's name for its `model.onnx`.
-        """
+            relative: Its path, or a component's name for its `model.onnx`."""
         relative = relative if relative.endswith(".onnx") else f"{relative}/{MODEL_FILE}"
         if relative not in self._models:
             self._models[relative] = self._inspect(relative)

@@ -100,8 +100,7 @@ DIFFUSERS: Final = (
 )
 """`OnnxStableDiffusionPipeline` and its kin, in versions before 0.43, which has them no more.
 
-Read from `pipelines/stable_diffusion/pipeline_onnx_stable_diffusion.py` and `pipelines/onnx_utils.py` of 0.42.
-"""
+Read from `pipelines/stable_diffusion/pipeline_onnx_stable_diffusion.py` and `pipelines/onnx_utils.py` of 0.42."""
 
 
 _SECOND = "text_encoder_2"

@@ -102,8 +102,7 @@ ONNXSTACK: Final = (
 )
 """OnnxStack and Amuse. Inputs and outputs go by position; floats are converted to what the graph wants, ids are not.
 
-Read from saddam213/OnnxStack: `StableDiffusionPipeline.cs`, `OnnxInferenceParameters.cs`, `ModelFactory.cs`.
-"""
+Read from saddam213/OnnxStack: `StableDiffusionPipeline.cs`, `OnnxInferenceParameters.cs`, `ModelFactory.cs`."""
 
 
 _A1111_LAYOUT = "run the workflow with `layout: a1111-dml`"
@@ -196,5 +195,4 @@ A1111: Final = (
 )
 """microsoft/Stable-Diffusion-WebUI-DirectML, `scripts/dml.py`.
 
-It lists every `.onnx` file under `models/Unet-dml` as a UNet, by its file's name.
-"""
+It lists every `.onnx` file under `models/Unet-dml` as a UNet, by its file's name."""

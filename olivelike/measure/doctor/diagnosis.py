@@ -1,7 +1,6 @@
 """`diagnose`: look at packages, providers, memory and disks.
 
-Each provider is tried in a child process, since listed does not mean usable.
-"""
+Each provider is tried in a child process, since listed does not mean usable."""
 
 from __future__ import annotations
 
@@ -201,8 +200,7 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
 
     Args:
         store: The store's folder, which need not exist.
-        timeout: Seconds that one provider may take.
-    """
+        timeout: Seconds that one provider may take."""
     import psutil
     from huggingface_hub import constants
 

@@ -1,8 +1,7 @@
 """A child process that tries one execution provider: `python -m olivelike.measure.doctor.probe [PROVIDER]`.
 
 Without an argument it lists what the installed ONNX Runtime offers. The answer is JSON on standard output; an
-error ends the process with a traceback on standard error. A provider may also crash or hang, hence the process.
-"""
+error ends the process with a traceback on standard error. A provider may also crash or hang, hence the process."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ def verification(run: RunRecord, later: Verified) -> Html:
     """Return a table with a row per step, and for each step the figures of its single comparisons.
 
     Args:
-        later: What `olivelike verify` found of its output.
-    """
+        later: What `olivelike verify` found of its output."""
     content: list[Html] = []
     for fact, title in _TITLES.items():
         content += _tables(title, "Step", {node.id: node.facts.get(fact) for node in run.nodes})
@@ -127,8 +126,7 @@ def pictures(run: RunRecord, findings: Findings) -> Html:
     Args:
         run: The run; the fact `pictures` of a step is a list of maps with the names of the files `original`,
             `optimised` and perhaps `difference`, and any figures.
-        findings: The files, and such a list of `olivelike verify`.
-    """
+        findings: The files, and such a list of `olivelike verify`."""
     lists = [*(node.facts.get(_PICTURES) for node in run.nodes), list(findings.verified.pictures)]
     pairs = [
         _pair(entry, findings.folder)

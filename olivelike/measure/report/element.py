@@ -20,8 +20,7 @@ def element(name: str, *children: str, **attributes: str) -> Html:
 
     Args:
         children: `Html` as it is, other text escaped.
-        attributes: By name: `class_` is `class`, `aria_label` is `aria-label`. The values are escaped.
-    """
+        attributes: By name: `class_` is `class`, `aria_label` is `aria-label`. The values are escaped."""
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
     if name in _VOID:
         return Html(f"<{name}{written} />")
@@ -57,8 +56,7 @@ def table(
         rows: Cells; the first of each row is its title.
         numbers: Positions of the columns that are flush right.
         class_: Of the table, for style sheets.
-        columns: Of columns, by position.
-    """
+        columns: Of columns, by position."""
     right, named = frozenset(numbers), columns or {}
 
     def cell(name: str, position: int, content: str, **attributes: str) -> Html:

@@ -1,7 +1,6 @@
 """What steps leave in a run's record, and commands beside it, as values.
 
-Any pass may leave any facts, so what is not as expected counts as absent.
-"""
+Any pass may leave any facts, so what is not as expected counts as absent."""
 
 from __future__ import annotations
 

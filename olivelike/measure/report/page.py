@@ -1,7 +1,6 @@
 """The page of a run's report; paths in it are as readers elsewhere may see them.
 
-That is relative to the project, or the name alone.
-"""
+That is relative to the project, or the name alone."""
 
 from __future__ import annotations
 
@@ -146,8 +145,7 @@ def write_report(record: RunRecord, folder: Path, output: Path | None = None) ->
         The path of the file.
 
     Raises:
-        OSError: if it can't be written; then an earlier one is as it was.
-    """
+        OSError: if it can't be written; then an earlier one is as it was."""
     path = folder / REPORT_FILE if output is None else output
     beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
     write_whole(path, page(record, beside).encode(), durable=False)
@@ -166,8 +164,7 @@ def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple
     """Return a record, and JSON about the same run, without absolute paths in any text of theirs.
 
     Args:
-        record: Of a run; its project folder is what paths in it are shown relative to.
-    """
+        record: Of a run; its project folder is what paths in it are shown relative to."""
     root, values = _project(record), [to_json(record), *others]
     known = {place: _short(place, root) for value in values for place in _places(value)}
     home = str(Path.home())

@@ -34,8 +34,7 @@ class RecordedRun:
         """Write the report again, and return its absolute path. Raises `UsageError` if it can't be written.
 
         Args:
-            output: The file; by default `report.html` in the run's folder.
-        """
+            output: The file; by default `report.html` in the run's folder."""
         try:
             return write_report(self.record, self.folder, output).absolute()
         except OSError as error:
@@ -47,8 +46,7 @@ class RecordedRun:
 
         Args:
             name: `PROFILE_FILE`, `BENCH_FILE` or `VERIFICATION_FILE`.
-            content: JSON values; pictures that it names are there already.
-        """
+            content: JSON values; pictures that it names are there already."""
         try:
             (self.folder / name).write_text(json.dumps(content), encoding="utf-8")
         except OSError as error:
@@ -64,8 +62,7 @@ def find_run(store: Store, wanted: str | None = None) -> RecordedRun:
         wanted: An id, its beginning, or the name of a workflow, for its last run; `None` for the last of all.
 
     Raises:
-        UsageError: if there is no such run, or several ids begin so; the message names the nearest.
-    """
+        UsageError: if there is no such run, or several ids begin so; the message names the nearest."""
     ids: list[str] = []
     workflows: dict[str, None] = {}
     begin_so: list[RunRecord] = []
@@ -93,8 +90,7 @@ def last_writer(store: Store, folder: Path) -> RecordedRun:
     """Return the last run that wrote an output folder.
 
     Raises:
-        UsageError: if no run of the store wrote it.
-    """
+        UsageError: if no run of the store wrote it."""
     for record in recorded_runs(store):
         if record.status == "ok" and folder.resolve() in {Path(path).resolve() for path in record.outputs}:
             return _recorded(store, record)

@@ -73,8 +73,7 @@ class Evaluation:
 
         Args:
             feeds: Inputs by name; they are cast to the type that the graph takes.
-            observe: Called after each operator.
-        """
+            observe: Called after each operator."""
         graph = self._model.graph
         values: dict[ir.Value, Array] = {}
         for value in graph.inputs:

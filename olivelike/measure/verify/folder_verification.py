@@ -80,8 +80,7 @@ class FolderVerification:
     def save_pictures(self, folder: Path) -> None:
         """Write the pictures to a folder, `SEED-original.png` beside `SEED-optimised.png`.
 
-        Raises `UsageError` if they can't be written.
-        """
+        Raises `UsageError` if they can't be written."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for one in self.pictures:
@@ -93,8 +92,7 @@ class FolderVerification:
     def add_to_report(self, run: RecordedRun) -> Path:
         """Put figures and pictures into the report of a run, and return its path.
 
-        Raises `UsageError` if it can't be written.
-        """
+        Raises `UsageError` if it can't be written."""
         self.save_pictures(run.folder)
         shown = [{**one.to_json(), **{side: _file(one, side) for side in _SIDES}} for one in self.pictures]
         return run.add_to_report(VERIFICATION_FILE, {**self.to_json(), "pictures": shown})
@@ -146,8 +144,7 @@ def verify_folder(
     Raises:
         UsageError: for a number that can't be had, an unknown network, or a checkpoint or VAE that has to be named.
         SourceError: if a file is missing or damaged.
-        SessionError: if pictures are asked for that can't be made here.
-    """
+        SessionError: if pictures are asked for that can't be made here."""
     for name, value in (("--threshold", threshold), ("--min-psnr", min_psnr), ("--min-ssim", min_ssim)):
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} {value}: use a number above 0")

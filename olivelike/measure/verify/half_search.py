@@ -33,8 +33,7 @@ _EVERYTHING = ("*",)
 class HalfSearch:
     """Trials of one network in half precision; what is remembered of one is not tried again.
 
-    Torch has the weights of the same place: what earlier passes did to them is not what half precision costs.
-    """
+    Torch has the weights of the same place: what earlier passes did to them is not what half precision costs."""
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int
@@ -45,8 +44,7 @@ class HalfSearch:
             model: With architecture, weights, and the graph in float32.
             limit: Largest relative error against torch that is right.
             samples: Number of random inputs of a trial.
-            seed: Of the first of them.
-        """
+            seed: Of the first of them."""
         self._architecture, self._weights = model.require("architecture"), model.require("weights")
         self._graph = model.require("graph")
         self._context, self._convert = context, convert
@@ -62,8 +60,7 @@ class HalfSearch:
             The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
 
         Raises:
-            VerificationError: when no choice of blocks is enough.
-        """
+            VerificationError: when no choice of blocks is enough."""
         blocks: tuple[str, ...] = ()
         facts: dict[str, Any] = {}
         if not self._is_right(()):
@@ -185,8 +182,7 @@ def minimal_subset(candidates: Sequence[str], enough: Callable[[tuple[str, ...]]
         enough: The condition; a set that holds another one that is enough should be enough too.
 
     Returns:
-        The set; `None` if not even all candidates are enough.
-    """
+        The set; `None` if not even all candidates are enough."""
     chosen: tuple[str, ...] = ()
     rest = list(candidates)
     if enough(chosen):

@@ -71,8 +71,7 @@ def compare(actual: Array, expected: Array) -> Figures:
 
     Args:
         actual: What was computed, of any dtype.
-        expected: What torch computed from the same inputs.
-    """
+        expected: What torch computed from the same inputs."""
     if actual.shape != expected.shape:
         return Figures(math.inf, math.inf, (), math.nan, 0, 0)
     found, wanted = actual.astype(np.float64), expected.astype(np.float64)
@@ -184,8 +183,7 @@ class Verification:
         """Check that every output is finite and no further off than `limit`.
 
         Raises:
-            VerificationError: with every output that is further off; it carries the figures.
-        """
+            VerificationError: with every output that is further off; it carries the figures."""
         if self.within(limit):
             return
         rows = [
@@ -210,8 +208,7 @@ class RunnableGraph(Protocol):
 
         Args:
             feeds: Inputs by name.
-            observe: Called after each operator, where the graph is run one operator at a time.
-        """
+            observe: Called after each operator, where the graph is run one operator at a time."""
 
 
 class Original:
@@ -234,8 +231,7 @@ class Original:
             cases: Their sizes, in turns.
 
         Raises:
-            PassError: when the library refuses the config, or a weight does not fit it.
-        """
+            PassError: when the library refuses the config, or a weight does not fit it."""
         interface = interface_of(architecture.component, architecture.config)
         network = Reference(architecture, read)
         self._samples: list[tuple[Case, int, dict[str, Array], dict[str, Array]]] = []
@@ -251,8 +247,7 @@ class Original:
         Args:
             graph: The graph; an output that it lacks counts as infinitely far off.
             precision: What the result says of the graph.
-            progress: Told the samples that are done.
-        """
+            progress: Told the samples that are done."""
         found, origin = [], _Origin()
         for index, (case, seed, feeds, expected) in enumerate(self._samples):
             outputs = graph.run(feeds, origin.observe)
@@ -320,8 +315,7 @@ class Reference:
         """Build the network. Raises `PassError` when the library refuses the config.
 
         Args:
-            read: Returns a parameter's values, in any float dtype.
-        """
+            read: Returns a parameter's values, in any float dtype."""
         # Parameters are on the meta device, so that this changes nothing but what layers take for their dtype.
         network = build_network(architecture).double()
         for prefix, module in network.named_modules():
@@ -337,8 +331,7 @@ class Reference:
         """Return the component's outputs in order, float64 or boolean.
 
         Args:
-            feeds: Inputs by name, in the order of the component's interface.
-        """
+            feeds: Inputs by name, in the order of the component's interface."""
         return run_torch(self._module, feeds)
 
 
@@ -379,8 +372,7 @@ def fill(
     Args:
         parameters: Those to replace, by name.
         read: Returns a parameter's values, in any float dtype.
-        dtype: Of the new parameters.
-    """
+        dtype: Of the new parameters."""
     for name, empty in parameters.items():
         values = torch.from_numpy(np.ascontiguousarray(read(name), dtype=str(dtype).removeprefix("torch.")))
         if values.numel() != empty.numel():

@@ -47,8 +47,7 @@ class Originals:
     ) -> None:
         """Open a checkpoint; weights stay where they are.
 
-        Raises `SourceError` if the source or one of its files is missing or damaged.
-        """
+        Raises `SourceError` if the source or one of its files is missing or damaged."""
         self.source: PipelineSource = open_source(spec, components, allow_pickle=allow_pickle)
         self._loras = loras
         self.network = cache(self._network)
@@ -57,8 +56,7 @@ class Originals:
         """Return a network's class and config, and how to read a parameter, LoRAs merged.
 
         Raises `PassError` when the source has the network as an ONNX graph, and `SourceError` when a LoRA does not fit
-        it.
-        """
+        it."""
         checkpoint = self.source.checkpoint(component)
         if checkpoint.graph is not None:
             raise PassError(
@@ -98,8 +96,7 @@ def verify_component(
 
     Raises:
         SourceError: if a file of either is missing or damaged.
-        PassError: if the graph has an operator that can't be run on its own.
-    """
+        PassError: if the graph has an operator that can't be run on its own."""
     import onnx
     import onnx_ir as ir
 
@@ -118,8 +115,7 @@ def verify_component(
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:
     """Return the source to compare with: the one that is named, or that the folder names if it is found.
 
-    Raises `UsageError` if it is not found, or the folder has another VAE that is not named.
-    """
+    Raises `UsageError` if it is not found, or the folder has another VAE that is not named."""
     said = record.source
     other = text_source(vae, Path.cwd()) if vae is not None else None
     if other is None and said.vae is not None:

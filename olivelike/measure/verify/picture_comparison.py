@@ -72,8 +72,7 @@ def compare_pictures(
 
     Raises:
         SourceError: if the folder or the source is no whole pipeline.
-        SessionError: if the folder can't run on this machine.
-    """
+        SessionError: if the folder can't run on this machine."""
     pipeline = open_pipeline(folder, settings, safety=False)
     pairs = []
     for index, prompt in enumerate(prompts):
@@ -109,8 +108,7 @@ def ssim(a: Image, b: Image) -> float:
     """Return the mean structural similarity of two RGB pictures of one size.
 
     As in Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment: from error visibility to structural
-    similarity" (2004): Gaussian window of 11 x 11, sigma 1.5, K1 = 0.01, K2 = 0.03; the mean over the channels.
-    """
+    similarity" (2004): Gaussian window of 11 x 11, sigma 1.5, K1 = 0.01, K2 = 0.03; the mean over the channels."""
     x, y = (torch.from_numpy(_values(image)).permute(2, 0, 1).unsqueeze(1) for image in (a, b))
     axis = torch.arange(_WINDOW, dtype=torch.float64) - _WINDOW // 2
     line = torch.exp(-(axis**2) / (2 * _SIGMA**2))
@@ -138,8 +136,7 @@ def torch_pipeline(originals: Originals) -> Any:
     """Return the text-to-image pipeline in float32 on the CPU, without a safety checker.
 
     Tokenizers and scheduler are the source's own, as its index names them. Raises `SourceError` if the source has no
-    tokenizer or scheduler.
-    """
+    tokenizer or scheduler."""
     import diffusers
 
     is_xl = "text_encoder_2" in originals.source.checkpoints

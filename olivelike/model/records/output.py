@@ -110,8 +110,7 @@ class OutputRecord:
         """Read the record of a folder; `None` if there is none, or it is damaged.
 
         A folder may come from anywhere: a record that names a file outside of it is no record. Raises `SourceError` if
-        a later version of olivelike wrote it.
-        """
+        a later version of olivelike wrote it."""
         try:
             return cls._parse(folder)
         except NewerRecordError as error:
@@ -123,8 +122,7 @@ class OutputRecord:
     def require(cls, folder: Path) -> OutputRecord:
         """Read the record of a folder that is to have one.
 
-        Raises `SourceError` if there is none, it is damaged, or a later version of olivelike wrote it.
-        """
+        Raises `SourceError` if there is none, it is damaged, or a later version of olivelike wrote it."""
         try:
             return cls._parse(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -155,8 +153,7 @@ class OutputRecord:
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.
 
-        Raises `SourceError` if the record names none.
-        """
+        Raises `SourceError` if the record names none."""
         for path in self.component_files(component):
             if path.endswith(".onnx"):
                 return path

@@ -1,8 +1,7 @@
 """Records as JSON: one reader and one writer for all of them, by the types of their fields.
 
 pydantic would do it in fewer lines, but takes 70 ms in each process to build its validators of these classes, four
-times as long as it takes to read a record. It also refuses paths that are no UTF-8.
-"""
+times as long as it takes to read a record. It also refuses paths that are no UTF-8."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def read_version(cls: type[Record], value: object, migrations: tuple[Migration, 
 
     Raises:
         NewerRecordError: for a version that is not known yet.
-        RecordError: for anything else that is no such record.
-    """
+        RecordError: for anything else that is no such record."""
     if not isinstance(value, dict):
         raise _wrong("", "an object", value)
     content: Content = dict(value)
@@ -59,8 +57,7 @@ def read_version(cls: type[Record], value: object, migrations: tuple[Migration, 
 def from_json(cls: type[Record], value: object) -> Record:
     """Make a frozen dataclass of JSON; a field of type `object` takes any.
 
-    Raises `RecordError` if a field is missing, unknown, or of another type.
-    """
+    Raises `RecordError` if a field is missing, unknown, or of another type."""
     found: Record = _read(cls, value, "", exact=True)
     return found
 

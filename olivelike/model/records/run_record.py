@@ -124,8 +124,7 @@ class RunRecord:
     def from_json(cls, content: object) -> RunRecord:
         """Read what `to_json` returned, in this version or an earlier one.
 
-        Raises `RecordError` if it is something else.
-        """
+        Raises `RecordError` if it is something else."""
         return read_version(cls, content, _MIGRATIONS)
 
     def count(self, status: str) -> int:

@@ -101,8 +101,7 @@ def draw(
     Raises:
         SafetyError: if pictures are flagged in all attempts; they are written, black.
         UsageError: if a picture can't be written.
-        SessionError: if a network can't be opened or run here.
-    """
+        SessionError: if a network can't be opened or run here."""
     from olivelike.runtime.pictures.sheet import SheetPicture
 
     for job in plan.jobs:

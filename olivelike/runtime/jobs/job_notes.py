@@ -37,8 +37,7 @@ def picture_record(
     Args:
         request: with nothing left open.
         used: initial picture and mask.
-        loras: on top of the folder.
-    """
+        loras: on top of the folder."""
     from olivelike.runtime.schedulers.make_scheduler import make_scheduler
     from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
 
@@ -69,8 +68,7 @@ def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields
     """Return what a picture's record says of the request that makes it again.
 
     Args:
-        from_image: whether there is an initial picture. A1111 writes a strength for its upscaling without one.
-    """
+        from_image: whether there is an initial picture. A1111 writes a strength for its upscaling without one."""
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
@@ -128,8 +126,7 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
     """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
 
     Args:
-        negative: whether it is a negative prompt, which has less syntax.
-    """
+        negative: whether it is a negative prompt, which has less syntax."""
     found = []
     for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ())):
         found += [f"{match[0]} ({why})" for match in pattern.finditer(prompt)]
@@ -146,8 +143,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
     The UNet's convolutions take time by the area and its self-attention by the square of it, so that the ratio of the
     areas is the least, and its square the most. The VAE decoder holds two tensors at full size before its last
-    convolutions, in float32.
-    """
+    convolutions, in float32."""
     import psutil
 
     own, free = folder.default_size, psutil.virtual_memory().available
@@ -182,8 +178,7 @@ def record_notes(
         loras: on top of the folder.
 
     Raises:
-        UsageError: if the picture was made of files that are not given.
-    """
+        UsageError: if the picture was made of files that are not given."""
     return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
 
 

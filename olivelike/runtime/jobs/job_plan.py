@@ -132,8 +132,7 @@ def plan_jobs(
 
     Raises:
         UsageError: for a value that can't be had.
-        SourceError: if a file is missing or damaged.
-    """
+        SourceError: if a file is missing or damaged."""
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:
         init_image = init_image or find_used(before.init_image, made_before)

@@ -37,8 +37,7 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
 
     Raises:
         SourceError: if a file can't be read.
-        UsageError: for a line that can't be read.
-    """
+        UsageError: for a line that can't be read."""
     lines: list[PromptLine] = []
     for argument in arguments:
         if literal:

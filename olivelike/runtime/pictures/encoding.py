@@ -1,8 +1,7 @@
 """Pictures as the bytes of a file, with what made them inside.
 
 PNG: A1111's text under `parameters`, the JSON record under `olivelike`. JPEG and WebP: A1111's text as EXIF
-`UserComment`, the record as `ImageDescription`.
-"""
+`UserComment`, the record as `ImageDescription`."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ def encode_picture(image: Image.Image, suffix: str, record: PictureRecord | None
     Args:
         suffix: one of `FORMATS`.
         record: what made it.
-        sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
-    """
+        sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes."""
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
@@ -72,8 +70,7 @@ def to_pictures(pixels: np.ndarray) -> list[Image.Image]:
         pixels: float32 of shape (n, height, width, 3), from 0 to 1.
 
     Raises:
-        SessionError: if there are values that are no numbers, which networks in half precision can give.
-    """
+        SessionError: if there are values that are no numbers, which networks in half precision can give."""
     import numpy as np
     from PIL import Image
 

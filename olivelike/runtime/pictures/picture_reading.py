@@ -68,8 +68,7 @@ def read_picture(path: Path) -> PictureFile:
     """Read what a picture file says of itself; olivelike's own record before A1111's text.
 
     Raises:
-        SourceError: if the file can't be read, or its record is damaged.
-    """
+        SourceError: if the file can't be read, or its record is damaged."""
     from PIL import Image
 
     try:
@@ -99,8 +98,7 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
 def read_picture_record(path: Path) -> PictureRecord:
     """Return what made a picture.
 
-    Raises `SourceError` if the file can't be read, or its record is damaged, and `UsageError` if it has no record.
-    """
+    Raises `SourceError` if the file can't be read, or its record is damaged, and `UsageError` if it has no record."""
     record = read_picture(path).record
     if record is None:
         raise UsageError(f"{path} does not say what made it; programs that resize or upload pictures drop that")
@@ -110,8 +108,7 @@ def read_picture_record(path: Path) -> PictureRecord:
 def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
     """Read a picture; return it, and its name and hash for the record.
 
-    Raises `SourceError` if there is no such file, or it is no picture that Pillow reads.
-    """
+    Raises `SourceError` if there is no such file, or it is no picture that Pillow reads."""
     from PIL import Image, UnidentifiedImageError
 
     try:

@@ -1,8 +1,7 @@
 """What made a picture, as a value, and as the two texts that are kept in the picture: JSON, and A1111's.
 
 A1111's has prompt, negative prompt, and a last line of settings. Written and read as `create_infotext` and
-`parse_generation_parameters` of A1111's `modules/processing.py` and `modules/infotext_utils.py` do.
-"""
+`parse_generation_parameters` of A1111's `modules/processing.py` and `modules/infotext_utils.py` do."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ class PictureRecord:
 def record_from_json(text: str, where: str) -> PictureRecord:
     """Read what `PictureRecord.to_json` wrote; fields of later versions are left out.
 
-    Raises `SourceError` if it is damaged, or of a format that this version does not know.
-    """
+    Raises `SourceError` if it is damaged, or of a format that this version does not know."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

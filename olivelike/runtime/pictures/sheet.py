@@ -40,8 +40,7 @@ def picture_sheet(pictures: Sequence[SheetPicture], columns: int = 4) -> Image.I
         columns: most pictures in a row.
 
     Raises:
-        UsageError: if there is no picture, or no column.
-    """
+        UsageError: if there is no picture, or no column."""
     from PIL import Image, ImageDraw
 
     if not pictures or columns < 1:

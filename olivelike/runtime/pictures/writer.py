@@ -36,8 +36,7 @@ class PictureWriter:
         overwrite: replace files that were there before and have the names.
 
     Raises:
-        UsageError: if the output is no name or pattern.
-    """
+        UsageError: if the output is no name or pattern."""
 
     def __init__(self, output: str | Path, folder: str = "", *, overwrite: bool = False) -> None:
         self._pattern = parse_output(output)
@@ -49,8 +48,7 @@ class PictureWriter:
     def require_writable(self, record: PictureRecord) -> None:
         """Try the place of a picture with a file that vanishes; folders that are missing are not made yet.
 
-        Raises `UsageError` if nothing can be written there.
-        """
+        Raises `UsageError` if nothing can be written there."""
         folder = self._folder_of(self._values(record))
         there = next((place for place in (folder, *folder.parents) if os.path.lexists(place)), folder)
         try:
@@ -74,8 +72,7 @@ class PictureWriter:
             record: of the first one; goes into the sheet as A1111's text.
 
         Raises:
-            UsageError: if it can't be written.
-        """
+            UsageError: if it can't be written."""
         data = encode_picture(picture_sheet(pictures, columns), self._pattern.suffix, record, sheet=True)
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)
@@ -189,8 +186,7 @@ def parse_output(output: str | Path) -> NamePattern:
             names such as `00001-42.png`.
 
     Raises:
-        UsageError: if a field, its format or the suffix is none that there is.
-    """
+        UsageError: if a field, its format or the suffix is none that there is."""
     text = str(output)
     if not text.strip():
         raise UsageError("the output has no name; give a folder, or a file such as picture.png")

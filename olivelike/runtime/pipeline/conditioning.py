@@ -71,8 +71,7 @@ def encode(
 
     Raises:
         UsageError: if more layers are to be skipped than there are.
-        SourceError: if a text encoder lacks an output.
-    """
+        SourceError: if a text encoder lacks an output."""
     weights = request.prompt_weights
     parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
     terms = terms_of([[term.weight for term in one] for one in parted])
@@ -109,8 +108,7 @@ def _conditions(
 ) -> Conditions:
     """Return what leads one step: of all embeddings found, those of the prompts' rows, behind the negative prompt's.
 
-    The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance.
-    """
+    The negative one is `None` for zeros, and has a row for each of so many pictures: none without guidance."""
     import torch
 
     def gather(embedded: torch.Tensor) -> torch.Tensor:
@@ -206,8 +204,7 @@ _EPSILON: Final = {"LayerNormalization": 1e-5, "SkipLayerNormalization": 1e-12}
 class FinalNorm:
     """The norm after a text encoder's last layer: scale and bias, of shape (width,), float32.
 
-    Clients take `hidden_states.N` as they are and norm them with the network's own weights, from its model file.
-    """
+    Clients take `hidden_states.N` as they are and norm them with the network's own weights, from its model file."""
 
     weight: torch.Tensor
     bias: torch.Tensor
@@ -224,8 +221,7 @@ class FinalNorm:
 def read_final_norm(path: Path) -> FinalNorm:
     """Read the norm that gives `last_hidden_state` from a model file.
 
-    Raises `SourceError` if the file can't be read, or its last operator is no norm.
-    """
+    Raises `SourceError` if the file can't be read, or its last operator is no norm."""
     import onnx
     import torch
     from google.protobuf.message import DecodeError

@@ -66,8 +66,7 @@ def denoise(
 
     Raises:
         Interrupted: if `callbacks.cancel` is set.
-        SessionError: if the engine fails.
-    """
+        SessionError: if the engine fails."""
     request, scheduler, latents = state.request, state.scheduler, start.latents
     pictures, channels = latents.shape[:2]
     shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms
@@ -189,8 +188,7 @@ def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms |
             times its weight (equation 11 of https://arxiv.org/abs/2206.01714).
 
     Returns:
-        A new tensor with a row for each picture.
-    """
+        A new tensor with a row for each picture."""
     if terms is None:
         negative, positive = prediction.chunk(2)
     else:

@@ -18,8 +18,7 @@ from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionS
 def read_folder_target(folder: Path) -> TargetChoice | None:
     """Return the target of an output folder; `None` if nothing says which, as in folders that others made.
 
-    Raises `SourceError` if a later version of olivelike made the folder.
-    """
+    Raises `SourceError` if a later version of olivelike made the folder."""
     record = OutputRecord.read(folder)
     return record.target if record is not None and record.target.name in TARGETS else None
 
@@ -49,8 +48,7 @@ def check_folder(path: Path, settings: SessionSettings) -> None:
     """Check that a folder's networks can be opened as asked, before anything heavy is imported.
 
     Raises `SourceError` if it is no pipeline's folder, and `SessionError` if a provider is not installed, or nothing
-    runs operators of a network.
-    """
+    runs operators of a network."""
     models = open_folder(path).models(safety=False)
     target = read_folder_target(path)
     for choice in settings.providers:
@@ -74,8 +72,7 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
         models: ONNX files by the name of their component.
 
     Raises:
-        SessionError: if an operator has no kernel; the message says which, and what to do.
-    """
+        SessionError: if an operator has no kernel; the message says which, and what to do."""
     if settings.provider.target == target:
         return
     left = {component: operators_without_kernel(path, settings) for component, path in models.items()}
@@ -98,8 +95,7 @@ def _other_way(models: Mapping[str, Path]) -> str:
 def _remedy(models: Mapping[str, Path], target: str) -> str:
     """Return the command that makes a folder for another target: that of `convert` if it may have made this one.
 
-    A workflow of `convert` is named after its output; one in a file may be, too.
-    """
+    A workflow of `convert` is named after its output; one in a file may be, too."""
     by_workflow = f"olivelike run WORKFLOW --set target={target}"
     folder = next(path.parent.parent for path in models.values())
     record = OutputRecord.read(folder)

@@ -4,8 +4,7 @@ After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDif
 
 `BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has a torch
 generator on the CPU. The order of draws is that of those pipelines with a list of generators: sample of the encoded
-picture, initial noise, sample of the masked picture, then what each step draws.
-"""
+picture, initial noise, sample of the masked picture, then what each step draws."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], 
     """Make generators and scheduler of a batch.
 
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
-    if the folder's own is for networks of another kind, or its config is damaged.
-    """
+    if the folder's own is for networks of another kind, or its config is damaged."""
     scheduler = make_scheduler(request.scheduler, folder.scheduler)
     try:
         scheduler.set_timesteps(request.steps, device=device)
@@ -82,8 +80,7 @@ def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> to
         shape: of one picture: (channels, height, width).
 
     Returns:
-        Noise of shape (pictures, channels, height, width), float32, on the CPU.
-    """
+        Noise of shape (pictures, channels, height, width), float32, on the CPU."""
     import torch
 
     return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
@@ -137,8 +134,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     """Start from the request's picture, of which only what the mask shows white is painted.
 
     Args:
-        unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
-    """
+        unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step."""
     import torch
     from torch.nn.functional import interpolate
 
@@ -196,8 +192,7 @@ def _add_noise(state: BatchState, latents: torch.Tensor, drawn: torch.Tensor, ti
 class Blend:
     """The picture around the mask, put back after each step with the noise of the next one.
 
-    After step 9 of diffusers' `StableDiffusionInpaintPipeline`, where the UNet has four channels.
-    """
+    After step 9 of diffusers' `StableDiffusionInpaintPipeline`, where the UNet has four channels."""
 
     original: torch.Tensor
     """Latents of the picture, of shape (pictures, channels, height, width)."""

@@ -61,8 +61,7 @@ def open_pipeline(
     Raises:
         SourceError: if a part is missing or damaged.
         SessionError: if a network can't be opened here as asked, or was optimised for another provider.
-        UsageError: if a size is set for a dimension that no network has.
-    """
+        UsageError: if a size is set for a dimension that no network has."""
     folder = open_folder(path)
     target = read_folder_target(path)
     if settings is None:
@@ -108,8 +107,7 @@ class Pipeline:
     def with_initializers(self, initializers: Initializers) -> Pipeline:
         """Return a pipeline with other arrays in place of initializers, as `open_pipeline` takes them.
 
-        Networks that neither changes are shared, so that of the two pipelines one draws at a time.
-        """
+        Networks that neither changes are shared, so that of the two pipelines one draws at a time."""
         changed = self._initializers.keys() | initializers.keys()
         shared = {name: network for name, network in self._networks.items() if name not in changed}
         return Pipeline(
@@ -120,8 +118,7 @@ class Pipeline:
         """Check a request and fill in what it leaves open: seed, size and strength.
 
         Raises `UsageError` for a value that can't be had, an unknown scheduler among them, and `SourceError` if the
-        folder lacks a network that it needs.
-        """
+        folder lacks a network that it needs."""
         inpaints = self._unet_channels != self._latent_channels
         if inpaints and request.mask is None:
             raise UsageError(
@@ -143,8 +140,7 @@ class Pipeline:
             UsageError: for a value that can't be had.
             SafetyError: if pictures are flagged in all of the attempts that `retry_unsafe` allows.
             Interrupted: if `cancel` is set.
-            SessionError: if a network can't be run, for lack of memory or another reason.
-        """
+            SessionError: if a network can't be run, for lack of memory or another reason."""
         began = time.monotonic()
         resolved = self.resolve_defaults(request)
         batches = list(self._batches(resolved, on_step, cancel))
@@ -158,8 +154,7 @@ class Pipeline:
     ) -> Iterator[Batch]:
         """Make the pictures of a request and hand them out batch by batch, flagged ones too.
 
-        `generate` has the arguments and errors; `require_safe` refuses what it refuses.
-        """
+        `generate` has the arguments and errors; `require_safe` refuses what it refuses."""
         return self._batches(self.resolve_defaults(request), on_step, cancel)
 
     def _batches(

@@ -117,8 +117,7 @@ class PipelineFolder:
 def open_folder(path: Path) -> PipelineFolder:
     """Read the index and the configs of a pipeline's folder.
 
-    Raises `SourceError` if it is no such folder, a part that every picture needs is missing, or a file is damaged.
-    """
+    Raises `SourceError` if it is no such folder, a part that every picture needs is missing, or a file is damaged."""
     if (wrong := _not_a_pipeline(path)) is not None:
         raise SourceError(wrong)
     index = _read(path / INDEX_FILE)

@@ -162,8 +162,7 @@ class Result:
 def require_safe(pictures: int, flagged: Sequence[int], retries: int) -> None:
     """Refuse pictures that are still flagged after the retries that were allowed; none allowed, none refused.
 
-    Raises `SafetyError` if there are any.
-    """
+    Raises `SafetyError` if there are any."""
     if retries and flagged:
         raise SafetyError(
             f"the safety checker flagged {len(flagged)} of {pictures} pictures in all {retries + 1} attempts "

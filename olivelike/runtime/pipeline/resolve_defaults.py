@@ -31,8 +31,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
     Raises `UsageError` for the first value that can't be had, an unknown scheduler among them, and `SourceError` if the
-    folder lacks the network that encodes the initial picture.
-    """
+    folder lacks the network that encodes the initial picture."""
     _check_counts(request)
     _check_ranges(request)
     _check_mask(request)

@@ -25,8 +25,7 @@ _LARGEST_SIDE: Final = 4096
 class Preprocessing:
     """What transformers' `CLIPImageProcessor` does to a picture, in the same order and rounding.
 
-    Written out here because its import takes longer than the demo model needs for a picture.
-    """
+    Written out here because its import takes longer than the demo model needs for a picture."""
 
     resize: int | tuple[int, int] | None
     """Length of the shorter side, or height and width."""
@@ -84,8 +83,7 @@ class SafetyCheck:
     def flags(self, images: Sequence[Image]) -> list[bool]:
         """Say of each picture whether it is flagged.
 
-        One at a time: older exports of the checker are traced with a batch of one.
-        """
+        One at a time: older exports of the checker are traced with a batch of one."""
         return [self._flag(image) for image in images]
 
     def _flag(self, image: Image) -> bool:

@@ -26,8 +26,7 @@ def encode_picture(
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
 
     Returns:
-        Latents of shape (pictures, channels, height, width), float32, on the CPU.
-    """
+        Latents of shape (pictures, channels, height, width), float32, on the CPU."""
     import torch
     from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 
@@ -56,8 +55,7 @@ def decode_latents(
         singly: one picture at a time, in buffers for one.
 
     Returns:
-        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32, on the CPU.
-    """
+        Pixels of shape (pictures, 3, height, width), about [-1, 1], float32, on the CPU."""
     import torch
 
     if (statistics := folder.latents_mean_and_std) is None:
@@ -80,8 +78,7 @@ def decode_latents(
 def to_images(pixels: torch.Tensor) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
-    Raises `SessionError` if there are values that are no numbers.
-    """
+    Raises `SessionError` if there are values that are no numbers."""
     return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy())
 
 
@@ -128,8 +125,7 @@ class Preview:
     def rough(self) -> list[Image]:
         """Return a picture of one pixel per latent: a linear fit to what the VAEs of SD and SDXL decode.
 
-        The fit is that of https://discuss.huggingface.co/t/decoding-latents-to-rgb-without-upscaling/23204.
-        """
+        The fit is that of https://discuss.huggingface.co/t/decoding-latents-to-rgb-without-upscaling/23204."""
         import torch
 
         factors = torch.tensor(_XL if self.folder.is_xl else _SD, device=self.latents.device)

@@ -5,8 +5,7 @@ stays text by itself, where A1111 takes the whole prompt as text for a `|` outsi
 
 Prompts of several parts, `a castle AND a storm :0.6`, are parted as `get_multicond_prompt_list` in the same module
 does, after Composable Diffusion (https://arxiv.org/abs/2206.01714). A weight needs an `AND`: without one, `16:9` at a
-prompt's end is text.
-"""
+prompt's end is text."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def texts_of_steps(text: str, steps: int) -> tuple[str, ...]:
     steps. `[a|b]` is `a` at step 1, `b` at step 2, `a` at step 3.
 
     Args:
-        text: one prompt, without `AND`; brackets of emphasis and escapes stay in it.
-    """
+        text: one prompt, without `AND`; brackets of emphasis and escapes stay in it."""
     nodes = _parse(text)
     if all(isinstance(node, str) for node in nodes):
         return (text,) * steps
@@ -157,8 +155,7 @@ def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple
     """Part a prompt at each `AND`, and lay out what each part says at each step.
 
     Args:
-        prompt_weights: `False` takes all of it literally.
-    """
+        prompt_weights: `False` takes all of it literally."""
     if not prompt_weights:
         return (PromptTerm(1.0, (prompt,) * steps),)
     texts = _AND.split(prompt)

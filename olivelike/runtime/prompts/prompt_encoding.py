@@ -9,8 +9,7 @@ the mean that they had, chunk by chunk. A1111 takes the mean over a batch of pro
 that a picture does not depend on its neighbours.
 
 `tokenizer.json` is read by the `tokenizers` library itself: its ids are those of transformers' `CLIPTokenizer`, which
-is a shell around it and takes a second to import.
-"""
+is a shell around it and takes a second to import."""
 
 from __future__ import annotations
 
@@ -68,8 +67,7 @@ def encode_prompts(
         prompt_weights: whether brackets are weights, as in A1111, or text.
 
     Raises:
-        UsageError: if there is no prompt, or weights can't be applied.
-    """
+        UsageError: if there is no prompt, or weights can't be applied."""
     import torch
 
     if not prompts:
@@ -119,8 +117,7 @@ def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.
         its bits.
 
     Raises:
-        UsageError: if the weights leave no finite numbers.
-    """
+        UsageError: if the weights leave no finite numbers."""
     import torch
 
     chunks = []
@@ -253,8 +250,7 @@ class PromptTokenizer:
 def open_tokenizer(folder: Path) -> PromptTokenizer:
     """Open `tokenizer/` or `tokenizer_2/` of a pipeline's folder.
 
-    Raises `SourceError` if files are absent or damaged, or it is no tokenizer of CLIP's kind.
-    """
+    Raises `SourceError` if files are absent or damaged, or it is no tokenizer of CLIP's kind."""
     if not folder.is_dir():
         raise SourceError(f"{folder} is no folder; a pipeline needs its tokenizer: make the folder again")
     settings = _read_json(folder / "tokenizer_config.json")

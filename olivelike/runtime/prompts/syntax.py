@@ -2,8 +2,7 @@ r"""A1111's prompt syntax: `(more)`, `[less]`, `(as much:1.3)`, `BREAK`, `\(` fo
 
 The rules are those of `parse_prompt_attention` in A1111's `modules/prompt_parser.py`
 (https://github.com/AUTOMATIC1111/stable-diffusion-webui), with two differences: `BREAK` inside brackets is a break
-there too, and a weight that is no number is text.
-"""
+there too, and a weight that is no number is text."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart,
         fragment, so that a prompt without weights is tokenized in one piece.
 
     Raises:
-        UsageError: if it is very long, or a weight very large.
-    """
+        UsageError: if it is very long, or a weight very large."""
     if len(text) > _LONGEST:
         raise UsageError(f"prompt: it has {len(text):,} characters, and at most {_LONGEST:,} are read")
     if not prompt_weights:
@@ -171,8 +169,7 @@ def take_lora_tags(prompt: str) -> tuple[str, tuple[LoraTag, ...]]:
     """Return a prompt without `<lora:NAME:WEIGHT>`, and these tags, as A1111's `modules/extra_networks.py` reads them.
 
     Positional or named: `<lora:style:0.8>`, `<lora:style:0.5:0.8>` and `<lora:style:te=0.5:unet=0.8>`; `lyco` is the
-    same. Raises `UsageError` for a tag that says something else than a name and weights.
-    """
+    same. Raises `UsageError` for a tag that says something else than a name and weights."""
     tags = tuple(_read(match[0], match[2]) for match in _TAG.finditer(prompt) if not match[1])
     return _TAG.sub(lambda match: match[0][1:] if match[1] else "", prompt), tags
 

@@ -1,8 +1,7 @@
 r"""Texts drawn by a picture's seed: `{a|b}`, `{2$$a|b|c}`, `{0.3::a|b}` and `__name__`, a line of a file `name.txt`.
 
 The notation is that of sd-dynamic-prompts (https://github.com/adieyal/sd-dynamic-prompts). A backslash before a brace
-or an underscore leaves it as text.
-"""
+or an underscore leaves it as text."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Wildcards:
 
     Args:
         folders: where files are looked for, subfolders included.
-        named: whether the user named them; a name that is in none of them is then a mistake, and else text.
-    """
+        named: whether the user named them; a name that is in none of them is then a mistake, and else text."""
 
     def __init__(self, folders: Sequence[Path], *, named: bool = False) -> None:
         self._folders = folders
@@ -56,8 +54,7 @@ class Wildcards:
     def choices(self, name: str) -> list[str]:
         """Return the texts of a name, which may have `*`; none if there is no such file.
 
-        Raises `UsageError` if folders are named and none has the file, and `SourceError` if a file can't be read.
-        """
+        Raises `UsageError` if folders are named and none has the file, and `SourceError` if a file can't be read."""
         known = self.files
         short = [key for key in known if key.rpartition("/")[2] == name]
         names = [key for key in known if fnmatchcase(key, name)] or short[:1]
@@ -75,8 +72,7 @@ class Wildcards:
         """Return a prompt in which every choice is made; the same for the same seed.
 
         Raises `UsageError` if choices lead to choices without end, or too few are left to choose, and `SourceError` if
-        a file can't be read.
-        """
+        a file can't be read."""
         return _Choice(self, random.Random(seed)).read(prompt, 0)  # noqa: S311  (no secret)
 
     def unknown(self, prompt: str) -> list[str]:

@@ -2,8 +2,7 @@
 
 Diffusers' modules import `torch._dynamo` for one decorator of networks, `scipy.stats` for Beta schedules and `requests`
 for pictures by URL: more time than the demo's picture takes. Diffusers has no setting for it. So while its modules are
-imported, others stand in for these, and import the real ones as soon as anything of them is used.
-"""
+imported, others stand in for these, and import the real ones as soon as anything of them is used."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     Raises:
         UsageError: if there is no scheduler of that name.
         MissingError: if a package that it needs is not installed.
-        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind.
-    """
+        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind."""
     # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")
@@ -137,8 +135,7 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
 
     Args:
         scheduler: its timesteps are set, and no step is done.
-        latents: of shape (pictures, channels, height, width).
-    """
+        latents: of shape (pictures, channels, height, width)."""
     if not hasattr(scheduler, "noise_sampler"):
         return
     with light_diffusers():
@@ -241,8 +238,7 @@ _RULES: Final[Mapping[str, Rule]] = {
 def check_scheduler_config(config: Mapping[str, Any]) -> None:
     """Check the settings that schedulers of diffusers share.
 
-    Raises `SourceError` for the first one that no scheduler could work with.
-    """
+    Raises `SourceError` for the first one that no scheduler could work with."""
     for name, (fits, what) in _RULES.items():
         if name in config and not fits(config[name]):
             raise SourceError(

@@ -2,8 +2,7 @@
 
 A1111's names and schedule types are those of its `modules/sd_samplers_kdiffusion.py` and `modules/sd_schedulers.py`;
 what they are in diffusers is the table in its guide "Schedulers"
-(https://huggingface.co/docs/diffusers/api/schedulers/overview). `DPM++ SDE` is the class ported from k-diffusion.
-"""
+(https://huggingface.co/docs/diffusers/api/schedulers/overview). `DPM++ SDE` is the class ported from k-diffusion."""
 
 from __future__ import annotations
 
@@ -149,8 +148,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
         schedule: A1111's schedule type, where it is written apart.
 
     Raises:
-        UsageError: if there is no such name; the message has the nearest ones, or why it can't be had.
-    """
+        UsageError: if there is no such name; the message has the nearest ones, or why it can't be had."""
     asked = name if schedule is None else f"{name} {schedule}"
     found = _CHOICES.get(_plain(asked)) or _CHOICES.get(_PLAIN_TYPE.sub("", _plain(asked)))
     if found is None:
@@ -170,8 +168,7 @@ def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """Return the schedule type that a text of A1111 means; `None` for the plain one.
 
     Args:
-        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111.
-    """
+        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111."""
     if schedule is None or _plain(schedule) == "automatic":
         return DEFAULT_SCHEDULES.get(sampler)
     return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
@@ -186,8 +183,7 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
     """Return A1111's sampler and schedule type for a scheduler; `None` for its plain schedule.
 
     Args:
-        class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`.
-    """
+        class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`."""
     names = [
         sampler
         for sampler, (cls, options) in SAMPLERS.items()

@@ -43,8 +43,7 @@ def find_device(asked: int | str | None, provider: Provider, devices: Sequence[D
         devices: What there is to choose from; by default what `list_devices` finds.
 
     Raises:
-        SessionError: if there is no such device, or several have the name; the message lists what there is.
-    """
+        SessionError: if there is no such device, or several have the name; the message lists what there is."""
     if asked is None:
         return None
     known = list_devices(provider) if devices is None else tuple(devices)
@@ -129,8 +128,7 @@ def place(provider: Provider, device: int | None) -> Placement:
 def require_nvidia(provider: Provider) -> None:
     """Check that CUDA or TensorRT can start, which ONNX Runtime would pass over with a line in its log.
 
-    Raises `SessionError` without a GPU, or without a library that the provider needs.
-    """
+    Raises `SessionError` without a GPU, or without a library that the provider needs."""
     if provider.name not in NVIDIA:
         return
     if not list_devices(provider):

@@ -95,8 +95,7 @@ def operators_without_kernel(path: Path, settings: SessionSettings) -> str:
 
     ONNX Runtime's kernels are looked up in the tables of `olivelike.model.targets`. OpenVINO is asked itself: it takes
     more than `olivelike` writes for it. Raises `SessionError` if OpenVINO can't read the file for another reason, or is
-    not installed, and `SourceError` if the file is no ONNX model.
-    """
+    not installed, and `SourceError` if the file is no ONNX model."""
     if settings.provider.name == OPENVINO:
         require_provider(settings.provider)
         return _unconverted(path)
@@ -111,8 +110,7 @@ def operators_without_kernel(path: Path, settings: SessionSettings) -> str:
 def known_targets(settings: SessionSettings) -> tuple[Target, ...]:
     """Return the targets of the asked providers and of the CPU, which takes what they leave.
 
-    None if a provider is no target: nothing is known of its kernels.
-    """
+    None if a provider is no target: nothing is known of its kernels."""
     names = [choice.provider.name for choice in settings.providers]
     by_provider = {target.provider: target for target in TARGETS.values() if target.provider != OPENVINO}
     if any(name not in by_provider for name in names):

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def read_model_file(path: Path) -> Any:
     """Return an ONNX file as an `onnx.ModelProto`, the values of its larger initializers left out.
 
-    Raises `SessionError` if it can't be read, or is no ONNX model.
-    """
+    Raises `SessionError` if it can't be read, or is no ONNX model."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -47,8 +46,7 @@ def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str,
         known: Its initializers, as `TensorProto`s.
 
     Raises:
-        SessionError: for an unknown name, or another dtype or shape.
-    """
+        SessionError: for an unknown name, or another dtype or shape."""
     for name, array in given.items():
         if name not in known:
             raise SessionError(f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}")
@@ -67,8 +65,7 @@ def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
         models: All networks that they are meant for; nothing is read if no size is set.
 
     Raises:
-        UsageError: for a name that none of them has; the message has the nearest.
-    """
+        UsageError: for a name that none of them has; the message has the nearest."""
     if not sizes:
         return
     graphs = [read_model_file(path).graph for path in models]

@@ -83,8 +83,7 @@ class OpenVinoBoundCall:
         Raises:
             SessionError: if OpenVINO fails, out of memory included. After that no call of the session may run: they
                 share memory, which is left in disorder (seen with OpenVINO 2026.4.1).
-            Interrupted: if it was asked to end early.
-        """
+            Interrupted: if it was asked to end early."""
         if self.failed.is_set():
             raise SessionError(f"{self.network}: OpenVINO failed in an earlier run; open the network again")
         try:
@@ -114,8 +113,7 @@ def open_openvino_session(path: Path, settings: SessionSettings, initializers: M
     """Open a network in OpenVINO; `open_session` says how.
 
     Raises `SessionError` if the package or the device is not there, or the network can't be opened, and `UsageError`
-    for settings that are ONNX Runtime's alone.
-    """
+    for settings that are ONNX Runtime's alone."""
     require_provider(settings.provider)
     _refuse_foreign(settings)
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
@@ -162,8 +160,7 @@ def _refuse_foreign(settings: SessionSettings) -> None:
 def _defaults(proto: onnx.ModelProto, device: str) -> dict[str, str]:
     """Return properties that settings may replace: a graph in bfloat16 says itself what stays in float32.
 
-    By default OpenVINO's CPU computes the sines of a timestep in bfloat16, too, which takes 627 for 628.
-    """
+    By default OpenVINO's CPU computes the sines of a timestep in bfloat16, too, which takes 627 for 628."""
     brain = any(tensor.data_type == _BFLOAT16 for tensor in proto.graph.initializer)
     return {"INFERENCE_PRECISION_HINT": "f32"} if brain and device == "CPU" else {}
 

@@ -43,8 +43,7 @@ def provider_list(
     Raises:
         UsageError: for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
             `device_id` that says another device.
-        SessionError: for a CUDA graph whose tensors torch can't keep on the GPU.
-    """
+        SessionError: for a CUDA graph whose tensors torch can't keep on the GPU."""
     listed = []
     for choice in settings.providers:
         name = choice.provider.name
@@ -86,8 +85,7 @@ def session_options(
         initializers: Arrays in place of the model's, by name.
 
     Raises:
-        SessionError: for a library of operators, a weights file or an initializer that can't be used.
-    """
+        SessionError: for a library of operators, a weights file or an initializer that can't be used."""
     import onnxruntime
 
     model, external = _exchange(path, initializers)
@@ -135,8 +133,7 @@ def session_options(
 def _share_arena() -> dict[str, str]:
     """Make an arena for all sessions on the CPU, which run in turns; return the entries that name it to a session.
 
-    Where the program has registered one already and ONNX Runtime keeps that, sessions have arenas of their own.
-    """
+    Where the program has registered one already and ONNX Runtime keeps that, sessions have arenas of their own."""
     import onnxruntime
 
     defaults = ("arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk")
@@ -205,8 +202,7 @@ def _exchange(path: Path, initializers: Mapping[str, Array]) -> tuple[str | byte
 
     ONNX Runtime replaces tensors of data files alone. Small ones are inside the model, which is edited for them
     in memory. (`SessionOptions.add_initializer` takes any, but comes after constants were folded, which then have
-    the old values.)
-    """
+    the old values.)"""
     if not initializers:
         return str(path), {}
     known = {tensor.name: tensor for tensor in read_model_file(path).graph.initializer}

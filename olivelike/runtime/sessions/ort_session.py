@@ -58,8 +58,7 @@ class OrtSession(Session):
         """Bind tensors by their addresses.
 
         An input that the provider needs in another memory than the tensor's is copied as it is bound. So a
-        constant one is bound once, and others before each run.
-        """
+        constant one is bound once, and others before each run."""
         binding = self._session.io_binding()
         moving = {}
         for name, tensor in inputs.items():
@@ -116,8 +115,7 @@ class OrtBoundCall:
         """Read the bound inputs, compute, and fill the bound outputs.
 
         Raises `SessionError` if ONNX Runtime fails, out of memory included, and `Interrupted` if it was asked to end
-        early.
-        """
+        early."""
         try:
             if self.placement.stream is None:
                 self._compute()
@@ -156,8 +154,7 @@ def open_ort_session(
     """Open a network in ONNX Runtime; `open_session` says how.
 
     Raises `SessionError` if a provider or device is not there, or the network can't be opened, and `Interrupted` if
-    ONNX Runtime was asked to end early.
-    """
+    ONNX Runtime was asked to end early."""
     for choice in settings.providers:
         require_provider(choice.provider)
         require_nvidia(choice.provider)
@@ -184,8 +181,7 @@ def start_inference(
 
     Raises:
         SessionError: if the network can't be opened, or a provider does not start.
-        Interrupted: if ONNX Runtime was asked to end early.
-    """
+        Interrupted: if ONNX Runtime was asked to end early."""
     import onnxruntime
 
     providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))

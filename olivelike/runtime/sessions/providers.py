@@ -75,8 +75,7 @@ def find_provider(name: str) -> Provider:
     """Return a provider by the name of its target, or as ONNX Runtime spells it; case does not matter.
 
     Raises:
-        UsageError: for an unknown name; the message has the nearest known ones.
-    """
+        UsageError: for an unknown name; the message has the nearest known ones."""
     known = {key.lower(): value for key, value in _SHORT.items()}
     known |= {key.lower(): key for key in _PROVIDERS if key != OPENVINO}
     found = known.get(name.lower())
@@ -89,8 +88,7 @@ def find_provider(name: str) -> Provider:
 def available_providers() -> tuple[str, ...]:
     """Return the providers that are installed here, as ONNX Runtime spells them; `OpenVINO` for the package.
 
-    Installed does not mean usable: `olivelike doctor` tries each.
-    """
+    Installed does not mean usable: `olivelike doctor` tries each."""
     import onnxruntime
 
     return (*onnxruntime.get_available_providers(), *([OPENVINO] if find_spec("openvino") else []))
@@ -100,8 +98,7 @@ def require_provider(provider: Provider) -> None:
     """Check that a provider is installed.
 
     Raises:
-        SessionError: if it is not; the message says which package has it.
-    """
+        SessionError: if it is not; the message says which package has it."""
     if provider.name == CPU or provider.name in (here := available_providers()):
         return
     raise SessionError(

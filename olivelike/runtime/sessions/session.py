@@ -4,8 +4,7 @@ Tensors that go in and out are torch's: on the CPU, or on the GPU that the sessi
 engine reads and writes them in place.
 
 `EngineCalls` ends what engines are doing, from another thread than the one that waits for them: a thread in an engine's
-code sees no signal until that code returns, which for a large picture takes hours.
-"""
+code sees no signal until that code returns, which for a large picture takes hours."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class EngineCalls:
         """Have a call listed while the block runs.
 
         Args:
-            end: makes the engine return early with an error; called in another thread.
-        """
+            end: makes the engine return early with an error; called in another thread."""
         with self._lock:
             self._ends.append(end)
         try:
@@ -92,8 +90,7 @@ def open_session(
 
     Raises:
         SessionError: if the network can't be opened here as asked; the message says what the file asks for
-            and what the installed runtime offers.
-    """
+            and what the installed runtime offers."""
     if not model_path.is_file():
         raise SessionError(f"{model_path}: there is no such model file")
     if settings.provider.name == OPENVINO:
@@ -122,8 +119,7 @@ class BoundCall(Protocol):
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
-        Raises `SessionError` if the engine fails, out of memory included.
-        """
+        Raises `SessionError` if the engine fails, out of memory included."""
 
 
 @dataclass(eq=False)
@@ -154,8 +150,7 @@ class Session(ABC):
             constant: Inputs that do not change between runs of the call; they go to the device once.
 
         Raises:
-            SessionError: if a name, a dtype or a shape does not fit; the message names both sides.
-        """
+            SessionError: if a name, a dtype or a shape does not fit; the message names both sides."""
         if missing := [name for name in self.inputs if name not in inputs]:
             known = ", ".join(self.inputs)
             raise SessionError(f"{self.network}: input {missing[0]!r} is not bound; inputs: {known}")
@@ -252,8 +247,7 @@ class Network:
     def hold(self, call: Call, constant: Collection[str]) -> Call:
         """Return the call with inputs that stay through all further runs as they are now.
 
-        Where tensors are on the CPU and the network is not, they go to the device here, and not in each run.
-        """
+        Where tensors are on the CPU and the network is not, they go to the device here, and not in each run."""
         if self.device != "cpu" or not self.session.moves_inputs:
             return call
         return Call(call.inputs, call.outputs, self.session.bind(call.inputs, call.outputs, constant))

@@ -59,8 +59,7 @@ def reason(error: Exception) -> str:
 def memory_errors(size: tuple[int, int] | None, pictures: int) -> Iterator[None]:
     """Turn what torch raises when it can't have a tensor into a `SessionError` that names size and batch.
 
-    Raises `SessionError` if the block runs out of memory.
-    """
+    Raises `SessionError` if the block runs out of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

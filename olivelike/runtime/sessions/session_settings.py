@@ -72,8 +72,7 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
         texts: `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is.
 
     Raises:
-        UsageError: for an unknown name, a name given twice, or what is no pair.
-    """
+        UsageError: for an unknown name, a name given twice, or what is no pair."""
     choices = with_fallback([parse_provider(text) for text in texts])
     names = [choice.provider.name for choice in choices]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -111,8 +110,7 @@ def parse_provider(text: str) -> ProviderChoice:
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Read `key=value` texts; `option` is named in errors.
 
-    Raises `UsageError` for a text without key or `=`, or a key given twice with different values.
-    """
+    Raises `UsageError` for a text without key or `=`, or a key given twice with different values."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))

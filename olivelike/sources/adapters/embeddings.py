@@ -1,8 +1,7 @@
 """Embeddings (textual inversion) as tables: which tensor holds the vectors of which text encoder.
 
 Formats: A1111's `emb_params` (safetensors) and `string_to_param` (pickled), SDXL's pair `clip_l` and `clip_g`, and
-diffusers' one tensor under the token itself.
-"""
+diffusers' one tensor under the token itself."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> E
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 
     Raises:
-        SourceError: if the file is no embedding, damaged, or pickled and may not be read.
-    """
+        SourceError: if the file is no embedding, damaged, or pickled and may not be read."""
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "embedding":

@@ -141,8 +141,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
     """Refuse a LoRA for a network that is no Stable Diffusion 1, 2 or XL.
 
     Raises:
-        SourceError: that names network and key.
-    """
+        SourceError: that names network and key."""
     for name in names:
         for pattern, network in _NETWORKS:
             if pattern.match(name):
@@ -155,8 +154,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
 def refuse_unknown(path: Path, names: Iterable[str]) -> None:
     """Refuse keys of a LoRA file that have no known meaning.
 
-    Raises `SourceError` if there is one, naming keys and format.
-    """
+    Raises `SourceError` if there is one, naming keys and format."""
     unknown = sorted(names)
     if not unknown:
         return
@@ -173,8 +171,7 @@ def refuse_other_files(path: Path, tensors: Mapping[str, RawTensor]) -> None:
     """Refuse a file without a single LoRA key, and say what it is.
 
     Raises:
-        SourceError: always.
-    """
+        SourceError: always."""
     names = list(tensors)
     if not names:
         raise SourceError(f"{path}: it holds no tensors, so it is no LoRA; get the file again")

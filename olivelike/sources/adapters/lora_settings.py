@@ -3,8 +3,7 @@
 Rank and alpha are in `adapter_config.json`, or in diffusers' JSON in a header.
 
 diffusers writes one flat object under the metadata key `lora_adapter_metadata`. A pipeline prefixes each key with
-its component (`unet.r`, `unet.lora_alpha`, `unet.rank_pattern`, …); a network saved on its own does not.
-"""
+its component (`unet.r`, `unet.lora_alpha`, `unet.rank_pattern`, …); a network saved on its own does not."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ class Settings:
     def of_modules(self, paths: Collection[str]) -> dict[str, tuple[int | None, float | None]]:
         """Return rank and alpha of each module, by PEFT's matching of patterns.
 
-        Raises `SourceError` if a pattern can't be matched.
-        """
+        Raises `SourceError` if a pattern can't be matched."""
         ranks = match_patterns(self.where, self.ranks, paths)
         alphas = match_patterns(self.where, self.alphas, paths)
         return {path: (ranks.get(path, self.rank), alphas.get(path, self.alpha)) for path in paths}
@@ -137,8 +135,7 @@ class Settings:
 def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Settings]:
     """Return the settings that diffusers left in a header, by component; the empty name is that of a lone network.
 
-    Raises `SourceError` if they are damaged, or of a kind that can't be merged.
-    """
+    Raises `SourceError` if they are damaged, or of a kind that can't be merged."""
     if METADATA_KEY not in metadata:
         return {}
     where = f"{path}: {METADATA_KEY} in its header"
@@ -152,8 +149,7 @@ def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, S
 def settings_from_file(config_path: Path) -> Settings:
     """Return the settings of an `adapter_config.json`.
 
-    Raises `SourceError` if it can't be read, or is of a kind that can't be merged.
-    """
+    Raises `SourceError` if it can't be read, or is of a kind that can't be merged."""
     try:
         text = read_bytes(config_path)
     except OSError as error:
@@ -206,8 +202,7 @@ def match_patterns(where: str, values: Mapping[str, Value], paths: Collection[st
         paths: Modules' paths, such as `down_blocks.0.attentions.0.to_q`.
 
     Raises:
-        SourceError: if a pattern is no regular expression, or matching takes too long.
-    """
+        SourceError: if a pattern is no regular expression, or matching takes too long."""
     plain: dict[str, int] = {}
     others: dict[str, int] = {}
     for number, pattern in enumerate(values):

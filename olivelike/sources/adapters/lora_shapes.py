@@ -38,8 +38,7 @@ def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Diffe
         shapes: role → shape.
 
     Raises:
-        SourceError: if a factor is missing, or two do not fit each other.
-    """
+        SourceError: if a factor is missing, or two do not fit each other."""
     check = _Check(path, module, shapes)
     factors = shapes.keys() - _EXTRAS
     kinds = {_kind(role) for role in factors}

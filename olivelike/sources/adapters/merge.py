@@ -12,8 +12,7 @@ no memory. The product of a plain LoRA is computed here, by NumPy: to import tor
 Which layer a module of a LoRA file changes, under names other than the network's own, is diffusers' business: a
 stand-in pair of one-element factors goes through its converters for each module, one at a time. Its converters know
 plain LoRA alone, drop or refuse what else a file holds, and judge all keys by the first or by a sample; one stand-in
-pair at a time is free of that.
-"""
+pair at a time is free of that."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def merge(
     Raises:
         SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity; on iteration, if the
             layer's values are integers.
-        UsageError: if a weight is no finite number.
-    """
+        UsageError: if a weight is no finite number."""
     parts: dict[str, list[_Part]] = {}
     for lora in loras:
         if not math.isfinite(lora.weight):
@@ -160,8 +158,7 @@ def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) ->
 
     Args:
         factors: role → values in float32, without alpha.
-        base: the layer's weight W in float32, (out, in) or (out, in, height, width).
-    """
+        base: the layer's weight W in float32, (out, in) or (out, in, height, width)."""
     delta = _difference(module, factors, base.shape)
     if not module.decomposed:
         return delta
@@ -187,8 +184,7 @@ def _product(factors: Mapping[str, Array]) -> Array:
     """Return up · down (https://arxiv.org/abs/2106.09685), with the core of a Tucker decomposition between them.
 
     Returns:
-        (out, in · kernel): what a convolution by down, then one of 1 x 1 by up does.
-    """
+        (out, in · kernel): what a convolution by down, then one of 1 x 1 by up does."""
     down, up = factors["down"], factors["up"]
     if "mid" in factors:
         down = np.einsum("njkl,jc->nckl", factors["mid"], down.reshape(down.shape[0], -1), optimize=True)
@@ -273,8 +269,7 @@ def match_modules(
         base: parameter → shape.
 
     Raises:
-        SourceError: if a module has no layer in the network, or two have the same.
-    """
+        SourceError: if a module has no layer in the network, or two have the same."""
     flat = _flat_names(base)
     matched: dict[str, LoraModule] = {}
     unmatched: list[str] = []

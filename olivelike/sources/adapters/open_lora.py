@@ -58,8 +58,7 @@ def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 
     Raises:
-        SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged.
-    """
+        SourceError: if the file is missing, damaged, incomplete, no LoRA, or of a format that can't be merged."""
     place = find_files(path, adapter)
     header = read_weight_table(place.weights, read_pickle)
     grouped = _group(place.weights, header, place.adapter)

@@ -1,7 +1,6 @@
 """An ONNX file as a table of its weights and a graph without them; no weight is read.
 
-Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
-"""
+Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class OnnxTable:
     """Weight → tensor and the file that holds it, which is the model file or a data file beside it.
 
     A weight is a float initializer of `WEIGHT_ELEMENTS` or more, or the value of a `Constant` node of
-    `CONSTANT_BYTES` or more, by its name in the graph.
-    """
+    `CONSTANT_BYTES` or more, by its name in the graph."""
     graph: bytes
     """The serialised model; weights have name, type and shape and no values, so it is no valid model by itself."""
 
@@ -63,8 +61,7 @@ def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> 
 
     Raises:
         SourceError: if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't
-            be held out.
-    """
+            be held out."""
     try:
         with open_file(path) as file:
             reader = WireReader(file)

@@ -108,8 +108,7 @@ class TensorPlaces:
         """Return file and offset of a tensor's bytes; `None` if they do not lie there in one piece.
 
         Raises `SourceError` when a data file is missing or too short, or lies elsewhere, and `WireError` when there are
-        fewer or more bytes than the shape needs.
-        """
+        fewer or more bytes than the shape needs."""
         if tensor.external:
             return self._find_external(tensor)
         if len(tensor.values) != 1 or tensor.segmented:
@@ -172,8 +171,7 @@ class TensorPlaces:
     def _refuse_link_out(self, path: Path, tensor: str) -> None:
         """Refuse a data file that is a link to elsewhere: a folder from a stranger may link to any file.
 
-        The hub's cache links whole folders to blobs, the model file to the same place as its data.
-        """
+        The hub's cache links whole folders to blobs, the model file to the same place as its data."""
         folders = {self._path.parent.resolve(), self._path.resolve().parent}
         if not any(path.resolve().is_relative_to(folder) for folder in folders):
             raise SourceError(

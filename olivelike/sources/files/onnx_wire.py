@@ -1,8 +1,7 @@
 """Protobuf's wire format, read by position: nothing is held but a small window of the file.
 
 A message is a sequence of fields, each a key (field number · 8 + wire type) and a value.
-Format: https://protobuf.dev/programming-guides/encoding.
-"""
+Format: https://protobuf.dev/programming-guides/encoding."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class WireReader:
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from `start` to `end`.
 
-        Raises `WireError` when the file ends before, or it is more than a graph holds.
-        """
+        Raises `WireError` when the file ends before, or it is more than a graph holds."""
         if end - start > MOST_BYTES:
             raise WireError(f"byte {start} begins a part of {end - start:,} bytes that is no weight")
         begin = start - self._window_start
@@ -76,8 +74,7 @@ class WireReader:
     def fields(self, start: int, end: int) -> Iterator[Field]:
         """Yield the fields of the message from `start` to `end`, their values unread.
 
-        Raises `WireError` when the bytes are no message.
-        """
+        Raises `WireError` when the bytes are no message."""
         position = start
         while position < end:
             head = position
@@ -104,8 +101,7 @@ class WireReader:
     def copy(self, start: int, end: int, inner: Mapping[int, Callable[[Field], bytes]]) -> bytes:
         """Return the message from `start` to `end`; what fields of the numbers in `inner` hold, its functions return.
 
-        Raises `WireError` when the bytes are no message, or all copies together are more than a graph holds.
-        """
+        Raises `WireError` when the bytes are no message, or all copies together are more than a graph holds."""
         out = bytearray()
         for field in self.fields(start, end):
             if field.wire == BYTES and field.number in inner:

@@ -1,8 +1,7 @@
 """Pickled weights as a table: where each tensor's bytes lie inside a `.bin` or `.ckpt` file, a zip archive.
 
 `read_pickle_table` asks a child process, so the caller stays free of torch. The child loads with
-`weights_only=True`, which builds tensors and nothing else, under a mode in which no storage is read.
-"""
+`weights_only=True`, which builds tensors and nothing else, under a mode in which no storage is read."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ _SAVE_AGAIN = "load it with torch once and save it as safetensors"
 def read_pickle_table(path: Path) -> dict[str, RawTensor]:
     """Return dtype, shape and place of each tensor in a `.bin` file, from a child process.
 
-    Raises `SourceError` if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
-    """
+    Raises `SourceError` if the file is damaged, holds more than plain tensors, or is of torch's oldest format."""
     # -P: a module in the current folder, such as json.py, is not taken for the library's.
     command = [sys.executable, "-P", "-m", "olivelike.sources.files.pickled", str(path)]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -47,8 +45,7 @@ def read_pickle_table(path: Path) -> dict[str, RawTensor]:
 def describe_pickle(path: Path) -> dict[str, list[Any]]:
     """Return `[dtype, shape, offset]` of each tensor in a `.bin` file; imports torch.
 
-    Raises `SourceError` as `read_pickle_table`.
-    """
+    Raises `SourceError` as `read_pickle_table`."""
     import pickle
 
     import torch
@@ -121,8 +118,7 @@ class _Entry(NamedTuple):
 def _read_entries(path: Path) -> list[_Entry]:
     """Return the entries of an archive in order of place; none if the file is no archive.
 
-    Raises `SourceError` if it is damaged, or its numbers are big-endian.
-    """
+    Raises `SourceError` if it is damaged, or its numbers are big-endian."""
     if not zipfile.is_zipfile(path):
         return []
     try:

@@ -1,8 +1,7 @@
 """Safetensors headers: what a file holds and where, without reading a tensor.
 
 Format: https://huggingface.co/docs/safetensors/index#format: 8 bytes (u64, little-endian) with the length of
-a JSON object, the object, and the tensors' bytes, which lie in one piece without holes.
-"""
+a JSON object, the object, and the tensors' bytes, which lie in one piece without holes."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class Header:
 def read_header(path: Path) -> Header:
     """Read and check the header of the safetensors file at `path`.
 
-    Raises `SourceError` if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file.
-    """
+    Raises `SourceError` if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file."""
     try:
         with open_file(path) as file:
             size = file.seek(0, 2)
@@ -83,8 +81,7 @@ def _check_start(path: Path, start: bytes, size: int) -> None:
 def refuse_pointer(path: Path, start: bytes, size: int) -> None:
     """Refuse a file that begins as the pointers do that Git leaves in place of large files.
 
-    Raises `SourceError` if it does.
-    """
+    Raises `SourceError` if it does."""
     if start and start.startswith(_LFS_POINTER[: len(start)]):
         raise SourceError(
             f"{path}: this is a Git LFS pointer of {size} bytes in place of the file; "

@@ -1,7 +1,6 @@
 """The table of one weight file, whatever its format: tensors and metadata, by content and not by suffix.
 
-A file that is something else is told apart, so that a message can name the command that reads it.
-"""
+A file that is something else is told apart, so that a message can name the command that reads it."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
         read_pickle: reads the table of a pickled file; `None` refuses such files.
 
     Raises:
-        SourceError: if the file is missing or damaged, of another format, or pickled and may not be read.
-    """
+        SourceError: if the file is missing or damaged, of another format, or pickled and may not be read."""
     try:
         with open_file(path) as file:
             start = file.read(9)
@@ -76,8 +74,7 @@ def require_onnx_model(path: Path) -> None:
     """Check that a path may be that of an ONNX model, without parsing it.
 
     Raises:
-        SourceError: if it is a folder, another kind of file, or nothing; the message says what may be meant.
-    """
+        SourceError: if it is a folder, another kind of file, or nothing; the message says what may be meant."""
     if not path.exists():
         raise SourceError(f"{path}: no such file; {did_you_mean_path(path, 'check its name')}")
     if path.is_dir():

@@ -2,8 +2,7 @@
 
 Widths, depths and counts are read off the shapes, in the names of the LDM code
 (https://github.com/CompVis/stable-diffusion, https://github.com/Stability-AI/generative-models) and of open_clip.
-So distilled and small networks of a family open as well as the published ones.
-"""
+So distilled and small networks of a family open as well as the published ones."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def derive_config(
         tensors: stored name → shape, of this part at least.
 
     Raises:
-        SourceError: if a tensor that tells a width is missing, or the structure is none that diffusers builds.
-    """
+        SourceError: if a tensor that tells a width is missing, or the structure is none that diffusers builds."""
     template = family.configs[part.folder]
     shapes = {name.removeprefix(part.prefix): shape for name, shape in tensors.items() if name.startswith(part.prefix)}
     try:
@@ -220,8 +218,7 @@ def _layer_number(text: str) -> int:
 def _read_levels(shapes: Shapes) -> _UnetLevels:
     """Read the structure off the stored names.
 
-    Raises `KeyError` if a block is missing, and `ValueError` if levels have different numbers of layers.
-    """
+    Raises `KeyError` if a block is missing, and `ValueError` if levels have different numbers of layers."""
     counts = {"input_blocks": 0, "middle_block": 0, "output_blocks": 0}
     depths: dict[tuple[str, int], int] = {}
     for name in shapes:

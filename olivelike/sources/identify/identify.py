@@ -57,8 +57,7 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
 
     Args:
         tensors: its tensors, as `read_header` or `read_pickle_table` returns them.
-        metadata: of the safetensors header.
-    """
+        metadata: of the safetensors header."""
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     return replace(_identify(shapes, metadata or {}), precision=_precision(tensors))
 

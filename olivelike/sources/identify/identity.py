@@ -2,8 +2,7 @@
 
 Marks of other networks are those of diffusers' `CHECKPOINT_KEY_NAMES` (`loaders/single_file_utils.py`). Metadata:
 https://github.com/Stability-AI/ModelSpec (`modelspec.*`) and kohya's trainer (`ss_*`). Tensors `v_pred` and `ztsnr`
-are what ComfyUI and A1111 look for.
-"""
+are what ComfyUI and A1111 look for."""
 
 from __future__ import annotations
 

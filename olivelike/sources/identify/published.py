@@ -1,8 +1,7 @@
 """What the published pipelines of each family say beside their weights, for checkpoints in one file.
 
 Configs of networks are those of the repositories named below. `family_configs` replaces widths, depths and counts in
-them by what a file's shapes say; what no shape tells (heads, groups, activations, scaling factor) stays.
-"""
+them by what a file's shapes say; what no shape tells (heads, groups, activations, scaling factor) stays."""
 
 from __future__ import annotations
 
@@ -62,8 +61,7 @@ def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool)
     Args:
         family: the family.
         prediction: what the UNet predicts.
-        zero_snr: the network was trained with zero terminal signal-to-noise ratio, https://arxiv.org/abs/2305.08891.
-    """
+        zero_snr: the network was trained with zero terminal signal-to-noise ratio, https://arxiv.org/abs/2305.08891."""
     euler = family.scheduler == "EulerDiscreteScheduler"
     if prediction == "epsilon":
         name, stem = family.scheduler, "euler_epsilon" if euler else "pndm_epsilon"
@@ -76,8 +74,7 @@ def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool)
 def tokenizer_files(family: Published) -> dict[str, Path]:
     """Return the tokenizers' files: relative path in a pipeline folder → file of this package.
 
-    There is no `vocab.json` among them: it follows from `merges.txt`.
-    """
+    There is no `vocab.json` among them: it follows from `merges.txt`."""
     files: dict[str, Path] = {}
     for folder, settings in family.tokenizers.items():
         files[f"{folder}/merges.txt"] = _PUBLISHED / "tokenizer" / "merges.txt"

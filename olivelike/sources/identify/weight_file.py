@@ -1,7 +1,6 @@
 """What a weight file is, for people: kind, family, precision, what a LoRA changes, and its hashes.
 
-Also what trainers leave in a LoRA's header: trigger words, names, the base that it was trained on.
-"""
+Also what trainers leave in a LoRA's header: trigger words, names, the base that it was trained on."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ def describe_weight_file(path: Path, read_pickle: ReadPickle | None = None) -> W
         read_pickle: Reads the table of a pickled file; `None` refuses such files.
 
     Raises:
-        SourceError: if the file is missing or damaged, or pickled and may not be read.
-    """
+        SourceError: if the file is missing or damaged, or pickled and may not be read."""
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     lora = embedding = problem = None
@@ -125,8 +123,7 @@ class FileHashes:
     """Hashes in lower-case hexadecimal.
 
     Names are those of Civitai's API (https://github.com/civitai/civitai/wiki/REST-API-Reference); A1111 computes the
-    same: `AutoV2` is its model hash, `AutoV3` what it prints behind `Lora hashes:`.
-    """
+    same: `AutoV2` is its model hash, `AutoV3` what it prints behind `Lora hashes:`."""
 
     sha256: str
     """Of the whole file."""
@@ -146,8 +143,7 @@ def hash_file(path: Path, data_start: int | None) -> FileHashes:
     """Read a file once and return its hashes. Raises `SourceError` if it can't be read.
 
     Args:
-        data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files.
-    """
+        data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files."""
     whole, data = hashlib.sha256(), hashlib.sha256()
     position = 0
     try:
@@ -246,8 +242,7 @@ def training_notes(metadata: Mapping[str, str]) -> TrainingNotes:
     """Return what a header's metadata says, by kohya's `ss_*` keys and Stability's `modelspec.*`.
 
     Sources: https://github.com/kohya-ss/sd-scripts (`train_network.py`) and
-    https://github.com/Stability-AI/ModelSpec. Keys that are damaged are left out.
-    """
+    https://github.com/Stability-AI/ModelSpec. Keys that are damaged are left out."""
     network = metadata.get("ss_network_module")
     arguments = _object(metadata.get("ss_network_args"))
     if network and isinstance(arguments.get("algo"), str):

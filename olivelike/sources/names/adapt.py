@@ -5,8 +5,7 @@ no memory (one element, stride 0) and whose value says which they are.
 
 Names of the original (LDM) code are mapped by diffusers' own converters. They get tensors of the meta device, which
 have no bytes. Each stands for a stored tensor by its storage, which views share; so a slice of q, k and v or a
-transpose is recognised by its offset and strides.
-"""
+transpose is recognised by its offset and strides."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ def read_network(checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> tu
         file_digests: SHA-256 of each of `checkpoint.files`, or what stands for it in the table of weights.
 
     Raises:
-        SourceError: as `adapt`.
-    """
+        SourceError: as `adapt`."""
     found = adapt(
         checkpoint.component,
         checkpoint.library,
@@ -88,8 +86,7 @@ def adapt(
 
     Raises:
         SourceError: if the class is unknown, not supported or refuses the config, a parameter has no stored tensor, or
-            shapes differ.
-    """
+            shapes differ."""
     network_class = _find_class(component, library, class_name)
     check_network(component, class_name, config)
     views = (
@@ -176,8 +173,7 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
         shapes: stored name → shape, of one network.
 
     Raises:
-        SourceError: if the converter fails on the names, or makes what is no view of one stored tensor.
-    """
+        SourceError: if the converter fails on the names, or makes what is no view of one stored tensor."""
     import torch
     from diffusers.utils import logging
 

@@ -70,8 +70,7 @@ def bind(adaptation: Adaptation, checkpoint: Checkpoint, file_digests: Mapping[P
     Args:
         adaptation: of a checkpoint with the same `layout_digest`.
         checkpoint: the component.
-        file_digests: SHA-256 of each of `checkpoint.files`.
-    """
+        file_digests: SHA-256 of each of `checkpoint.files`."""
     table: dict[str, Tensor] = {}
     for name, view in adaptation.names.items():
         stored, path = checkpoint.tensors[view.name]

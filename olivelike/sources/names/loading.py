@@ -27,8 +27,7 @@ def load_diffusers(
     """Return what diffusers makes of a config and stored names: `from_config`, then its renaming.
 
     Raises:
-        SourceError: what `refuse` makes of the class's refusal of the config.
-    """
+        SourceError: what `refuse` makes of the class's refusal of the config."""
     import torch
     from diffusers.utils import logging
 
@@ -63,8 +62,7 @@ def load_transformers(
     """Return what transformers makes of a config and stored names: `from_pretrained`, which renames.
 
     Raises:
-        SourceError: what `refuse` makes of the class's refusal of the config.
-    """
+        SourceError: what `refuse` makes of the class's refusal of the config."""
     import torch
     from huggingface_hub.errors import StrictDataclassError
     from transformers.utils import logging

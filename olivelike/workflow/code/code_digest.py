@@ -6,8 +6,7 @@ modules, `.sharpen` for modules of a plugin, `tint` for helpers beside it.
 What decides a plugin's result and no import statement tells is looked for in its source. Python can always hide such a
 thing; what is found is every ordinary way to load code, to run a program, to read a file, the environment or the
 network. Where one is found, a result is not kept unless the pass has said what it reads: a step too many is slow, a
-stale result is wrong.
-"""
+stale result is wrong."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ def code_digest(entry: PassEntry, lent: Sequence[str] = ()) -> CodeDigest:
     """Digest the code of a pass as it is on disk now.
 
     Args:
-        lent: Modules of olivelike whose objects the pass is handed.
-    """
+        lent: Modules of olivelike whose objects the pass is handed."""
     said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}
     modules = [entry.cls.__module__, *lent]
     return _digest(modules, entry.plugin, said)

@@ -2,8 +2,7 @@
 
 Nothing is imported to tell. Of code that is not ours all is taken that a statement runs or hands out: the packages
 around a module, whole. Modules of olivelike have no effect when they are imported, so a name counts with the module
-that defines it alone, not with what the package around it hands on beside it.
-"""
+that defines it alone, not with what the package around it hands on beside it."""
 
 from __future__ import annotations
 
@@ -51,16 +50,14 @@ class LocalModules:
     """The code around one pass: its own top-level package, what lies beside a plugin, and olivelike.
 
     The standard library and installed distributions are not local: they count by version. A module on the import
-    path that no distribution installed, such as one in the current folder, is local too.
-    """
+    path that no distribution installed, such as one in the current folder, is local too."""
 
     def __init__(self, own: str, folder: Path | None) -> None:
         """Describe a pass's surroundings.
 
         Args:
             own: top-level name of the pass's own package.
-            folder: folder of the plugin, in which `own` and its helpers lie; `None` for an installed pass.
-        """
+            folder: folder of the plugin, in which `own` and its helpers lie; `None` for an installed pass."""
         self._own = own
         self._folder = folder
         self._found: dict[str, LocalModule | None] = {}

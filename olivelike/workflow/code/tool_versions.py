@@ -64,8 +64,7 @@ def tool_versions(names: Iterable[str], imported: Iterable[str] = ()) -> dict[st
         imported: Distributions of modules that code imports, and may do without.
 
     Raises:
-        MissingError: if some of `names` are not installed; the message has the command that installs them.
-    """
+        MissingError: if some of `names` are not installed; the message has the command that installs them."""
     from importlib.metadata import PackageNotFoundError
 
     versions: dict[str, str] = {}

@@ -1,8 +1,7 @@
 """The user's record of plugins that workflow files may run: kept per user, outside of every project.
 
 A workflow that came from elsewhere names code under `plugins:`. That code runs only once the user said yes: to the
-code as it is, or to whatever lies in a folder.
-"""
+code as it is, or to whatever lies in a folder."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class AllowedPlugins:
         """Tell whether a plugin may run: its folder is allowed, or its code is and has not changed since.
 
         Raises:
-            PluginError: if the record can be written by other users.
-        """
+            PluginError: if the record can be written by other users."""
         record = self._read()
         folders = map(Path, record.folders)
         if any(plugin.path.is_relative_to(folder) for folder in folders):
@@ -80,8 +78,7 @@ class AllowedPlugins:
         """Allow the code of plugins as it is now.
 
         Raises:
-            PluginError: if the record can't be written.
-        """
+            PluginError: if the record can't be written."""
         record = self._read()
         code = {str(plugin.path): _code(plugin) for plugin in plugins}
         self._write(replace(record, code={**record.code, **code}))
@@ -90,8 +87,7 @@ class AllowedPlugins:
         """Allow whatever lies in folders, now and later.
 
         Raises:
-            PluginError: if the record can't be written.
-        """
+            PluginError: if the record can't be written."""
         record = self._read()
         self._write(replace(record, folders=tuple(sorted({*record.folders, *map(str, folders)}))))
 
@@ -132,8 +128,7 @@ def require_allowed(plugins: Sequence[tuple[str, Position]], ask: Ask | None, fi
     """Let pass what the user named, installed or allowed; ask about the rest, where somebody can be asked.
 
     Raises:
-        WorkflowError: for files and folders that are not allowed; nothing of them has run.
-    """
+        WorkflowError: for files and folders that are not allowed; nothing of them has run."""
     # What `--set` names is named on the command line, and a module by name is installed.
     files = [
         (Path(plugin), position)

@@ -127,8 +127,7 @@ def new_pass(name: str, folder: Path, writes: Facet = "graph") -> tuple[Path, Pa
         The two files.
 
     Raises:
-        UsageError: for a name that no pass can have, or if one of the files exists.
-    """
+        UsageError: for a name that no pass can have, or if one of the files exists."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise UsageError(
             f"{name!r} can't be the name of a pass; use lower-case words joined by `_`, each beginning "

@@ -1,8 +1,7 @@
 """Loads plugin files from anywhere on disk, without putting their folders on `sys.path`.
 
 Each plugin becomes a package with a private name, so two plugins may have files of one name. A helper module
-beside the plugin can be imported by its plain name or relatively; installed modules win over helpers.
-"""
+beside the plugin can be imported by its plain name or relatively; installed modules win over helpers."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def resolve_plugin(text: str, folder: Path) -> str:
         folder: where relative paths start.
 
     Raises:
-        PluginError: if the file or folder does not exist.
-    """
+        PluginError: if the file or folder does not exist."""
     location = absolute(text, folder)
     if (exists(location) and location.is_dir()) or location.suffix == ".py" or any(mark in text for mark in "/\\~"):
         if not exists(location):
@@ -62,8 +60,7 @@ def load_plugin_modules(location: Path) -> tuple[str, list[ModuleType]]:
         The private package name, and the modules.
 
     Raises:
-        PluginError: if anything in it can't be imported.
-    """
+        PluginError: if anything in it can't be imported."""
     folder = location if location.is_dir() else location.parent
     package = private_package(location)
     _FINDER.add(str(folder), package)
@@ -175,8 +172,7 @@ def explain_import(subject: str, folder: Path | None, remedy: str) -> Iterator[N
         folder: the plugin's own folder; the error is placed at the innermost frame in it.
 
     Raises:
-        PluginError: for anything that the plugin raises.
-    """
+        PluginError: for anything that the plugin raises."""
     try:
         yield
     except PluginError:

@@ -35,8 +35,7 @@ class Registry:
         """Index `entries` by name, and add the rules among them to `fuse`.
 
         Raises:
-            PluginError: for a name that two different classes or rules claim; the message names both places.
-        """
+            PluginError: for a name that two different classes or rules claim; the message names both places."""
         self._entries: dict[str, PassEntry] = {}
         rules: list[RuleEntry] = []
         for entry in entries:
@@ -60,8 +59,7 @@ class Registry:
             plugins: absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
 
         Raises:
-            PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name.
-        """
+            PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name."""
         entries = [*built_in_passes(), *entry_point_passes()]
         for plugin in dict.fromkeys(plugins):
             entries += plugin_passes(plugin)
@@ -78,8 +76,7 @@ class Registry:
 
         Raises:
             PluginError: as `load` does.
-            UsageError: if the plugin no longer holds the pass.
-        """
+            UsageError: if the plugin no longer holds the pass."""
         entries = built_in_passes() if plugin is None else plugin_passes(plugin)
         rules = [entry for found in map(plugin_passes, rule_plugins) for entry in found]
         return cls([*entries, *(entry for entry in rules if isinstance(entry, RuleEntry))]).get(name)
@@ -96,8 +93,7 @@ class Registry:
         """Return the pass called `name`.
 
         Raises:
-            UsageError: for an unknown name; the message has the nearest known one.
-        """
+            UsageError: for an unknown name; the message has the nearest known one."""
         entry = self._entries.get(name)
         if entry is None:
             raise UsageError(f"unknown pass {name!r}; {did_you_mean(name, self.names(), 'passes')}")
@@ -146,8 +142,7 @@ def entry_point_passes() -> list[Entry]:
     """Return the passes and rules that installed distributions offer.
 
     Raises:
-        PluginError: if one can't be loaded; the message names its distribution.
-    """
+        PluginError: if one can't be loaded; the message names its distribution."""
     from importlib.metadata import entry_points
 
     entries: list[Entry] = []
@@ -165,8 +160,7 @@ def plugin_passes(plugin: str) -> list[Entry]:
         plugin: absolute path of a `.py` file or folder, or a dotted module name, or `module:NAME` of one pass or rule.
 
     Raises:
-        PluginError: if it can't be imported, or holds neither, or a wrong pass.
-    """
+        PluginError: if it can't be imported, or holds neither, or a wrong pass."""
     location = Path(plugin)
     if not location.is_absolute():
         _check_name(plugin)
@@ -179,8 +173,7 @@ def _check_name(plugin: str) -> None:
     """Refuse, before it is imported, what is Python's own or a program: importing that may do anything but give passes.
 
     Raises:
-        PluginError: with what to name.
-    """
+        PluginError: with what to name."""
     parts = plugin.partition(":")[0].split(".")
     if "__main__" in parts or parts[0] in sys.stdlib_module_names or not all(map(str.isidentifier, parts)):
         raise PluginError(
@@ -301,8 +294,7 @@ def check_pass_class(entry: PassEntry) -> None:
     """Check what a pass declares: a mistake shows when the class is loaded, not in the middle of a run.
 
     Raises:
-        PluginError: with file, line and what to do, for everything that is wrong with the class.
-    """
+        PluginError: with file, line and what to do, for everything that is wrong with the class."""
     findings = list(_findings(entry))
     if findings:
         place = f"{entry.module_file or entry.cls.__module__}:{_class_line(entry)}"
