@@ -217,13 +217,11 @@ class NewFile:
 def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: bool = True, mode: int = 0o666) -> None:
     """Write a file that other programs see complete, or as it was before.
 
+    Raises `FileExistsError` if the name is taken and not to be replaced, and `OSError` if it can't be written.
+
     Args:
         durable: whether to wait for the disk, so that a power loss changes nothing of this.
-        mode: who may use it, before the process's mask.
-
-    Raises:
-        FileExistsError: if the name is taken and not to be replaced.
-        OSError: if it can't be written."""
+        mode: who may use it, before the process's mask."""
     # The name is cut, since with the final one's length it might be too long.
     with NewFile(path.with_name(f".{os.urandom(8).hex()}.tmp"), DISK, mode) as file:
         file.write(memoryview(data))
@@ -238,14 +236,13 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: boo
 def explained(task: str, place: Path, elsewhere: str, full: str = "free some space") -> Iterator[None]:
     """Raise `StoreError` for an `OSError` inside the block.
 
+    The error has the task, the path, the reason and a remedy.
+
     Args:
         task: what can't be done, such as `write to the store`.
         place: the path to name where the operating system names none.
         elsewhere: what always helps, such as another folder.
-        full: what helps on a full disk.
-
-    Raises:
-        StoreError: with the task, the path, the reason and a remedy."""
+        full: what helps on a full disk."""
     try:
         yield
     except OSError as error:

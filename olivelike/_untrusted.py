@@ -37,11 +37,10 @@ class RefusedError(OSError):
 def open_file(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
-    Args:
-        most: bytes that it may have; `None` for what is read in parts.
+    Raises `OSError` if there is none, it is larger, or it can't be read.
 
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read."""
+    Args:
+        most: bytes that it may have; `None` for what is read in parts."""
     try:
         found = path.stat()
     except ValueError as error:  # a NUL, or half a surrogate pair
@@ -71,13 +70,12 @@ def parse_json(
 ) -> Any:
     """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
 
+    Raises `ValueError` if it is none.
+
     Args:
         data: the text, UTF-8 as bytes.
         pairs_hook: makes an object of its keys and values.
-        halves: allow halves of surrogate pairs, which have no UTF-8.
-
-    Raises:
-        ValueError: if it is none."""
+        halves: allow halves of surrogate pairs, which have no UTF-8."""
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     try:
         value = json.loads(text, object_pairs_hook=pairs_hook, parse_float=_finite, parse_constant=_no_constant)

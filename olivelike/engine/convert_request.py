@@ -83,12 +83,11 @@ def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, 
 def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:
     """Return the workflow that does what is asked, as the text of a file.
 
-    Args:
-        folder: The project folder, which the workflow's paths are relative to.
+    Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
+    damaged.
 
-    Raises:
-        UsageError: for an unknown target, or nothing to do.
-        SourceError: for a source that is missing or damaged."""
+    Args:
+        folder: The project folder, which the workflow's paths are relative to."""
     here = Path.cwd()
     target = find_target(request.target)
     source = text_source(request.source, here)

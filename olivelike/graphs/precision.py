@@ -71,12 +71,11 @@ class HalfPrecision:
     def convert(self) -> dict[str, Any]:
         """Convert the graph.
 
-        Returns:
-            Counts for the run record: nodes in each precision, and constants that half precision can't hold.
+        Raises `PassError` when a forced operator or block does not exist, the type of a value is not known, or the
+        graph is in the other half precision already.
 
-        Raises:
-            PassError: when a forced operator or block does not exist, the type of a value is not known, or the graph
-                is in the other half precision already."""
+        Returns:
+            Counts for the run record: nodes in each precision, and constants that half precision can't hold."""
         self._check_names()
         self._infer_types()
         self._refuse_the_other_half()

@@ -162,12 +162,11 @@ def sizes_of(
 ) -> PictureSizes:
     """Return the sizes for a network: what the UNet of its pipeline was trained on, if nothing else is asked for.
 
+    Raises `SourceError` if a config can't be read.
+
     Args:
         network: Folder of the network, in that of its pipeline; absent configs say nothing.
-        guided: Components that take each picture twice.
-
-    Raises:
-        SourceError: if a config can't be read."""
+        guided: Components that take each picture twice."""
     own = read_config(network)
     unet = own if "cross_attention_dim" in own else read_config(network.parent / "unet")
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")

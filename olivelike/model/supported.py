@@ -88,12 +88,11 @@ _PATCHES: Final = 1024
 def check_network(component: str, class_name: str, config: Config) -> None:
     """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
 
+    Raises `SourceError` with class, option and reason.
+
     Args:
         class_name: As `model_index.json` names it.
-        config: Raw or normalised; what is absent has the class's default.
-
-    Raises:
-        SourceError: with class, option and reason."""
+        config: Raw or normalised; what is absent has the class's default."""
     class_name = class_name if class_name.isidentifier() else _shown(class_name)
     allowed = CLASSES.get(component)
     if allowed is not None and class_name not in allowed:

@@ -94,14 +94,13 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Read a component's config and the headers of its weight files.
 
+    Raises `SourceError` if a file is missing or damaged, the network is not supported, or the weights are pickled and
+    may not be read.
+
     Args:
         folder: its folder in the source; the empty string is the source's own folder.
         variant: such as `fp16`.
-        read_pickle: reads the table of a `.bin` file; `None` refuses such files.
-
-    Raises:
-        SourceError: if a file is missing or damaged, the network is not supported, or the weights are pickled and may
-            not be read."""
+        read_pickle: reads the table of a `.bin` file; `None` refuses such files."""
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")
     check_network(component, class_name, config)

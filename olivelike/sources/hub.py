@@ -41,16 +41,14 @@ _BY_STATUS = {
 def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles], Opened]) -> Opened:
     """Call `read` with the files of a repository.
 
-    A commit whose files are cached is read without the network and without importing its client. A branch is
-    looked up; without a network the commit that the cache knows is taken, and the origin carries a warning.
+    A commit whose files are cached is read without the network and without importing its client. A branch is looked up;
+    without a network the commit that the cache knows is taken, and the origin carries a warning. Raises `SourceError`
+    if the repository can't be had, or what `read` raises.
 
     Args:
         repository: `ORGANISATION/NAME`.
         revision: branch, tag or commit; `None` is the main branch.
-        read: reads what it needs; called again with a wider view if the cache lacks something.
-
-    Raises:
-        SourceError: if the repository can't be had, or what `read` raises."""
+        read: reads what it needs; called again with a wider view if the cache lacks something."""
     if _is_commit(revision):
         try:
             return read(_cached(repository, str(revision), ""))
@@ -70,13 +68,12 @@ def known_digest(path: Path) -> str | None:
 def fetch_hub_file(repository: str, name: str | None = None, revision: str | None = None) -> tuple[Path, Origin]:
     """Return the local path of a weight file, after a download where one is needed, and its origin.
 
+    Raises `SourceError` if the repository can't be had, lacks the file, or leaves open which one is meant.
+
     Args:
         repository: `ORGANISATION/NAME`.
         name: The file's path in the repository; `None` takes one of the usual names, or the only `.safetensors` file.
-        revision: Branch, tag or commit; `None` is the main branch.
-
-    Raises:
-        SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant."""
+        revision: Branch, tag or commit; `None` is the main branch."""
 
     def read(files: SourceFiles) -> tuple[Path, Origin]:
         relative = name if name is not None else _only_file(files)

@@ -57,14 +57,12 @@ def open_source(
 ) -> PipelineSource:
     """Read the index, the configs and the weight headers of the chosen components, and nothing more.
 
-    A hub repository is taken from its local cache, and downloaded there where that lacks a file.
+    A hub repository is taken from its local cache, and downloaded there where that lacks a file. Raises `SourceError`
+    if the source or one of its files is missing or damaged.
 
     Args:
         allow_pickle: also read `.bin` weights, where a component has no others.
-        read_pickle: returns the table of a `.bin` file; by default from a child process that imports torch.
-
-    Raises:
-        SourceError: if the source or one of its files is missing or damaged."""
+        read_pickle: returns the table of a `.bin` file; by default from a child process that imports torch."""
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
@@ -217,11 +215,10 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
 def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Checkpoint:
     """Read the table of a component's ONNX model, and nothing of its weights.
 
-    Returns:
-        A checkpoint whose `graph` is the model file, for `load_onnx`.
+    Raises `SourceError` if a file is missing or damaged, or there are several models.
 
-    Raises:
-        SourceError: if a file is missing or damaged, or there are several models."""
+    Returns:
+        A checkpoint whose `graph` is the model file, for `load_onnx`."""
     name = _choose(files, folder)
     path = files.path(f"{folder}/{name}")
     table = read_onnx_table(path, lambda location: _data_file(files, folder, name, location))

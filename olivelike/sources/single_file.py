@@ -37,12 +37,11 @@ class SingleFile:
     def open(cls, path: Path, prediction: Prediction | None, read_pickle: ReadPickle | None) -> SingleFile:
         """Read the header of a checkpoint file.
 
+        Raises `SourceError` if the file is no checkpoint of a supported family, damaged, or pickled.
+
         Args:
             prediction: what the UNet predicts, where the user knows better than the file.
-            read_pickle: reads the table of a pickled file; `None` refuses such files.
-
-        Raises:
-            SourceError: if the file is no checkpoint of a supported family, damaged, or pickled."""
+            read_pickle: reads the table of a pickled file; `None` refuses such files."""
         header = read_weight_table(path, read_pickle)
         identity = identify(header.tensors, header.metadata)
         _check(path, identity)

@@ -187,12 +187,11 @@ def explained(place: Path, task: str = "write to") -> contextlib.AbstractContext
 def seal(kind: str, content: dict[str, Any]) -> bytes:
     """Serialise a record as readable JSON with its kind and the SHA-256 of its canonical JSON.
 
+    Raises `ValueError` for a taken name, or a number that JSON lacks.
+
     Args:
         kind: what it is and in which version, such as `action/1`.
-        content: JSON values; the names `kind` and `seal` are taken.
-
-    Raises:
-        ValueError: for a taken name, or a number that JSON lacks."""
+        content: JSON values; the names `kind` and `seal` are taken."""
     if taken := content.keys() & {"kind", "seal"}:
         raise ValueError(f"a record can't have the names {sorted(taken)}")
     record = {"kind": kind, **content}

@@ -55,7 +55,7 @@ def make_checkpoint(
     """Write a diffusers folder with seeded random weights.
 
     The same `seed` gives the same weights in both layouts. `model_index.json` comes last: a folder that has it is
-    whole.
+    whole. Raises `ValueError` for an unknown family, size, layout, variant or dtype, or ones that do not go together.
 
     Args:
         folder: where to write; made if absent.
@@ -73,10 +73,7 @@ def make_checkpoint(
         hollow: leave holes in place of the weights: files of the whole size, written at once, all zeros.
 
     Returns:
-        The folder.
-
-    Raises:
-        ValueError: for an unknown family, size, layout, variant or dtype, or ones that do not go together."""
+        The folder."""
     size = size or ("tiny" if family == "sd15" else "small")
     own = family == "sd15" and size != "small"
     for value, known in (

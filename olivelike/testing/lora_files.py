@@ -78,7 +78,8 @@ def make_lora(
 ) -> Path:
     """Write a LoRA with seeded random factors for a network, as its trainer would spell it.
 
-    The same seed gives the same factors under every spelling of one kind.
+    The same seed gives the same factors under every spelling of one kind. Raises `ValueError` if a PEFT-native file is
+    asked for several components, or nothing matches.
 
     Args:
         path: the file; for `peft_native` formats a folder, made if absent.
@@ -95,10 +96,7 @@ def make_lora(
         metadata: more of it for the header.
 
     Returns:
-        The path.
-
-    Raises:
-        ValueError: if a PEFT-native file is asked for several components, or nothing matches."""
+        The path."""
     style, target = FORMATS[format], Path(path)
     if style.spelling == "native" and len(components) != 1:
         raise ValueError(f"PEFT's own format holds one component, not {', '.join(components)}")

@@ -56,8 +56,10 @@ def compare_with_torch(
 ) -> Comparison:
     """Run a component in ONNX Runtime on the CPU, and its network in torch in float64; compare all outputs.
 
-    Both get the same seeded random inputs. Fused operators that the CPU lacks are replaced by what they mean,
-    so the result for any target can be checked. Torch's own float32 can be 1e-5 off; hence float64.
+    Both get the same seeded random inputs. Fused operators that the CPU lacks are replaced by what they mean, so the
+    result for any target can be checked. Torch's own float32 can be 1e-5 off; hence float64. Raises `UsageError` when a
+    folder, or a model with changed weights, comes without its reference, and `PassError` when the graph can't be
+    materialised.
 
     Args:
         subject: A model with a graph, which is materialised first, or a component's folder with its
@@ -65,11 +67,7 @@ def compare_with_torch(
         reference: Architecture and weights of the original; needed for a folder, and for a model whose weights are
             no longer those that were loaded, LoRAs and textual inversions aside.
         cases: Batches and sizes to compare at.
-        seed: Of the inputs.
-
-    Raises:
-        UsageError: when a folder, or a model with changed weights, comes without its reference.
-        PassError: when the graph can't be materialised."""
+        seed: Of the inputs."""
     if isinstance(subject, LocalModel):
         reference = reference or _itself(subject)
         with tempfile.TemporaryDirectory(prefix="olivelike-parity-") as folder:

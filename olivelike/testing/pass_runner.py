@@ -32,8 +32,9 @@ def run_pass(
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
 
-    As in a run, options travel as JSON, the pass sees the target only if it reads `target`, and its scratch
-    folder is gone afterwards.
+    As in a run, options travel as JSON, the pass sees the target only if it reads `target`, and its scratch folder is
+    gone afterwards. Raises `PassError` when the pass fails, changes a facet that it did not declare, or returns an
+    invalid graph, and `UsageError` when the pass reads a target and there is none, or options come with an instance.
 
     Args:
         tested: The pass: an instance, or the class with its options as keywords.
@@ -46,11 +47,7 @@ def run_pass(
         options: Options of the pass, if `tested` is a class.
 
     Returns:
-        The result; its `facts` are what the pass left for the run record, and it can be the next pass's model.
-
-    Raises:
-        PassError: when the pass fails, changes a facet that it did not declare, or returns an invalid graph.
-        UsageError: when the pass reads a target and there is none, or options come with an instance."""
+        The result; its `facts` are what the pass left for the run record, and it can be the next pass's model."""
     instance = _instance(tested, options)
     name = type(instance).name()
     tensors = model.tensors if isinstance(model, LocalModel) else LocalTensors()
@@ -92,16 +89,15 @@ def fuse_with(
 ) -> LocalModel:
     """Run `fuse` with more rules, as a workflow that lists their plugins would.
 
+    Raises `PluginError` for a rule whose name is taken, or that runs before none, and `PassError` when a rule leaves a
+    graph that is not valid.
+
     Args:
         rules: Those that are tested.
         model: With its graph, in float32.
         target: What to fuse for.
         precision: As `run_pass` takes it.
-        options: Rules to switch on or off, by name.
-
-    Raises:
-        PluginError: for a rule whose name is taken, or that runs before none.
-        PassError: when a rule leaves a graph that is not valid."""
+        options: Rules to switch on or off, by name."""
     from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
 
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]

@@ -48,8 +48,9 @@ def make_single_file(
 ) -> Path:
     """Write a folder of `make_checkpoint` as one file in the layout of the original code.
 
-    open_clip's q, k and v are one tensor and its projection is transposed; the VAE's attention is convolutions of
-    one pixel; an SD 2 file has the last text layer, which its pipeline skips. Tensors are streamed, unless pickled.
+    open_clip's q, k and v are one tensor and its projection is transposed; the VAE's attention is convolutions of one
+    pixel; an SD 2 file has the last text layer, which its pipeline skips. Tensors are streamed, unless pickled. Raises
+    `ValueError` if the folder holds a network whose original names are not known.
 
     Args:
         folder: a diffusers folder, layout `saved`.
@@ -63,10 +64,7 @@ def make_single_file(
         hollow: leave a hole in place of the weights, as in `make_checkpoint`.
 
     Returns:
-        The file.
-
-    Raises:
-        ValueError: if the folder holds a network whose original names are not known."""
+        The file."""
     root, target = Path(folder), Path(path)
     index = json.loads((root / INDEX_FILE).read_text(encoding="utf-8"))
     entries: dict[str, _Entry] = {}

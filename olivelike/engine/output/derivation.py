@@ -140,13 +140,12 @@ def _as_the_graph_takes(expression: Expression, array: Array) -> Array:
 def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], Array]) -> Array:
     """Return the values of one parameter or derived weight of a graph.
 
+    Raises `PassError` when the value depends on more than weights, the table lacks a parameter, or an operator can't be
+    evaluated.
+
     Args:
         value: Of a graph that it is still part of.
-        weights: Table with the parameters that it derives from.
-
-    Raises:
-        PassError: when the value depends on more than weights, the table lacks a parameter, or an operator can't be
-            evaluated."""
+        weights: Table with the parameters that it derives from."""
     expression = derive(value)
 
     def parameter(name: str) -> Array:
@@ -164,16 +163,15 @@ def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], 
 def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Array]]:
     """Take a derived weight apart: yield what each of its parameters became, and where in the weight that is.
 
+    Raises `Irreversible` when an operator above them can't be undone.
+
     Args:
         expression: What the weight was derived by; above the expressions that have one parameter, only operators that
             move values.
         array: The weight's values, contiguous.
 
     Yields:
-        Expressions of one parameter each, in the order of `parameters`, and views of `array`.
-
-    Raises:
-        Irreversible: when an operator above them can't be undone."""
+        Expressions of one parameter each, in the order of `parameters`, and views of `array`."""
     if len(list(parameters(expression))) == 1:
         yield expression, array
         return

@@ -66,13 +66,12 @@ class LiveLoras:
     def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> LiveLora:
         """Open what a tag in a prompt names.
 
+        Raises `UsageError` if two files of a folder have the name, and `SourceError` if there is none, or it is no
+        LoRA.
+
         Args:
             written: the tag, `<lora:NAME:WEIGHT>`, for messages.
-            name: of the file, without suffix; or its path below a folder.
-
-        Raises:
-            UsageError: if two files of a folder have the name.
-            SourceError: if there is none, or it is no LoRA."""
+            name: of the file, without suffix; or its path below a folder."""
         return self._open(self._find(written, name), text_weight, unet_weight)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Initializers:

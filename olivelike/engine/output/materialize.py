@@ -77,15 +77,14 @@ def materialize(
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
+    Raises `PassError` when a parameter is missing or has another shape, or an operator can't be evaluated.
+
     Args:
         weights: Table with every parameter of the graph, in the graph's shape; a float dtype other than the
             graph's is converted.
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
-        progress: Told the bytes read so far, of all.
-
-    Raises:
-        PassError: when a parameter is missing or has another shape, or an operator can't be evaluated."""
+        progress: Told the bytes read so far, of all."""
     model = graph.to_ir()
     _check(model.graph, weights)
     derived = weight_values(model.graph)

@@ -19,6 +19,8 @@ _UNLIMITED = 1 << 31
 def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Architecture:
     """Return the architecture of a tokenizer, from its files as `normalise_assets` writes them.
 
+    Raises `SourceError` if there is no such tokenizer, or it is none of CLIP's.
+
     Args:
         component: `tokenizer` or `tokenizer_2`: the folder.
         files: Content of its files, by path relative to the pipeline.
@@ -26,10 +28,7 @@ def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Archit
     Returns:
         A config with `vocab` (token → id), `merges` (pairs, a line each), `added` (token → id of what is no word:
         textual inversions, and a padding token of its own), `pad` (the id that fills short texts), `length` (ids per
-        text).
-
-    Raises:
-        SourceError: if there is no such tokenizer, or it is none of CLIP's."""
+        text)."""
     if not files:
         raise SourceError(f"the source has no {component}; fetch it, or remove `{component}` from `components`")
 

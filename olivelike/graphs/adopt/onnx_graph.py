@@ -38,18 +38,16 @@ _QUANTISED = frozenset({
 def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
     """Return what the table of an ONNX model means, and the model as a weightless graph.
 
-    Weights become graph inputs behind the real ones, in order of name, under their own names. What one exporter
-    spells out in small operators is written with the operators of today's ONNX, where that is sure.
+    Weights become graph inputs behind the real ones, in order of name, under their own names. What one exporter spells
+    out in small operators is written with the operators of today's ONNX, where that is sure. Raises `SourceError` if a
+    file is missing or damaged, or the model is quantised or no valid one.
 
     Args:
         graph_path: the model file, `Checkpoint.graph`; its data files lie beside it.
 
     Returns:
         An adaptation without architecture whose names are the stored ones, and the graph: valid, and the same
-        bytes for the same model wherever its weights lie.
-
-    Raises:
-        SourceError: if a file is missing or damaged, or the model is quantised or no valid one."""
+        bytes for the same model wherever its weights lie."""
     table = read_onnx_table(graph_path)
     model = _parse(graph_path, table.graph)
     _refuse_quantised(graph_path, model)

@@ -140,14 +140,11 @@ def with_functions(model: ir.Model, *, all: bool = False) -> ir.Model:  # noqa: 
 
     Each fused operator that the CPU has no kernel for becomes a call to a function of domain
     `olivelike.graphs.functions`, in float32 inside, its outputs rounded to the operator's own type. Functions are
-    written for the attributes and operands of the node; equal nodes share one.
+    written for the attributes and operands of the node; equal nodes share one. Raises `PassError` when a fused operator
+    is used in a form whose meaning is not stated, or the model's opset is below 17.
 
     Args:
-        all: Swap operators that the CPU has kernels for too, so that a kernel can be held against the statement.
-
-    Raises:
-        PassError: when a fused operator is used in a form whose meaning is not stated, or the model's opset is
-            below 17."""
+        all: Swap operators that the CPU has kernels for too, so that a kernel can be held against the statement."""
     model = model.clone()
     functions: dict[Hashable, ir.Function] = {}
     holders: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())

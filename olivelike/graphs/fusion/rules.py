@@ -64,6 +64,9 @@ def fuse(
 ) -> dict[str, Any]:
     """Rewrite a weightless model for a target, in place.
 
+    Raises `UsageError` when `switches` names no rule, or one of `more` runs before none, and `PassError` when a rule
+    leaves a graph that is not valid, or the target can't read the result.
+
     Args:
         model: As `convert` makes it: opset 23, float32.
         switches: Rules to turn on or off, by name; the others keep their default.
@@ -73,11 +76,7 @@ def fuse(
 
     Returns:
         Facts for the run record: node and operator counts before and after, what each rule wrote, and what it
-        left and why.
-
-    Raises:
-        UsageError: when `switches` names no rule, or one of `more` runs before none.
-        PassError: when a rule leaves a graph that is not valid, or the target can't read the result."""
+        left and why."""
     rules = in_order(more)
     chosen = {rule.name: rule.default for rule in rules}
     unknown = sorted(set(switches or {}) - set(chosen))

@@ -56,11 +56,10 @@ _CHANNELS = "unet_sample_channels"
 def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Returns:
-        How many inputs and outputs have another type or rank, and how many another name.
+    Raises `PassError` if the graph lacks an input that clients feed, or the client can't feed one that it has.
 
-    Raises:
-        PassError: if the graph lacks an input that clients feed, or the client can't feed one that it has."""
+    Returns:
+        How many inputs and outputs have another type or rank, and how many another name."""
     graph = model.graph
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
     _name_inputs(graph, component, layout)

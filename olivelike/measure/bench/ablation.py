@@ -159,12 +159,11 @@ def verified_rows(
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
+    Raises `UsageError` if the workflow has no sweep, or no variant has a component.
+
     Args:
         components: Networks to show; by default `unet`, or the first one that is in every variant.
-        results: How its nodes ended, by id, if one of them failed.
-
-    Raises:
-        UsageError: if the workflow has no sweep, or no variant has a component."""
+        results: How its nodes ended, by id, if one of them failed."""
     variants = [output.variant for output in prepared.outputs if output.variant is not None]
     if not variants:
         raise UsageError(
@@ -206,11 +205,10 @@ def measured_rows(
 ) -> list[Row]:
     """Return the rows with latency and memory; the variants of a network take turns if they fit into memory together.
 
-    Args:
-        sizes: Of dynamic dimensions, by name.
+    Raises `UsageError` for numbers that can't be had, or a dimension that no network has.
 
-    Raises:
-        UsageError: for numbers that can't be had, or a dimension that no network has."""
+    Args:
+        sizes: Of dynamic dimensions, by name."""
     outputs = {output.variant: output.path for output in prepared.outputs}
     found = list(rows)
     models = [outputs[row.variant] / row.component / MODEL_FILE for row in rows if row.size_bytes is not None]

@@ -216,15 +216,14 @@ def network_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of inputs and outputs, by name.
 
+    Raises `UsageError` for a dimension whose size is not known, and `SourceError` for a `config.json` that can't be
+    read.
+
     Args:
         inputs: Their dimensions are numbers or names.
         outputs: Their dimensions may also be formulas over names (`8*decoder_height`).
         given: Sizes by name. By default a guided batch of one picture, of the size that `config.json` says.
-        model: The ONNX file, in its component's folder.
-
-    Raises:
-        UsageError: for a dimension whose size is not known.
-        SourceError: for a `config.json` that can't be read."""
+        model: The ONNX file, in its component's folder."""
     sizes, known = sizes_of(model.parent, guided=_GUIDED), dict(given)
     shapes: dict[str, tuple[int, ...]] = {}
     for spec in (*inputs, *outputs):

@@ -56,11 +56,10 @@ class HalfSearch:
     def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Find the fewest blocks that must stay in float32.
 
-        Returns:
-            The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
+        Raises `VerificationError` when no choice of blocks is enough.
 
-        Raises:
-            VerificationError: when no choice of blocks is enough."""
+        Returns:
+            The blocks, as `force_fp32_blocks` takes them, and what the run record should hold."""
         blocks: tuple[str, ...] = ()
         facts: dict[str, Any] = {}
         if not self._is_right(()):

@@ -225,13 +225,12 @@ class Original:
     ) -> None:
         """Run the network once for each sample.
 
+        Raises `PassError` when the library refuses the config, or a weight does not fit it.
+
         Args:
             samples: Number of inputs, of different sizes.
             seed: Of the first one; the others have the numbers after it.
-            cases: Their sizes, in turns.
-
-        Raises:
-            PassError: when the library refuses the config, or a weight does not fit it."""
+            cases: Their sizes, in turns."""
         interface = interface_of(architecture.component, architecture.config)
         network = Reference(architecture, read)
         self._samples: list[tuple[Case, int, dict[str, Array], dict[str, Array]]] = []

@@ -89,14 +89,13 @@ def verify_component(
 ) -> Verification:
     """Compare a network, as it is on disk, with its original; weights are read one at a time.
 
+    Raises `SourceError` if a file of either is missing or damaged, and `PassError` if the graph has an operator that
+    can't be run on its own.
+
     Args:
         originals: What the folder was made of.
         samples: Number of random inputs, of different sizes.
-        seed: Of the first input.
-
-    Raises:
-        SourceError: if a file of either is missing or damaged.
-        PassError: if the graph has an operator that can't be run on its own."""
+        seed: Of the first input."""
     import onnx
     import onnx_ir as ir
 

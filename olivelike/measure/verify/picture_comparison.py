@@ -63,16 +63,15 @@ def compare_pictures(
 ) -> list[Likeness]:
     """Make the same pictures with an output folder and with diffusers on torch in float32, and compare them.
 
+    Raises `SourceError` if the folder or the source is no whole pipeline, and `SessionError` if the folder can't run on
+    this machine.
+
     Args:
         originals: What it was made of, its text encoders, UNet and VAE decoder opened.
         prompts: One picture for each.
         seed: Of the first picture; the others have the numbers after it.
         size: Width and height in pixels; by default what the UNet was trained on.
-        settings: Provider and device; by default those of the folder's target.
-
-    Raises:
-        SourceError: if the folder or the source is no whole pipeline.
-        SessionError: if the folder can't run on this machine."""
+        settings: Provider and device; by default those of the folder's target."""
     pipeline = open_pipeline(folder, settings, safety=False)
     pairs = []
     for index, prompt in enumerate(prompts):

@@ -28,13 +28,12 @@ class NewerRecordError(RecordError):
 def read_version(cls: type[Record], value: object, migrations: tuple[Migration, ...]) -> Record:
     """Read a record of any version up to today's.
 
+    Raises `NewerRecordError` for a version that is not known yet, and `RecordError` for anything else that is no such
+    record.
+
     Args:
         value: JSON, with its `version`; the first had none.
-        migrations: What makes version 2 of version 1, version 3 of version 2, and so on.
-
-    Raises:
-        NewerRecordError: for a version that is not known yet.
-        RecordError: for anything else that is no such record."""
+        migrations: What makes version 2 of version 1, version 3 of version 2, and so on."""
     if not isinstance(value, dict):
         raise _wrong("", "an object", value)
     content: Content = dict(value)

@@ -173,12 +173,11 @@ def record_notes(
 ) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
+    Raises `UsageError` if the picture was made of files that are not given.
+
     Args:
         used: initial picture and mask.
-        loras: on top of the folder.
-
-    Raises:
-        UsageError: if the picture was made of files that are not given."""
+        loras: on top of the folder."""
     return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
 
 

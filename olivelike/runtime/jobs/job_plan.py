@@ -118,7 +118,8 @@ def plan_jobs(
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
-    No network is opened. What can be refused without importing torch is refused before that.
+    No network is opened. What can be refused without importing torch is refused before that. Raises `UsageError` for a
+    value that can't be had, and `SourceError` if a file is missing or damaged.
 
     Args:
         lines: the prompts, with options of their own; `read_prompts` makes them.
@@ -128,11 +129,7 @@ def plan_jobs(
         mask: where to paint in it.
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
-        loras: those that every prompt gets; opened by `lora_files`.
-
-    Raises:
-        UsageError: for a value that can't be had.
-        SourceError: if a file is missing or damaged."""
+        loras: those that every prompt gets; opened by `lora_files`."""
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:
         init_image = init_image or find_used(before.init_image, made_before)

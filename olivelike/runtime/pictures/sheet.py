@@ -35,12 +35,11 @@ class SheetPicture:
 def picture_sheet(pictures: Sequence[SheetPicture], columns: int = 4) -> Image.Image:
     """Lay pictures out with their words: those of equal heading in rows below it, single ones as square as can be.
 
+    Raises `UsageError` if there is no picture, or no column.
+
     Args:
         pictures: at least one; smaller ones than the largest keep their size.
-        columns: most pictures in a row.
-
-    Raises:
-        UsageError: if there is no picture, or no column."""
+        columns: most pictures in a row."""
     from PIL import Image, ImageDraw
 
     if not pictures or columns < 1:

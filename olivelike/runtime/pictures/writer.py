@@ -30,13 +30,12 @@ _MOST_TRIES = 100_000
 class PictureWriter:
     """Writes pictures where the user wants them; a name that is taken is never written to unasked.
 
+    Raises `UsageError` if the output is no name or pattern.
+
     Args:
         output: a folder, a file's name or a pattern, as `parse_output` reads it.
         folder: name of the pipeline's folder, for `{folder}`.
-        overwrite: replace files that were there before and have the names.
-
-    Raises:
-        UsageError: if the output is no name or pattern."""
+        overwrite: replace files that were there before and have the names."""
 
     def __init__(self, output: str | Path, folder: str = "", *, overwrite: bool = False) -> None:
         self._pattern = parse_output(output)
@@ -68,11 +67,10 @@ class PictureWriter:
     def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
 
-        Args:
-            record: of the first one; goes into the sheet as A1111's text.
+        Raises `UsageError` if it can't be written.
 
-        Raises:
-            UsageError: if it can't be written."""
+        Args:
+            record: of the first one; goes into the sheet as A1111's text."""
         data = encode_picture(picture_sheet(pictures, columns), self._pattern.suffix, record, sheet=True)
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)
@@ -181,12 +179,11 @@ class NamePattern:
 def parse_output(output: str | Path) -> NamePattern:
     """Read what the user gave as the place for pictures.
 
+    Raises `UsageError` if a field, its format or the suffix is none that there is.
+
     Args:
         output: a folder, a file's name, or a pattern with fields in braces; without a suffix it is a folder, and gets
-            names such as `00001-42.png`.
-
-    Raises:
-        UsageError: if a field, its format or the suffix is none that there is."""
+            names such as `00001-42.png`."""
     text = str(output)
     if not text.strip():
         raise UsageError("the output has no name; give a folder, or a file such as picture.png")

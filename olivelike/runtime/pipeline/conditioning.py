@@ -61,17 +61,14 @@ def encode(
     """Encode the prompts of a batch, each text that a step has once.
 
     As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
-    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the
-    negative prompt.
+    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the negative
+    prompt. Raises `UsageError` if more layers are to be skipped than there are, and `SourceError` if a text encoder
+    lacks an output.
 
     Args:
         prompts: one for each picture.
         request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
-        encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
-
-    Raises:
-        UsageError: if more layers are to be skipped than there are.
-        SourceError: if a text encoder lacks an output."""
+        encoders: each tokenizer with its network, in the order of `folder.text_encoders`."""
     weights = request.prompt_weights
     parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
     terms = terms_of([[term.weight for term in one] for one in parted])

@@ -57,16 +57,14 @@ def denoise(
 ) -> torch.Tensor:
     """Run the UNet on each timestep.
 
+    Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
+
     Args:
         start: latents and timesteps to begin with.
         decoder: `vae_decoder`, for previews.
 
     Returns:
-        Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
-
-    Raises:
-        Interrupted: if `callbacks.cancel` is set.
-        SessionError: if the engine fails."""
+        Latents of shape (pictures, channels, height, width), float32, on the UNet's device."""
     request, scheduler, latents = state.request, state.scheduler, start.latents
     pictures, channels = latents.shape[:2]
     shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms

@@ -60,14 +60,12 @@ def encode_prompts(
 ) -> PromptEmbeddings:
     """Encode prompts to the same length.
 
-    Every distinct row of ids is encoded once, in one call per encoder.
+    Every distinct row of ids is encoded once, in one call per encoder. Raises `UsageError` if there is no prompt, or
+    weights can't be applied.
 
     Args:
         encoders: one with its tokenizer, or two for SDXL.
-        prompt_weights: whether brackets are weights, as in A1111, or text.
-
-    Raises:
-        UsageError: if there is no prompt, or weights can't be applied."""
+        prompt_weights: whether brackets are weights, as in A1111, or text."""
     import torch
 
     if not prompts:
@@ -108,16 +106,15 @@ def _encode(chunks: Mapping[str, Chunks], encoder: TextEncoder) -> dict[str, Enc
 def weighted(hidden: torch.Tensor, weights: Sequence[Sequence[float]]) -> torch.Tensor:
     """Weigh the chunks of one prompt and lay them one after the other.
 
+    Raises `UsageError` if the weights leave no finite numbers.
+
     Args:
         hidden: hidden states of the chunks, of shape (chunks, length, width), in any floating dtype.
         weights: a weight per token, (chunks, length).
 
     Returns:
         Embeddings of shape (1, chunks · length, width), of the dtype of `hidden`; a chunk whose weights are all 1 keeps
-        its bits.
-
-    Raises:
-        UsageError: if the weights leave no finite numbers."""
+        its bits."""
     import torch
 
     chunks = []

@@ -42,11 +42,10 @@ def value_specs(values: Iterable[Any], without: Iterable[Any] = ()) -> dict[str,
 def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str, Array]) -> None:
     """Check that arrays can take the places of a model's initializers.
 
-    Args:
-        known: Its initializers, as `TensorProto`s.
+    Raises `SessionError` for an unknown name, or another dtype or shape.
 
-    Raises:
-        SessionError: for an unknown name, or another dtype or shape."""
+    Args:
+        known: Its initializers, as `TensorProto`s."""
     for name, array in given.items():
         if name not in known:
             raise SessionError(f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}")

@@ -34,16 +34,14 @@ def provider_list(
 ) -> list[tuple[str, dict[str, str]]]:
     """Return providers with their options as `InferenceSession` takes them, the CPU last.
 
+    Raises `UsageError` for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
+    `device_id` that says another device, and `SessionError` for a CUDA graph whose tensors torch can't keep on the GPU.
+
     Args:
         settings: Names and options; what is set there wins, but for the device.
         device_id: Number of the device for the providers that have several, where tensors are, too; `None` leaves it
             to the options.
-        stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own.
-
-    Raises:
-        UsageError: for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
-            `device_id` that says another device.
-        SessionError: for a CUDA graph whose tensors torch can't keep on the GPU."""
+        stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own."""
     listed = []
     for choice in settings.providers:
         name = choice.provider.name
@@ -80,12 +78,11 @@ def session_options(
 ) -> Iterator[tuple[str | bytes, Any]]:
     """Yield the model and `SessionOptions` for `InferenceSession`; what they point to lives until it is open.
 
+    Raises `SessionError` for a library of operators, a weights file or an initializer that can't be used.
+
     Args:
         path: The model; its folder's name is in the names of profiles.
-        initializers: Arrays in place of the model's, by name.
-
-    Raises:
-        SessionError: for a library of operators, a weights file or an initializer that can't be used."""
+        initializers: Arrays in place of the model's, by name."""
     import onnxruntime
 
     model, external = _exchange(path, initializers)

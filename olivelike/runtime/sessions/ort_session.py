@@ -173,15 +173,14 @@ def start_inference(
 ) -> Any:
     """Return an `InferenceSession` as settings say, all of whose providers have started.
 
+    Raises `SessionError` if the network can't be opened, or a provider does not start, and `Interrupted` if ONNX
+    Runtime was asked to end early.
+
     Args:
         settings: Their providers are installed.
         initializers: Arrays in place of the model's, by name.
         device: Number of the first provider's device; `None` leaves it to the options.
-        stream: Torch's, that tensors are computed on; `None` lets the session make one.
-
-    Raises:
-        SessionError: if the network can't be opened, or a provider does not start.
-        Interrupted: if ONNX Runtime was asked to end early."""
+        stream: Torch's, that tensors are computed on; `None` lets the session make one."""
     import onnxruntime
 
     providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))

@@ -45,11 +45,10 @@ class EmbeddingTable:
 def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> EmbeddingTable:
     """Return token and vectors of an embedding file, from its header alone.
 
-    Args:
-        read_pickle: reads the table of a pickled file; `None` refuses such files.
+    Raises `SourceError` if the file is no embedding, damaged, or pickled and may not be read.
 
-    Raises:
-        SourceError: if the file is no embedding, damaged, or pickled and may not be read."""
+    Args:
+        read_pickle: reads the table of a pickled file; `None` refuses such files."""
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "embedding":

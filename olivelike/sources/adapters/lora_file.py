@@ -131,11 +131,10 @@ def is_second_encoder(modules: Iterable[LoraModule], base_class: str | None) -> 
 def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
     """Check from headers alone that a LoRA was made for a UNet of this width.
 
-    Args:
-        cross_attention_dim: width of the prompt's vectors in the UNet's config: 768, 1024, 2048, …
+    Raises `SourceError` if it was made for another family.
 
-    Raises:
-        SourceError: if it was made for another family."""
+    Args:
+        cross_attention_dim: width of the prompt's vectors in the UNet's config: 768, 1024, 2048, …"""
     made_for = lora.cross_attention_dim
     if made_for is None and lora.family is not None and family_of_text_width(cross_attention_dim):
         made_for = FAMILIES[lora.family].text_width

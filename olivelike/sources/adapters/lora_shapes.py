@@ -34,11 +34,10 @@ class Difference:
 def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Difference:
     """Return what the factors of a module make.
 
-    Args:
-        shapes: role → shape.
+    Raises `SourceError` if a factor is missing, or two do not fit each other.
 
-    Raises:
-        SourceError: if a factor is missing, or two do not fit each other."""
+    Args:
+        shapes: role → shape."""
     check = _Check(path, module, shapes)
     factors = shapes.keys() - _EXTRAS
     kinds = {_kind(role) for role in factors}

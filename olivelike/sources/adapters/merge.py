@@ -264,12 +264,11 @@ def match_modules(
 ) -> dict[str, LoraModule]:
     """Return the modules of a component by the parameter that each changes.
 
+    Raises `SourceError` if a module has no layer in the network, or two have the same.
+
     Args:
         component: `unet`, `text_encoder` or `text_encoder_2`.
-        base: parameter → shape.
-
-    Raises:
-        SourceError: if a module has no layer in the network, or two have the same."""
+        base: parameter → shape."""
     flat = _flat_names(base)
     matched: dict[str, LoraModule] = {}
     unmatched: list[str] = []

@@ -53,15 +53,13 @@ class OnnxTable:
 def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> OnnxTable:
     """Split the ONNX file at `path` in a table of weights and a graph, by seeking over what is not needed.
 
-    Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it.
+    Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it. Raises
+    `SourceError` if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't be held
+    out.
 
     Args:
         locate: returns the path of a data file by its location relative to the model file's folder; by default it
-            must lie there.
-
-    Raises:
-        SourceError: if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't
-            be held out."""
+            must lie there."""
     try:
         with open_file(path) as file:
             reader = WireReader(file)

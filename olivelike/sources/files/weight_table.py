@@ -28,11 +28,10 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
 def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Header:
     """Return the tensors and the metadata of a `.safetensors` or pickled file, without reading a tensor.
 
-    Args:
-        read_pickle: reads the table of a pickled file; `None` refuses such files.
+    Raises `SourceError` if the file is missing or damaged, of another format, or pickled and may not be read.
 
-    Raises:
-        SourceError: if the file is missing or damaged, of another format, or pickled and may not be read."""
+    Args:
+        read_pickle: reads the table of a pickled file; `None` refuses such files."""
     try:
         with open_file(path) as file:
             start = file.read(9)
