@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import digest_file, digest_json
 from olivelike.errors import PluginError
 from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_code_digest
-from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.code.imports import tool_versions
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass, PrecisionPlan

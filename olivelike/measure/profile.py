@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
-from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
-from olivelike.runtime.sessions.model_file import check_dimensions
+from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
+from olivelike.runtime.sessions.session import check_dimensions
 
 if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import ValueSpec
@@ -143,7 +143,7 @@ def _models(path: Path) -> list[Path]:
 def _profile(model: Path, settings: SessionSettings, sizes: PictureSizes, runs: int) -> NetworkProfile | None:
     """Return the profile of one network; `None` for one that takes text."""
     from olivelike.runtime.sessions.ort_session import open_ort_session
-    from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
+    from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
     name = model.parent.name if model.stem == "model" else model.stem
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:

@@ -4,7 +4,7 @@ Opening a source needs no library but the standard one (a hub id that is not cac
 `olivelike.sources.names.adapt` asks diffusers and transformers what the stored names mean; it runs in a worker."""
 
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header
+from olivelike.sources.files.weight_table import Header, RawTensor, read_header
 from olivelike.sources.hub import known_digest
 from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
 from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from olivelike.errors import SourceError
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.origin import Origin
-from olivelike.sources.source_files import FolderFiles, SourceFiles
+from olivelike.sources.checkpoint import FolderFiles, SourceFiles
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError

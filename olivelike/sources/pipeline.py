@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
 from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, torch_folder
-from olivelike.sources.checkpoint import WEIGHT_SUFFIXES, Checkpoint, missing_main_file, read_checkpoint
+from olivelike.sources.checkpoint import (
+    WEIGHT_SUFFIXES,
+    Checkpoint,
+    FolderFiles,
+    SourceFiles,
+    missing_file,
+    missing_main_file,
+    read_checkpoint,
+    read_json,
+)
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import FolderFiles, SourceFiles, missing_file, read_json
 from olivelike.sources.vae_override import CLASS as VAE_CLASS, open_vae
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES, Identity
+from olivelike.sources.identify.identify import PLACES, Identity, identify
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, Published, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.files.safetensors_header import Header
-    from olivelike.sources.files.weight_table import ReadPickle
+    from olivelike.sources.files.weight_table import Header, ReadPickle
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, INDEX_FILE
 from olivelike.model.records.origin import Origin
-from olivelike.sources.checkpoint import Checkpoint, read_checkpoint
+from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES, Part
-from olivelike.sources.source_files import SourceFiles, read_json
+from olivelike.sources.identify.identify import PLACES, Part, identify
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config

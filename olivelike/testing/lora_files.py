@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from olivelike.testing.checkpoints import Array, random_parameter
-from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
+from olivelike.testing.single_file_writer import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",

@@ -17,8 +17,7 @@ from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddin
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
-from olivelike.workflow.steps import resolve_components, resolve_sweep
-from olivelike.workflow.validation import validate
+from olivelike.workflow.validation import resolve_components, resolve_sweep, validate
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:

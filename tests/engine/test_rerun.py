@@ -13,7 +13,7 @@ import pytest
 
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
+from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.store import Store
 
 from .conftest import Project

@@ -11,7 +11,7 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.display.text import duration, fitted, terminal_width
-from olivelike.cli.session_options import ProviderOptions
+from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
 
 if TYPE_CHECKING:

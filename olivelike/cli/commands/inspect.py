@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from olivelike.cli import options as shared, session_options as session
+from olivelike.cli import options as shared
 
 
 def inspect(
@@ -19,7 +19,7 @@ def inspect(
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
     ] = None,
-    custom_operators: session.CustomOperators = None,
+    custom_operators: shared.CustomOperators = None,
     json: shared.Json = False,
 ) -> None:
     """Say what an ONNX file holds, without reading weights.

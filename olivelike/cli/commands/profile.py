@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.session_options import LoadOptions
+from olivelike.cli.options import LoadOptions
 
 if TYPE_CHECKING:
     from olivelike.measure.profile import FolderProfile, NetworkProfile

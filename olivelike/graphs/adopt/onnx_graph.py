@@ -24,7 +24,7 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.names.adaptation import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import RawTensor
 
 _METADATA_IR_VERSION = 10
 """The first IR version with metadata on values and nodes."""

@@ -21,7 +21,7 @@ from olivelike.errors import SourceError
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS, Target
-from olivelike.sources.files.onnx_wire import Field, WireError, WireReader
+from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
 from olivelike.sources.files.weight_table import require_onnx_model
 
 _SHOWN = 10

@@ -24,8 +24,8 @@ from olivelike.errors import (
 )
 from olivelike.measure.bench import measure_folders
 from olivelike.model.families import MODEL_FILE, TOKENIZERS
-from olivelike.runtime.pipeline.folder_target import target_settings
-from olivelike.runtime.sessions.model_file import check_dimensions
+from olivelike.runtime.pipeline.pipeline_folder import target_settings
+from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 
 if TYPE_CHECKING:

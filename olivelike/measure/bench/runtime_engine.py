@@ -13,14 +13,12 @@ from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, St
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.network_sizes import random_values, sizes_of
 from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
 from olivelike.runtime.pipeline.pipeline import Pipeline
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, open_folder, read_folder_target
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
-from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec, open_session
+from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec, open_session, read_model_file
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ from olivelike.runtime import Request, open_pipeline
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.measure.verify.originals import Originals
+    from olivelike.measure.verify.folder_verification import Originals
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ draw(plan, PictureWriter("pictures"))
 ```
 
 `plan_jobs(folder, made_before=Path("cat.png"))` plans a picture again. LoRAs come from
-`olivelike.engine.output.live_loras`, given as `lora_files`."""
+`olivelike.engine.output.swap`, given as `lora_files`."""
 
 from __future__ import annotations
 

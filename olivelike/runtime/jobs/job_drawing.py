@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
     from olivelike.runtime.pictures import PictureRecord, PictureWriter
-    from olivelike.runtime.pictures.sheet import SheetPicture
+    from olivelike.runtime.pictures.writer import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -102,7 +102,7 @@ def draw(
         SafetyError: if pictures are flagged in all attempts; they are written, black.
         UsageError: if a picture can't be written.
         SessionError: if a network can't be opened or run here."""
-    from olivelike.runtime.pictures.sheet import SheetPicture
+    from olivelike.runtime.pictures.writer import SheetPicture
 
     for job in plan.jobs:
         writer.require_writable(job.record)

@@ -44,7 +44,7 @@ class Lora(Protocol):
 
 
 class LoraFiles(Protocol):
-    """Opens LoRAs and merges them: `LiveLoras` of `olivelike.engine.output.live_loras`."""
+    """Opens LoRAs and merges them: `LiveLoras` of `olivelike.engine.output.swap`."""
 
     def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> Lora:
         """Open the LoRA that a tag in a prompt names."""

@@ -15,8 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, PARAMETERS, RECORD, UNICODE, USER_COMMENT
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import (
+    EXIF_IFD,
+    IMAGE_DESCRIPTION,
+    PARAMETERS,
+    RECORD,
+    UNICODE,
+    USER_COMMENT,
+    PictureRecord,
+    UsedFile,
+    parse_a1111,
+    record_from_json,
+)
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
-from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
 from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
+from olivelike.runtime.prompts.syntax import read_terms, texts_of_steps
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,6 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import SAFETY_CHECKER
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
@@ -22,15 +21,20 @@ from olivelike.runtime.pipeline.latents import (
     masked_channels,
     seed_of_attempt,
 )
-from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.pipeline_folder import (
+    PipelineFolder,
+    check_folder_target,
+    open_folder,
+    read_folder_target,
+    target_settings,
+)
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.prompt_encoding import open_tokenizer
-from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.session import Network, open_session
-from olivelike.runtime.sessions.session_failures import memory_errors
+from olivelike.runtime.sessions.providers import memory_errors
+from olivelike.runtime.sessions.session import Network, check_dimensions, open_session
 
 if TYPE_CHECKING:
     from threading import Event

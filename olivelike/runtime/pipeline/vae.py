@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.runtime.pictures.encoding import to_pictures
+from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
     import torch

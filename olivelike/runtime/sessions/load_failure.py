@@ -15,11 +15,12 @@ from olivelike.runtime.sessions.providers import (
     CPU,
     OPENVINO,
     RuntimeOffer,
+    lacks_memory,
     onnxruntime_offer,
     openvino_offer,
+    reason,
     require_provider,
 )
-from olivelike.runtime.sessions.session_failures import lacks_memory, reason
 
 if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.sessions.devices import Device, find_device
 from olivelike.runtime.sessions.load_failure import load_failure
-from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.sessions.ort_options import library_path
-from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec
-from olivelike.runtime.sessions.session_failures import run_failure
+from olivelike.runtime.sessions.providers import require_provider, run_failure
+from olivelike.runtime.sessions.session import (
+    ENGINE_CALLS,
+    Session,
+    ValueSpec,
+    check_initializers,
+    read_model_file,
+    value_specs,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.sessions.model_file import check_initializers, read_model_file
-from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
-from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, onnxruntime_errors, reason
+from olivelike.runtime.sessions.session import check_initializers, read_model_file
 
 if TYPE_CHECKING:
     import numpy as np

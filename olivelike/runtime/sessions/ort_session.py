@@ -13,9 +13,8 @@ from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.ort_options import provider_list, session_options
-from olivelike.runtime.sessions.providers import require_provider
+from olivelike.runtime.sessions.providers import onnxruntime_errors, require_provider, run_failure
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec
-from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
 
 if TYPE_CHECKING:
     import numpy as np

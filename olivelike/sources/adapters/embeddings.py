@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
-from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
+from olivelike.sources.identify.identify import PLACES, identify
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import RawTensor
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."

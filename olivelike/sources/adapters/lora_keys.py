@@ -23,7 +23,7 @@ from olivelike.errors import SourceError
 from olivelike.model.families import LORA_COMPONENTS
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import RawTensor
 
 _KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
 NATIVE_PREFIX = "base_model.model."

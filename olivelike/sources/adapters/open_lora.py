@@ -17,6 +17,7 @@ from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
     cross_attention_dim_of,
+    difference_of,
     family_of,
     is_second_encoder,
 )
@@ -36,11 +37,10 @@ from olivelike.sources.adapters.lora_settings import (
     settings_from_file,
     settings_from_header,
 )
-from olivelike.sources.adapters.lora_shapes import difference_of
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 
 if TYPE_CHECKING:
-    from olivelike.sources.files.safetensors_header import Header, RawTensor
+    from olivelike.sources.files.weight_table import Header, RawTensor
 
 _SCALARS = {
     "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",

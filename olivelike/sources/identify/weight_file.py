@@ -20,8 +20,8 @@ from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile
-    from olivelike.sources.files.safetensors_header import Header
-    from olivelike.sources.identify.identity import Identity
+    from olivelike.sources.files.weight_table import Header
+    from olivelike.sources.identify.identify import Identity
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from olivelike.digest import digest_bytes, digest_json
-from olivelike.workflow.code.imports import LOADERS, literal_import, read_imports
+from olivelike.workflow.code.imports import IDLE, LOADERS, distributions_of, literal_import, read_imports
 from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
-from olivelike.workflow.code.tool_versions import IDLE, distributions_of
 from olivelike.workflow.passes.plugin_files import module_names, private_package
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.workflow.code.imports import Import, read_all, read_exports
-from olivelike.workflow.code.tool_versions import distributions_of
+from olivelike.workflow.code.imports import Import, distributions_of, read_all, read_exports
 from olivelike.workflow.passes.plugin_files import installed_spec, sibling_spec
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from olivelike.engine.kinds.load import AdoptJob, LoadJob
 from olivelike.engine.kinds.materialize import MaterializeJob
 from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
-from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.code.imports import tool_versions
 from olivelike.workflow.passes import Registry
 
 GOLDEN = Path(__file__).with_name("makers.json")
@@ -105,7 +105,7 @@ def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(m
     def asked():
         raise AssertionError
 
-    monkeypatch.setattr(sys.modules["olivelike.workflow.code.tool_versions"], "_installed", asked)
+    monkeypatch.setattr(sys.modules["olivelike.workflow.code.imports"], "_installed", asked)
     assert listed()
 
 
