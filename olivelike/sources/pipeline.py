@@ -27,8 +27,7 @@ from olivelike.sources.checkpoint import (
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
-from olivelike.sources.single_file import SingleFile
-from olivelike.sources.vae_override import CLASS as VAE_CLASS, open_vae
+from olivelike.sources.single_file import CLASS as VAE_CLASS, SingleFile, open_vae
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config

@@ -15,7 +15,7 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 | module | what it does |
 | --- | --- |
 | `bench_settings` | what to measure: `BenchSettings`, checked before anything is opened |
-| `whole_pictures` | `bench`: engines against each other on whole pictures, a row for each and each batch size; `measure_folder`: single networks |
+| `whole_pictures` | `bench`: engines on pictures, a row for each and each batch size; `measure_folder`: networks |
 | `ablation` | each variant of a workflow: latency, memory and error, network by network |
 | `engines` | which engines there are, and what each needs |
 | `contest` | processes that take turns, and the parent's end of each |
