@@ -26,8 +26,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B?|B)?", re.IGNORECASE)
 def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> str:
     """Return the end of a message about an unknown name: `did you mean 'x'?`, or the valid names if none is near.
 
-    Args:
-        kind: What the valid names are, in the plural, such as `passes`."""
+    `kind` is what the valid names are, in the plural, such as `passes`."""
     import difflib
 
     spelled = {valid.casefold(): valid for valid in reversed(list(known))}
@@ -39,8 +38,7 @@ def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> 
 def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None = None) -> str:
     """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
 
-    Args:
-        among: What it can have meant; by default whatever is there."""
+    It can have meant one of `among`, by default whatever is there."""
     nearest = _similar(path) if among is None else _nearest(path.name, among)
     if nearest is None:
         return otherwise
@@ -88,8 +86,7 @@ def size(count: float) -> str:
 def byte_count(text: str, where: str) -> int:
     """Return the bytes that a text such as `500 MB`, `20GB` or `1048576` means.
 
-    Args:
-        text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
+    It is a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
 
     Raises:
         UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty."""

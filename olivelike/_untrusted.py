@@ -37,10 +37,8 @@ class RefusedError(OSError):
 def open_file(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
-    Raises `OSError` if there is none, it is larger, or it can't be read.
-
-    Args:
-        most: bytes that it may have; `None` for what is read in parts."""
+    Raises `OSError` if there is none, it is larger, or it can't be read. It may have `most` bytes; `None` is for
+    what is read in parts."""
     try:
         found = path.stat()
     except ValueError as error:  # a NUL, or half a surrogate pair

@@ -147,10 +147,7 @@ class Commands(Group):
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
-
-    Args:
-        arguments: What follows `olivelike`; by default the arguments of the process.
+    """Run one command. `arguments` are what follows `olivelike`, by default those of the process.
 
     Returns:
         The exit status."""

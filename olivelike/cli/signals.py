@@ -28,10 +28,7 @@ def signals_end_engines(last_words: Callable[[], None]) -> Iterator[None]:
     """End engines' calls when a signal asks the process to end, and the process if they don't return.
 
     Python's own handlers run when such a call has returned. A second signal ends the process at once, unless a file
-    is being written.
-
-    Args:
-        last_words: called in another thread, before the process ends without returning here."""
+    is being written. `last_words` are called in another thread, before the process ends without returning here."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
         return

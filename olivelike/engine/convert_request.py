@@ -84,10 +84,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     """Return the workflow that does what is asked, as the text of a file.
 
     Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
-    damaged.
-
-    Args:
-        folder: The project folder, which the workflow's paths are relative to."""
+    damaged. Its paths are relative to `folder`, the project's."""
     here = Path.cwd()
     target = find_target(request.target)
     source = text_source(request.source, here)

@@ -16,10 +16,9 @@ from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
-from olivelike.runtime.sessions.session import check_dimensions
+from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 
 if TYPE_CHECKING:
-    from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 

@@ -20,11 +20,10 @@ from olivelike.digest import digest_json
 from olivelike.errors import SourceError
 from olivelike.model.records.origin import Origin
 from olivelike.model.supported import check_network
-from olivelike.sources.files.weight_table import RawTensor, read_header
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_header
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_table import ReadPickle
     from olivelike.sources.identify.identify import Converter
 
 

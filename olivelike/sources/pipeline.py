@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
-from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, torch_folder
+from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, Prediction, torch_folder
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
@@ -31,7 +31,6 @@ from olivelike.sources.single_file import CLASS as VAE_CLASS, SingleFile, open_v
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.model.families import Prediction
     from olivelike.model.records.origin import Origin
     from olivelike.sources.files.weight_table import ReadPickle
 
@@ -208,9 +207,7 @@ def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
     """Say whether a source holds ONNX models and no weights for torch.
 
     Repositories of torch weights often hold ONNX models of some components too; they count as torch pipelines.
-
-    Args:
-        index: the content of `model_index.json`, empty if there is none."""
+    `index` is the content of `model_index.json`, empty if there is none."""
     if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
         return True
     folders = {torch_folder(name) for name in COMPONENTS if name != SAFETY_CHECKER}

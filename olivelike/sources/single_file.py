@@ -13,14 +13,13 @@ from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, INDEX_FILE, Prediction, torch_folder
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
-from olivelike.sources.files.weight_table import read_weight_table
+from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import PLACES, Identity, Part, identify
 from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, Published, scheduler_file, tokenizer_files
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_table import Header, ReadPickle
     from olivelike.sources.pipeline import SourceSpec
 
 

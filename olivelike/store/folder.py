@@ -186,8 +186,7 @@ class StoreFolder:
 def explained(place: Path, task: str = "write to") -> contextlib.AbstractContextManager[None]:
     """Raise `StoreError`, with a remedy, for an `OSError` inside the block.
 
-    Args:
-        place: the path to name where the operating system names none."""
+    `place` is the path to name where the operating system names none."""
     full = "free space there (`olivelike cache gc` drops old results)"
     return _files.explained(f"{task} the store", place, _ELSEWHERE, full)
 

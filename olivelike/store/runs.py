@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from olivelike.store.folder import unseal
-
-if TYPE_CHECKING:
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import StoreFolder, unseal
 
 KIND = "run/1"
 """Kind of the sealed record."""

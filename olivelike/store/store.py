@@ -111,10 +111,7 @@ class Store(Objects):
         """Hold the lock on a key, across processes; it dies with the process.
 
         It spares double work; correctness never rests on it. Who holds it works on the same key, so the wait ends
-        with that work.
-
-        Args:
-            on_wait: called once if another holder has it; raising from it gives up."""
+        with that work. `on_wait` is called once if another holder has it; raising from it gives up."""
         return _holding(self._key_lock(key), on_wait)
 
     def try_lock(self, key: str) -> Lock | None:

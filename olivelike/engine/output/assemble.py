@@ -60,8 +60,7 @@ class Stagings:
 def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """Tell whether the files beside the networks are as they should be, and the record's target with them.
 
-    Args:
-        assets: Digest of the table that the node `pipeline.assets` made."""
+    `assets` is the digest of the table that the node `pipeline.assets` made."""
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():
         return False

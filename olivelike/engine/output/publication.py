@@ -181,10 +181,8 @@ def recover(output: Path, *, overwrite: bool = False) -> bool:
     """Carry a publication through that a killed process left half done; tell whether there was one.
 
     Raises `UsageError` when the journal is not one of this folder, or somebody else's file is in the way by now, and
-    `StoreError` when the disk refuses.
-
-    Args:
-        overwrite: Whether files of ours that were changed since may be replaced."""
+    `StoreError` when the disk refuses. `overwrite` says whether files of ours that were changed since may be
+    replaced."""
     output = resolved(output)
     with explained(output):
         journal = read_journal(output)

@@ -45,8 +45,7 @@ _ROUNDING: Final = 5e-4
 def respell(model: ir.Model) -> None:
     """Write Gelu, Split, LayerNormalization, GroupNormalization and Attention where they are spelled out, in place.
 
-    Args:
-        model: weightless, at opset 23, with the shapes of all values; constants are initializers."""
+    `model` is weightless, at opset 23, with the shapes of all values; constants are initializers."""
     _fold_known_sizes(GraphEditor(model))
     optimizer.fold_constants(model, onnx_shape_inference=False)
     editor = GraphEditor(model)

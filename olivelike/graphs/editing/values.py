@@ -42,10 +42,8 @@ def same_dim(left: Dim, right: Dim) -> bool:
 def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
     """Return the value of a formula.
 
-    Raises `ValueError` for what is no formula, such as the name `input.1` of another exporter.
-
-    Args:
-        size_of: Returns the size that a name stands for; what it raises is passed on."""
+    Raises `ValueError` for what is no formula, such as the name `input.1` of another exporter. `size_of` returns the
+    size that a name stands for; what it raises is passed on."""
 
     def value(tree: ast.expr) -> int:
         match tree:

@@ -205,10 +205,8 @@ def measured_rows(
 ) -> list[Row]:
     """Return the rows with latency and memory; the variants of a network take turns if they fit into memory together.
 
-    Raises `UsageError` for numbers that can't be had, or a dimension that no network has.
-
-    Args:
-        sizes: Of dynamic dimensions, by name."""
+    Raises `UsageError` for numbers that can't be had, or a dimension that no network has. `sizes` are those of
+    dynamic dimensions, by name."""
     outputs = {output.variant: output.path for output in prepared.outputs}
     found = list(rows)
     models = [outputs[row.variant] / row.component / MODEL_FILE for row in rows if row.size_bytes is not None]

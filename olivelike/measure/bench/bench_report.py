@@ -122,10 +122,7 @@ def check_baseline(baseline: BenchReport, checked: Checked) -> None:
 
 
 def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tuple[Comparison, ...]:
-    """Compare median latencies of the rows that both have.
-
-    Args:
-        threshold: percent that a median may be higher by."""
+    """Compare median latencies of the rows that both have. A median may be higher by `threshold` percent."""
     before = {_key(row, _ALIKE): row.median_latency for row in baseline.rows}
     return tuple(
         Comparison(row.engine, row.batch_size or 0, old, row.median_latency, threshold)

@@ -198,10 +198,8 @@ class Child:
     def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Send a message and wait for its answer.
 
-        Raises `ChildFailure` if there is no answer, or it says that something failed.
-
-        Args:
-            limit: seconds; a child that takes longer is killed."""
+        Raises `ChildFailure` if there is no answer, or it says that something failed. A child that takes longer than
+        `limit` seconds is killed."""
         self._process.send(message)
         try:
             answer = self._answers.get(timeout=limit)

@@ -85,10 +85,7 @@ def torch_device(provider: Provider) -> str:
 
 
 def require_packages(engine: str, device: str) -> None:
-    """Check that what an engine is made of is installed; nothing is imported.
-
-    Args:
-        device: torch's device, for its engines.
+    """Check that what an engine is made of is installed; nothing is imported. `device` is torch's, for its engines.
 
     Raises:
         EngineAbsent: if it is not; the message says what to install."""

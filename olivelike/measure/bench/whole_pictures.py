@@ -127,8 +127,7 @@ def _job(engine: str, checked: Checked) -> PipelineJob:
 def describe_machine(folder: Path, sessions: SessionSettings, gpu: int | None) -> Machine:
     """Return system, processors, present clocks and versions.
 
-    Args:
-        gpu: number of the NVIDIA GPU that it runs on, if it does."""
+    `gpu` is the number of the NVIDIA GPU that it runs on, if it does."""
     import psutil
 
     found, here = versions(), host()

@@ -54,8 +54,7 @@ class ClientFolder:
     def model(self, relative: str) -> Inspection:
         """Return what an ONNX file holds. Raises `Unreadable` if the file or its data file is missing or broken.
 
-        Args:
-            relative: Its path, or a component's name for its `model.onnx`."""
+        `relative` is its path, or a component's name for its `model.onnx`."""
         relative = relative if relative.endswith(".onnx") else f"{relative}/{MODEL_FILE}"
         if relative not in self._models:
             self._models[relative] = self._inspect(relative)

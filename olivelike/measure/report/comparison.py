@@ -38,8 +38,7 @@ Values = Mapping[str, object]
 def verification(run: RunRecord, later: Verified) -> Html:
     """Return a table with a row per step, and for each step the figures of its single comparisons.
 
-    Args:
-        later: What `olivelike verify` found of its output."""
+    `later` is what `olivelike verify` found of its output."""
     content: list[Html] = []
     for fact, title in _TITLES.items():
         content += _tables(title, "Step", {node.id: node.facts.get(fact) for node in run.nodes})

@@ -163,8 +163,7 @@ def _read(path: Path) -> object:
 def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple[RunRecord, list[object]]:
     """Return a record, and JSON about the same run, without absolute paths in any text of theirs.
 
-    Args:
-        record: Of a run; its project folder is what paths in it are shown relative to."""
+    Paths are shown relative to the project folder of `record`, a run's."""
     root, values = _project(record), [to_json(record), *others]
     known = {place: _short(place, root) for value in values for place in _places(value)}
     home = str(Path.home())

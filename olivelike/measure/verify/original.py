@@ -313,8 +313,7 @@ class Reference:
     def __init__(self, architecture: Architecture, read: Callable[[str], Array]) -> None:
         """Build the network. Raises `PassError` when the library refuses the config.
 
-        Args:
-            read: Returns a parameter's values, in any float dtype."""
+        `read` returns a parameter's values, in any float dtype."""
         # Parameters are on the meta device, so that this changes nothing but what layers take for their dtype.
         network = build_network(architecture).double()
         for prefix, module in network.named_modules():
@@ -329,8 +328,7 @@ class Reference:
     def __call__(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Return the component's outputs in order, float64 or boolean.
 
-        Args:
-            feeds: Inputs by name, in the order of the component's interface."""
+        `feeds` are inputs by name, in the order of the component's interface."""
         return run_torch(self._module, feeds)
 
 

@@ -67,8 +67,7 @@ def picture_record(
 def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
-    Args:
-        from_image: whether there is an initial picture. A1111 writes a strength for its upscaling without one."""
+    `from_image` says whether there is an initial picture: A1111 writes a strength for its upscaling without one."""
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
@@ -125,8 +124,7 @@ def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildc
 def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str | None:
     """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
 
-    Args:
-        negative: whether it is a negative prompt, which has less syntax."""
+    A `negative` prompt has less syntax."""
     found = []
     for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ())):
         found += [f"{match[0]} ({why})" for match in pattern.finditer(prompt)]

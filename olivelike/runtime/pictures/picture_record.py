@@ -292,9 +292,7 @@ def to_pictures(pixels: np.ndarray) -> list[Image.Image]:
     """Return pictures for what a VAE decoded, rounded as diffusers' `VaeImageProcessor.numpy_to_pil` does.
 
     Raises `SessionError` if there are values that are no numbers, which networks in half precision can give.
-
-    Args:
-        pixels: float32 of shape (n, height, width, 3), from 0 to 1."""
+    `pixels` are float32 of shape (n, height, width, 3), from 0 to 1."""
     import numpy as np
     from PIL import Image
 

@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Final
 from olivelike._files import write_whole
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture
+from olivelike.runtime.pictures.picture_record import FORMATS, PictureRecord, encode_picture
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw, ImageFont
-
-    from olivelike.runtime.pictures.picture_record import PictureRecord
 
 _MOST_TRIES = 100_000
 
@@ -70,10 +68,8 @@ class PictureWriter:
     def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
 
-        Raises `UsageError` if it can't be written.
-
-        Args:
-            record: of the first one; goes into the sheet as A1111's text."""
+        Raises `UsageError` if it can't be written. `record` is that of the first one; it goes into the sheet as
+        A1111's text."""
         data = encode_picture(picture_sheet(pictures, columns), self._pattern.suffix, record, sheet=True)
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)

@@ -133,8 +133,7 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
 def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, unet_channels: int) -> Start:
     """Start from the request's picture, of which only what the mask shows white is painted.
 
-    Args:
-        unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step."""
+    A UNet of nine `unet_channels` takes mask and masked picture; with four, the picture is put back in each step."""
     import torch
     from torch.nn.functional import interpolate
 

@@ -64,10 +64,8 @@ PromptPart = Fragment | Literal[Break.BREAK]
 def parse_prompt(text: str, *, prompt_weights: bool = True) -> tuple[PromptPart, ...]:
     """Split a prompt into stretches of equal weight; brackets without a partner reach to the end, or are text.
 
-    Raises `UsageError` if it is very long, or a weight very large.
-
-    Args:
-        prompt_weights: `False` takes brackets, backslashes and `BREAK` literally.
+    Raises `UsageError` if it is very long, or a weight very large. `prompt_weights=False` takes brackets,
+    backslashes and `BREAK` literally.
 
     Returns:
         Fragments and breaks in order; one empty fragment for an empty prompt. Neighbours of equal weight are one
@@ -218,10 +216,8 @@ def texts_of_steps(text: str, steps: int) -> tuple[str, ...]:
     """Return what a prompt says at each step, the first one being step 1.
 
     `[from:to:when]` is `from` up to and with step `when`, and `to` after it; a `when` with a point is a share of the
-    steps. `[a|b]` is `a` at step 1, `b` at step 2, `a` at step 3.
-
-    Args:
-        text: one prompt, without `AND`; brackets of emphasis and escapes stay in it."""
+    steps. `[a|b]` is `a` at step 1, `b` at step 2, `a` at step 3. `text` is one prompt, without `AND`; brackets of
+    emphasis and escapes stay in it."""
     nodes = _parse(text)
     if all(isinstance(node, str) for node in nodes):
         return (text,) * steps
@@ -349,8 +345,7 @@ class PromptTerm:
 def read_terms(prompt: str, steps: int, *, prompt_weights: bool = True) -> tuple[PromptTerm, ...]:
     """Part a prompt at each `AND`, and lay out what each part says at each step.
 
-    Args:
-        prompt_weights: `False` takes all of it literally."""
+    `prompt_weights=False` takes all of it literally."""
     if not prompt_weights:
         return (PromptTerm(1.0, (prompt,) * steps),)
     texts = _AND.split(prompt)

@@ -72,12 +72,10 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     """Return a new scheduler for a pipeline.
 
     How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
-    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises `UsageError` if there
-    is no scheduler of that name, `MissingError` if a package that it needs is not installed, and `SourceError` if the
-    config is not one of a scheduler that diffusers has, or of networks of another kind.
-
-    Args:
-        name: what the user asked for; `None` is the folder's own scheduler."""
+    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises `UsageError` if
+    there is no scheduler of that name, `MissingError` if a package that it needs is not installed, and `SourceError`
+    if the config is not one of a scheduler that diffusers has, or of networks of another kind. `name` is what the
+    user asked for; `None` is the folder's own scheduler."""
     # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
     own = config.get("_class_name")

@@ -167,8 +167,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
 def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """Return the schedule type that a text of A1111 means; `None` for the plain one.
 
-    Args:
-        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111."""
+    `schedule` is the type that it states; `None` and `Automatic` leave it to A1111."""
     if schedule is None or _plain(schedule) == "automatic":
         return DEFAULT_SCHEDULES.get(sampler)
     return None if _PLAIN_TYPE.fullmatch(_plain(schedule)) else schedule
@@ -182,8 +181,7 @@ def scheduler_names() -> tuple[str, ...]:
 def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:
     """Return A1111's sampler and schedule type for a scheduler; `None` for its plain schedule.
 
-    Args:
-        class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`."""
+    A class of diffusers that A1111 has no sampler for is named without `Scheduler`."""
     names = [
         sampler
         for sampler, (cls, options) in SAMPLERS.items()

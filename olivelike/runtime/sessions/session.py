@@ -47,8 +47,7 @@ class EngineCalls:
     def in_progress(self, end: Callable[[], object]) -> Iterator[None]:
         """Have a call listed while the block runs.
 
-        Args:
-            end: makes the engine return early with an error; called in another thread."""
+        `end` makes the engine return early with an error; it is called in another thread."""
         with self._lock:
             self._ends.append(end)
         try:
@@ -296,10 +295,8 @@ def value_specs(values: Iterable[Any], without: Iterable[Any] = ()) -> dict[str,
 def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str, Array]) -> None:
     """Check that arrays can take the places of a model's initializers.
 
-    Raises `SessionError` for an unknown name, or another dtype or shape.
-
-    Args:
-        known: Its initializers, as `TensorProto`s."""
+    Raises `SessionError` for an unknown name, or another dtype or shape. `known` are its initializers, as
+    `TensorProto`s."""
     for name, array in given.items():
         if name not in known:
             raise SessionError(f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}")
@@ -314,8 +311,7 @@ def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str,
 def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
     """Check that each dimension whose size is set belongs to a network: engines pass over those that do not.
 
-    Args:
-        models: All networks that they are meant for; nothing is read if no size is set.
+    `models` are all networks that they are meant for; nothing is read if no size is set.
 
     Raises:
         UsageError: for a name that none of them has; the message has the nearest."""

@@ -67,9 +67,7 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
 
     Options, device and configuration entries of the base stay where its first provider is the one that is asked for
     first; what a text sets wins. Raises `UsageError` for an unknown name, a name given twice, or what is no pair.
-
-    Args:
-        texts: `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is."""
+    `texts` are `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is."""
     choices = with_fallback([parse_provider(text) for text in texts])
     names = [choice.provider.name for choice in choices]
     if twice := [name for name in names if names.count(name) > 1]:

@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import PLACES, identify
-
-if TYPE_CHECKING:
-    from olivelike.sources.files.weight_table import RawTensor
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."
@@ -44,10 +40,8 @@ class EmbeddingTable:
 def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> EmbeddingTable:
     """Return token and vectors of an embedding file, from its header alone.
 
-    Raises `SourceError` if the file is no embedding, damaged, or pickled and may not be read.
-
-    Args:
-        read_pickle: reads the table of a pickled file; `None` refuses such files."""
+    Raises `SourceError` if the file is no embedding, damaged, or pickled and may not be read. `read_pickle` reads
+    the table of a pickled file; `None` refuses such files."""
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "embedding":

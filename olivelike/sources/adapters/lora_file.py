@@ -154,10 +154,8 @@ def is_second_encoder(modules: Iterable[LoraModule], base_class: str | None) -> 
 def check_family(lora: LoraFile, cross_attention_dim: int, where: str) -> None:
     """Check from headers alone that a LoRA was made for a UNet of this width.
 
-    Raises `SourceError` if it was made for another family.
-
-    Args:
-        cross_attention_dim: width of the prompt's vectors in the UNet's config: 768, 1024, 2048, …"""
+    Raises `SourceError` if it was made for another family. `cross_attention_dim` is the width of the prompt's
+    vectors in the UNet's config: 768, 1024, 2048, …"""
     made_for = lora.cross_attention_dim
     if made_for is None and lora.family is not None and family_of_text_width(cross_attention_dim):
         made_for = FAMILIES[lora.family].text_width
@@ -178,10 +176,7 @@ def _title(width: int) -> str:
 def difference_of(path: Path, module: str, shapes: Mapping[str, Shape]) -> Difference:
     """Return what the factors of a module make.
 
-    Raises `SourceError` if a factor is missing, or two do not fit each other.
-
-    Args:
-        shapes: role → shape."""
+    Raises `SourceError` if a factor is missing, or two do not fit each other. `shapes` are by role."""
     check = _Check(path, module, shapes)
     factors = shapes.keys() - _EXTRAS
     kinds = {_kind(role) for role in factors}

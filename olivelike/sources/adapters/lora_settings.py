@@ -198,10 +198,8 @@ def _settings(where: str, values: Config) -> Settings:
 def match_patterns(where: str, values: Mapping[str, Value], paths: Collection[str]) -> dict[str, Value]:
     """Return for each path the value of the first pattern that matches it; paths that none matches are left out.
 
-    Raises `SourceError` if a pattern is no regular expression, or matching takes too long.
-
-    Args:
-        paths: Modules' paths, such as `down_blocks.0.attentions.0.to_q`."""
+    Raises `SourceError` if a pattern is no regular expression, or matching takes too long. `paths` are those of
+    modules, such as `down_blocks.0.attentions.0.to_q`."""
     plain: dict[str, int] = {}
     others: dict[str, int] = {}
     for number, pattern in enumerate(values):

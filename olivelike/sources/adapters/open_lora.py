@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
@@ -37,10 +37,7 @@ from olivelike.sources.adapters.lora_settings import (
     settings_from_file,
     settings_from_header,
 )
-from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
-
-if TYPE_CHECKING:
-    from olivelike.sources.files.weight_table import Header, RawTensor
+from olivelike.sources.files.weight_table import Header, RawTensor, ReadPickle, read_weight_table
 
 _SCALARS = {
     "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",

@@ -192,9 +192,7 @@ def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Head
     """Return the tensors and the metadata of a `.safetensors` or pickled file, without reading a tensor.
 
     Raises `SourceError` if the file is missing or damaged, of another format, or pickled and may not be read.
-
-    Args:
-        read_pickle: reads the table of a pickled file; `None` refuses such files."""
+    `read_pickle` reads the table of a pickled file; `None` refuses such files."""
     try:
         with open_file(path) as file:
             start = file.read(9)

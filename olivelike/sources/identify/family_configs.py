@@ -35,9 +35,7 @@ def derive_config(
     """Return the `config.json` of a part of a checkpoint.
 
     Raises `SourceError` if a tensor that tells a width is missing, or the structure is none that diffusers builds.
-
-    Args:
-        tensors: stored name → shape, of this part at least."""
+    `tensors` are shapes by stored name, of this part at least."""
     template = family.configs[part.folder]
     shapes = {name.removeprefix(part.prefix): shape for name, shape in tensors.items() if name.startswith(part.prefix)}
     try:

@@ -14,10 +14,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
+from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 
 if TYPE_CHECKING:
-    from olivelike.model.families import Prediction
     from olivelike.sources.files.weight_table import RawTensor
 
 _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {

@@ -15,13 +15,11 @@ from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
-from olivelike.sources.identify.identify import identify
+from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
+from olivelike.sources.identify.identify import Identity, identify
 
 if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile
-    from olivelike.sources.files.weight_table import Header
-    from olivelike.sources.identify.identify import Identity
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes
@@ -142,8 +140,7 @@ class FileHashes:
 def hash_file(path: Path, data_start: int | None) -> FileHashes:
     """Read a file once and return its hashes. Raises `SourceError` if it can't be read.
 
-    Args:
-        data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files."""
+    `data_start` is where a safetensors file's tensors begin, in bytes; `None` for other files."""
     whole, data = hashlib.sha256(), hashlib.sha256()
     position = 0
     try:

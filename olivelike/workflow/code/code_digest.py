@@ -71,8 +71,7 @@ class CodeDigest:
 def code_digest(entry: PassEntry, lent: Sequence[str] = ()) -> CodeDigest:
     """Digest the code of a pass as it is on disk now.
 
-    Args:
-        lent: Modules of olivelike whose objects the pass is handed."""
+    `lent` are modules of olivelike whose objects the pass is handed."""
     said = {kind for kind in ("files", "environment") if getattr(entry.cls, kind) is not None}
     modules = [entry.cls.__module__, *lent]
     return _digest(modules, entry.plugin, said)

@@ -43,8 +43,7 @@ class ModuleImports:
 def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
     """Return what the source text of a module imports, inside functions too. Raises `SyntaxError` if it is not Python.
 
-    Args:
-        ours: Whether it is olivelike's own, where `TYPE_CHECKING` is that of `typing` without a look."""
+    If the text is `ours`, olivelike's own, `TYPE_CHECKING` is that of `typing` without a look."""
     tree = ast.parse(source)
     flag = _Flag(frozenset({_FLAG}), frozenset({"typing"})) if ours else _flag(tree, source)
     found = list(_statements(tree.body, flag))

@@ -55,8 +55,7 @@ class Registry:
     def load(cls, plugins: Sequence[str] = ()) -> Registry:
         """Find the built-in passes, those of installed plugins, and those of `plugins`.
 
-        Args:
-            plugins: absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
+        `plugins` are absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
 
         Raises:
             PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name."""
