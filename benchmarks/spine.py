@@ -1,4 +1,4 @@
-"""Time and memory of a whole run on SD 1.5: from nothing, unchanged, output deleted, another checkpoint; the disk alone.
+"""Time and memory of a whole run on SD 1.5: from nothing, unchanged, output deleted, another checkpoint; and the disk.
 
     python benchmarks/spine.py                 # real size: makes two checkpoints of 5.5 GB in --folder
     python benchmarks/spine.py --quick         # tiny networks, about a minute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -11,8 +12,6 @@ import numpy as np
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.model.weights import Tensor
 
 DTYPES: dict[str, Any] = {

@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.digest import digest_bytes, digest_file
-from olivelike.engine.keys.formulas import pass_key
+from olivelike.engine.keys import pass_key
 from olivelike.engine.plan import Key
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import BUILT_IN, Shelf
 from olivelike.model import Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.tensor_file import DTYPES, read_tensor
 from olivelike.store import Action, Store
-from olivelike.testing.checkpoint_weights import random_parameter
-from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.checkpoints import make_checkpoint, random_parameter
 from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json, digest_file
-from olivelike.engine.keys.formulas import assets_digest, tokens_digest
+from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Job, Kind
 from olivelike.errors import SourceError
 from olivelike.model import Weights

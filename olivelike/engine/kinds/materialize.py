@@ -12,7 +12,7 @@ from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.output.output_files import explained, facts_of, write_file
 from olivelike.errors import PassError
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

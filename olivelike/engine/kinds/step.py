@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
-from olivelike.engine.keys.formulas import pass_key, precision_digest, question_digest
+from olivelike.engine.keys import pass_key, precision_digest, question_digest
 from olivelike.engine.kinds.kind import Done, Estimate, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.plan.node import CONVERT
@@ -21,7 +21,7 @@ from olivelike.pass_api import Cache
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node

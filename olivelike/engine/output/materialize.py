@@ -3,16 +3,24 @@
 Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file. Large
 ones that are only cast go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
 flat in the size of the model. Files are read, never mapped: mapped pages count as resident memory.
+
+`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -20,17 +28,13 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike._ahead import ahead
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
-from olivelike.engine.output.hashed_file import HashedFile
 from olivelike.errors import PassError
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import read_part, read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
 
@@ -77,18 +81,14 @@ def materialize(
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
+    Raises `PassError` when a parameter is missing or has another shape, or an operator can't be evaluated.
+
     Args:
-        graph: The weightless graph.
         weights: Table with every parameter of the graph, in the graph's shape; a float dtype other than the
             graph's is converted.
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
-        model_file: Name of the model file.
-        data_file: Name of the data file.
         progress: Told the bytes read so far, of all.
-
-    Raises:
-        PassError: when a parameter is missing or has another shape, or an operator can't be evaluated.
     """
     model = graph.to_ir()
     _check(model.graph, weights)
@@ -301,3 +301,73 @@ def _drop_parameters(graph: ir.Graph) -> None:
     used = {value.name for node in nodes for value in node.inputs if value is not None}
     for name in [name for name in graph.initializers if name not in used]:
         del graph.initializers[name]
+
+
+_PENDING = 2
+"""Pieces that may wait for the disk; each is held in memory until it is written."""
+_SYNC_BYTES = 64 << 20
+"""After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
+
+
+class HashedFile:
+    """A context manager that writes one file; it is durable at the end."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file.
+
+        Raises:
+            OSError: if the disk refuses; also from `write` and the end, then or later.
+        """
+        self._file = path.open("wb", buffering=0)
+        self._hasher = hashlib.sha256()
+        self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        with self._file:
+            self._pieces.put(None)
+            self._thread.join()
+            if kind is None:
+                self._raise()
+                os.fsync(self._file.fileno())
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes, which nobody may change afterwards."""
+        self._raise()
+        self._pieces.put(memoryview(data))
+        self.size += len(data)
+
+    def facts(self) -> dict[str, Any]:
+        """Return size in bytes and SHA-256 of the finished file."""
+        return {"size": self.size, "sha256": self._hasher.hexdigest()}
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _flush(self) -> None:
+        os.fsync(self._file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _work(self) -> None:
+        unsynced = 0
+        while (piece := self._pieces.get()) is not None:
+            if self._error is not None:
+                continue  # Whoever writes must not wait for ever.
+            try:
+                self._hasher.update(piece)
+                unsynced += len(piece)
+                while piece:
+                    piece = piece[self._file.write(piece) :]
+                if unsynced > _SYNC_BYTES:
+                    self._flush()
+                    unsynced = 0
+            except Exception as error:  # noqa: BLE001  (raised by `write`; a thread that ends leaves it waiting)
+                self._error = error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:

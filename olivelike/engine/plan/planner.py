@@ -13,7 +13,7 @@ from olivelike.errors import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
@@ -11,8 +12,6 @@ from olivelike.measure.report.element import Html, element, fold, join, section,
 from olivelike.measure.report.outcome import outcome_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5

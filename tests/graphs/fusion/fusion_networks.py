@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import Case, random_inputs
+from olivelike.measure.network_sizes import Case, random_inputs
 from olivelike.model import Architecture, Graph
 from olivelike.model.graph import parameter_inputs
 from olivelike.testing.models import traced_graph

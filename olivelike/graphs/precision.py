@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,12 +21,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import PassError
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, block_of, weight_values
 from olivelike.model.half_values import HALVES, to_half
-from olivelike.model.targets import TARGETS, float32_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike.model.targets import Target
+from olivelike.model.targets import TARGETS, Target, float32_inputs
 
 FLOAT = ir.DataType.FLOAT
 
@@ -77,12 +73,11 @@ class HalfPrecision:
     def convert(self) -> dict[str, Any]:
         """Convert the graph.
 
+        Raises `PassError` when a forced operator or block does not exist, the type of a value is not known, or the
+        graph is in the other half precision already.
+
         Returns:
             Counts for the run record: nodes in each precision, and constants that half precision can't hold.
-
-        Raises:
-            PassError: when a forced operator or block does not exist, the type of a value is not known, or the graph
-                is in the other half precision already.
         """
         self._check_names()
         self._infer_types()

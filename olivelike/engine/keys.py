@@ -8,7 +8,7 @@
 | `loras/1`, `embeddings/1` | what is merged into a component |
 | `assets/1`, `tokens/1` | the files beside the networks, and what is added to their tokenizers |
 | `precision/1` | what steps behind a pass make of precision |
-| `environment/1` | an environment variable that a pass names; `olivelike.engine.keys.named` |
+| `environment/1` | an environment variable that a pass names; `olivelike.engine.keys` |
 | `memory/1` | what a pass remembers: its maker, and the question |
 | `output-lock/1` | the lock on an output folder |
 """
@@ -16,18 +16,18 @@
 from __future__ import annotations
 
 import dis
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import digest_json
-from olivelike.engine.keys.named import named_inputs
+from olivelike.digest import digest_file, digest_json
+from olivelike.errors import PluginError
 from olivelike.workflow.code.code_digest import CodeDigest, code_digest, module_code_digest
-from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.code.imports import tool_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     from olivelike.pass_api import Pass, PrecisionPlan
     from olivelike.workflow.passes import PassEntry
 
@@ -80,10 +80,8 @@ def work_key(
     """Return the key of a node that is no pass.
 
     Args:
-        name: Its kind.
         work: The function that makes its result; the modules that it imports inside itself are its code.
         libraries: Distributions whose version changes the result although no import names them.
-        options: What else the function is told.
         facets: Digest of each thing that it works on.
     """
     code = code_behind(work)
@@ -112,7 +110,7 @@ _LENT: Mapping[str, tuple[str, ...]] = {
     "weights": ("olivelike.model.weights", "olivelike.engine.execute.stored_tensors"),
     "graph": ("olivelike.model.graph",),
     "original": _NETWORK,
-    "target": ("olivelike.model.targets.target",),
+    "target": ("olivelike.model.targets",),
 }
 """What a pass is handed for what it reads: modules beside its own that decide its result."""
 
@@ -130,9 +128,8 @@ def pass_code(entry: PassEntry, instance: Pass) -> CodeDigest:
 def pass_key(entry: PassEntry, instance: Pass, facets: dict[str, str], target: dict[str, Any] | None) -> Key | str:
     """Return the key of a step, or why it has none.
 
-    Raises:
-        MissingError: if a tool that the pass declares is not installed.
-        PluginError: if a data file that it names can't be read.
+    Raises `MissingError` if a tool that the pass declares is not installed, and `PluginError` if a data file that it
+    names can't be read.
     """
     code = pass_code(entry, instance)
     if code.digest is None:
@@ -181,3 +178,31 @@ def question_digest(maker: str, question: Any) -> str:
 def output_lock(folder: str) -> str:
     """Return the key of the lock on an output folder."""
     return digest_json(["output-lock/1", folder])
+
+
+def named_inputs(entry: PassEntry) -> dict[str, str]:
+    """Return the digest of each file's content and each variable's value; values themselves are kept nowhere.
+
+    Raises `PluginError` if a file is missing or can't be read, or Python does not say where the pass lies.
+    """
+    found: dict[str, str] = {}
+    for name in entry.cls.files or ():
+        if entry.module_file is None:
+            raise PluginError(f"pass {entry.name}: its data files can't be found, since its module is no file")
+        path = entry.module_file.parent / name
+        try:
+            if not path.is_file():
+                raise PluginError(_refused(entry, name, f"there is no file {path}"))
+            found[f"data file {name}"] = digest_file(path)
+        except OSError as error:
+            raise PluginError(_refused(entry, name, f"{path} can't be read: {error.strerror}")) from error
+    for name in entry.cls.environment or ():
+        found[f"environment variable {name}"] = digest_json(["environment/1", name, os.environ.get(name)])
+    return found
+
+
+def _refused(entry: PassEntry, name: str, reason: str) -> str:
+    return (
+        f"{entry.module_file}: pass {entry.name} names the data file {name!r} in `files`, but {reason}; "
+        "put it there, or correct the name"
+    )
