@@ -60,7 +60,7 @@ def add(
     for checkpoint in networks:
         write_line(f"{checkpoint.component}: {checkpoint.class_name}")
         said = about or Path(source).name
-        add_network(folder, checkpoint, said, logging.getLogger("olivelike.shelf"), fresh=fresh)
+        add_network(folder, checkpoint, said, logging.getLogger("shelf"), fresh=fresh)
     verb = "is" if len(networks) == 1 else "are"
     write_line(f"{count(len(networks), 'network')} {verb} on the shelf {folder.path}")
 
@@ -100,7 +100,7 @@ def verify(shelf: _Folder = None, fresh: _Fresh = False, json: shared.Json = Fal
     from olivelike.graphs.shelf import VERSION, Damage
     from olivelike.graphs.shelf.filling import differs
 
-    found, logger = list(_entries(shelf)), logging.getLogger("olivelike.shelf")
+    found, logger = list(_entries(shelf)), logging.getLogger("shelf")
     problems = []
     for path, entry in found:
         if isinstance(entry, Damage):
