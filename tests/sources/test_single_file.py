@@ -22,6 +22,7 @@ from olivelike.testing.checkpoint_weights import write_safetensors
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.original_spelling import original_unet
 from olivelike.testing.single_file_writer import make_single_file
+from tests.fixtures.pickle_tables import read_pickle_here
 
 THREE_LEVELS = {
     "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
@@ -126,7 +127,7 @@ def test_a_pickled_checkpoint_is_the_same_as_the_safetensors_one(both_forms_of, 
     with pytest.raises(SourceError, match=r"model\.ckpt: this is a pickled file.*--allow-pickle"):
         open_source(SourceSpec(path=path), ["unet"])
     safe = open_source(forms.spec, forms.components)
-    pickled = open_source(SourceSpec(path=path), forms.components, allow_pickle=True)
+    pickled = open_source(SourceSpec(path=path), forms.components, allow_pickle=True, read_pickle=read_pickle_here)
     for component in forms.components:
         first, second = safe.checkpoint(component), pickled.checkpoint(component)
         assert first.layout_digest == second.layout_digest
@@ -288,7 +289,7 @@ def test_an_object_in_a_pickled_checkpoint_is_refused_and_does_nothing(tmp_path,
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"w": torch.ones(2), "x": Bomb()}}, "a.ckpt")
     with pytest.raises(SourceError, match=r"a\.ckpt: can't be loaded as plain tensors"):
-        open_source(SourceSpec(path=tmp_path / "a.ckpt"), ["unet"], allow_pickle=True)
+        open_source(SourceSpec(path=tmp_path / "a.ckpt"), ["unet"], allow_pickle=True, read_pickle=read_pickle_here)
     assert not (tmp_path / "exploded").exists()
 
 
