@@ -181,17 +181,20 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
     assert told.origin.identified.prediction == "epsilon"
     assert plain.checkpoint("unet").config["sample_size"] == 96
     assert told.checkpoint("unet").config["sample_size"] == 64
-    settings = [
-        json.loads(normalise_assets(s.index, s.extras)["scheduler/scheduler_config.json"]) for s in (plain, told)
-    ]
-    assert [s["prediction_type"] for s in settings] == ["v_prediction", "epsilon"]
+    assert [scheduler_of(s)["prediction_type"] for s in (plain, told)] == ["v_prediction", "epsilon"]
+
+
+def scheduler_of(source):
+    """Return the scheduler's config as an output folder gets it."""
+    name = "scheduler/scheduler_config.json"
+    return json.loads(normalise_assets(source.index, {name: source.extras[name]})[name])
 
 
 def test_marks_of_v_prediction_and_zero_snr_reach_the_scheduler(both_forms_of, tmp_path) -> None:
     folder = both_forms_of("sdxl").folder
     path = make_single_file(folder, tmp_path / "v.safetensors", marks=["v_pred", "ztsnr"], hollow=True)
     source = open_source(SourceSpec(path=path), [])
-    config = json.loads(normalise_assets(source.index, source.extras)["scheduler/scheduler_config.json"])
+    config = scheduler_of(source)
     assert (config["prediction_type"], config["rescale_betas_zero_snr"]) == ("v_prediction", True)
     assert config["timestep_spacing"] == "trailing"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from olivelike.graphs.editing.dimensions import normal_form, same_dim
@@ -45,6 +45,7 @@ formulas = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # On a busy machine, making formulas is.
 @given(formulas, formulas)
 def test_sizes_that_count_as_one_have_equal_values(left, right):
     if same_dim(left, right):
