@@ -9,6 +9,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ DOCUMENTED_MODULES = {
 }  # fmt: skip
 
 
+@cache
 def trees() -> list[ast.Module]:
     files = [path for folder in ("olivelike", "passes") for path in (ROOT / folder).rglob("*.py")]
     return [ast.parse(path.read_text(encoding="utf-8")) for path in files]

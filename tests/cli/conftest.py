@@ -39,15 +39,11 @@ def warm_project(tmp_path_factory):
     (folder / "workflows" / "little.yaml").write_text(WORKFLOW)
     (folder / "plugins").mkdir()
     (folder / "plugins" / "passes_for_tests.py").write_text(PLUGIN)
-    done = subprocess.run(
-        [sys.executable, "-m", "olivelike", "run", "workflows/little.yaml"],
-        check=False,
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        forget_the_user(patched)
+        patched.setattr(process_executor, "ProcessExecutor", InlineExecutor)
+        assert run_command_line(["run", "workflows/little.yaml"]) == 0
     time.sleep(2.1)  # Until then the digests of files that were just written are not remembered.
     return folder
 
@@ -72,8 +68,7 @@ def empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _no_store_of_the_user(monkeypatch):
-    for name in ("OLIVELIKE_CACHE_DIR", "OLIVELIKE_CACHE_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+    forget_the_user(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +117,12 @@ def start():
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def forget_the_user(monkeypatch):
+    """Leave out what the user says of the store."""
+    for name in ("OLIVELIKE_CACHE_DIR", "OLIVELIKE_CACHE_SIZE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def environment() -> dict[str, str]:

@@ -12,16 +12,23 @@ from olivelike.sources import Adaptation, Checkpoint, bind
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoints import write_safetensors
 
+_ADAPTED: dict[str, Adaptation] = {}
+"""By digest of the layout, as the engine keeps them."""
+
 
 def adapted(found: Checkpoint) -> Adaptation:
-    return adapt(found.component, found.library, found.class_name, found.config, found.shapes, original=found.original)
+    adaptation = adapt(
+        found.component, found.library, found.class_name, found.config, found.shapes, original=found.original
+    )
+    _ADAPTED[found.layout_digest] = adaptation
+    return adaptation
 
 
 def values(found: Checkpoint) -> dict[str, np.ndarray]:
     """Return every parameter's values, read where the weights table points."""
     digests = {path: digest_file(path) for path in found.files}
     paths = {digest: path for path, digest in digests.items()}
-    weights = bind(adapted(found), found, digests)
+    weights = bind(_ADAPTED.get(found.layout_digest) or adapted(found), found, digests)
     return {name: read_tensor(tensor, paths[tensor.file]) for name, tensor in weights.items()}
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from olivelike.errors import SourceError
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.files.pickled import describe_pickle, read_pickle_table
+from tests.fixtures.pickle_tables import read_pickle_here
 
 
 @pytest.fixture
@@ -35,7 +36,8 @@ def test_safetensors_win_over_pickled_weights_even_where_those_are_allowed(saved
 
 def test_the_table_points_at_the_tensors_bytes_in_the_archive(pickled: Path, saved_checkpoint: Path) -> None:
     spec = SourceSpec(path=pickled)
-    found = open_source(spec, ["text_encoder"], allow_pickle=True).checkpoint("text_encoder")
+    source = open_source(spec, ["text_encoder"], allow_pickle=True, read_pickle=read_pickle_here)
+    found = source.checkpoint("text_encoder")
     data = found.files[0].read_bytes()
     expected = load_file(saved_checkpoint / "text_encoder/model.safetensors")
     assert found.tensors.keys() == expected.keys()
@@ -176,4 +178,5 @@ def test_modules_of_the_current_folder_are_not_imported(
 ) -> None:
     (tmp_path / "json.py").write_text("raise RuntimeError('imported from the current folder')")
     monkeypatch.chdir(tmp_path)
-    assert read_pickle_table(pickled / "text_encoder/pytorch_model.bin")
+    path = pickled / "text_encoder/pytorch_model.bin"
+    assert read_pickle_table(path) == read_pickle_here(path)

@@ -20,6 +20,7 @@ from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file, original_unet
+from tests.fixtures.pickle_tables import read_pickle_here
 
 THREE_LEVELS = {
     "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
@@ -124,7 +125,7 @@ def test_a_pickled_checkpoint_is_the_same_as_the_safetensors_one(both_forms_of, 
     with pytest.raises(SourceError, match=r"model\.ckpt: this is a pickled file.*--allow-pickle"):
         open_source(SourceSpec(path=path), ["unet"])
     safe = open_source(forms.spec, forms.components)
-    pickled = open_source(SourceSpec(path=path), forms.components, allow_pickle=True)
+    pickled = open_source(SourceSpec(path=path), forms.components, allow_pickle=True, read_pickle=read_pickle_here)
     for component in forms.components:
         first, second = safe.checkpoint(component), pickled.checkpoint(component)
         assert first.layout_digest == second.layout_digest
@@ -178,17 +179,20 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
     assert told.origin.identified.prediction == "epsilon"
     assert plain.checkpoint("unet").config["sample_size"] == 96
     assert told.checkpoint("unet").config["sample_size"] == 64
-    settings = [
-        json.loads(normalise_assets(s.index, s.extras)["scheduler/scheduler_config.json"]) for s in (plain, told)
-    ]
-    assert [s["prediction_type"] for s in settings] == ["v_prediction", "epsilon"]
+    assert [scheduler_of(s)["prediction_type"] for s in (plain, told)] == ["v_prediction", "epsilon"]
+
+
+def scheduler_of(source):
+    """Return the scheduler's config as an output folder gets it."""
+    name = "scheduler/scheduler_config.json"
+    return json.loads(normalise_assets(source.index, {name: source.extras[name]})[name])
 
 
 def test_marks_of_v_prediction_and_zero_snr_reach_the_scheduler(both_forms_of, tmp_path) -> None:
     folder = both_forms_of("sdxl").folder
     path = make_single_file(folder, tmp_path / "v.safetensors", marks=["v_pred", "ztsnr"], hollow=True)
     source = open_source(SourceSpec(path=path), [])
-    config = json.loads(normalise_assets(source.index, source.extras)["scheduler/scheduler_config.json"])
+    config = scheduler_of(source)
     assert (config["prediction_type"], config["rescale_betas_zero_snr"]) == ("v_prediction", True)
     assert config["timestep_spacing"] == "trailing"
 
@@ -286,7 +290,7 @@ def test_an_object_in_a_pickled_checkpoint_is_refused_and_does_nothing(tmp_path,
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"w": torch.ones(2), "x": Bomb()}}, "a.ckpt")
     with pytest.raises(SourceError, match=r"a\.ckpt: can't be loaded as plain tensors"):
-        open_source(SourceSpec(path=tmp_path / "a.ckpt"), ["unet"], allow_pickle=True)
+        open_source(SourceSpec(path=tmp_path / "a.ckpt"), ["unet"], allow_pickle=True, read_pickle=read_pickle_here)
     assert not (tmp_path / "exploded").exists()
 
 

@@ -39,12 +39,14 @@ def test_a_component_that_convert_does_not_know_is_a_usage_error():
 
 
 def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(caplog):
-    """A first convolution of even width makes levels that do not fit each other."""
-    config = {**load_model(little_checkpoint(), "unet").architecture.config, "conv_in_kernel": 4}
+    """A checker for pictures of four channels is given three."""
+    found = load_model(little_checkpoint(), "safety_checker").architecture
+    config = {**found.config, "vision_config": {**found.config["vision_config"], "num_channels": 4}}
+    changed = Architecture("safety_checker", found.library, found.class_name, config)
     with pytest.raises(PassError) as caught:
-        export_component(Architecture("unet", "diffusers", "UNet2DConditionModel", config), logging.getLogger("x"))
+        export_component(changed, logging.getLogger("x"))
     message = str(caught.value)
-    assert message.startswith("unet: torch.onnx.export can't trace UNet2DConditionModel: ")
+    assert message.startswith("safety_checker: torch.onnx.export can't trace StableDiffusionSafetyChecker: ")
     assert message.endswith("or leave the component out (the log has all that torch said)")
     assert "\n" not in message
     assert "\x1b" not in message

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from fusion_networks import Network
+
+from tests.fixtures.fusion_networks import Network
 
 _network = cache(Network)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from olivelike.graphs.editing.values import normal_form, same_dim
 
@@ -44,6 +44,7 @@ formulas = st.recursive(
 )
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # On a busy machine, making formulas is.
 @given(formulas, formulas)
 def test_sizes_that_count_as_one_have_equal_values(left, right):
     if same_dim(left, right):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fusion_networks import ARCHITECTURES
 from fusion_running import any_width, relative_error, run, session
 
 from olivelike.graphs.fusion import fuse
@@ -12,6 +11,7 @@ from olivelike.graphs.fusion.rules import RULES
 from olivelike.graphs.precision import HalfPrecision
 from olivelike.model import Graph
 from olivelike.model.targets import TARGETS, find_target
+from tests.fixtures.fusion_networks import ARCHITECTURES
 
 ALL_ON = {rule.name: True for rule in RULES} | {"fast_gelu": False}
 NONE_ON = dict.fromkeys(ALL_ON, False)

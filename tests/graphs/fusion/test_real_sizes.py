@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from fusion_networks import full_architecture
 
 from olivelike.graphs.export import export_component
 from olivelike.graphs.fusion import fuse
 from olivelike.model.targets import find_target
 from olivelike.testing.checkpoint_configs import component_configs
+from tests.fixtures.fusion_networks import full_architecture
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ import sys
 
 import onnx
 import pytest
-from fusion_networks import ARCHITECTURES
 from fusion_running import any_width
 
 from olivelike.graphs.fusion import fuse
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, real_inputs, weight_values
 from olivelike.model.targets import find_target
+from tests.fixtures.fusion_networks import ARCHITECTURES
 
 CONTRIB = "com.microsoft"
 

@@ -15,6 +15,7 @@ from olivelike.sources.adapters.lora_file import check_family
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.identify.weight_file import training_notes
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.pickle_tables import read_pickle_here
 
 
 def shapes_of_width(width, text):
@@ -185,14 +186,12 @@ def test_adapters_in_folders_of_their_own_are_chosen_by_name(tmp_path):
 def test_pickled_files_need_a_reader(tmp_path):
     import torch
 
-    from olivelike.sources.files.pickled import read_pickle_table
-
     source = make_lora(tmp_path / "a.safetensors", "kohya", base=shapes_of_width(768, 768), alpha=2)
     path = tmp_path / "a.pt"
     torch.save({name: torch.from_numpy(values) for name, values in load_file(source).items()}, path)
     with pytest.raises(SourceError, match="--allow-pickle"):
         open_lora(path)
-    lora = open_lora(path, read_pickle=read_pickle_table)
+    lora = open_lora(path, read_pickle=read_pickle_here)
     assert lora.modules.keys() == open_lora(source).modules.keys()
     assert {module.alpha for module in lora.modules.values()} == {2.0}
 
