@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.testing.checkpoint_weights import write_safetensors
-
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.folder import file_name
@@ -31,6 +29,7 @@ from olivelike.model import Architecture
 from olivelike.model.supported import CLASSES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
 from olivelike.testing import make_checkpoint, make_single_file
+from olivelike.testing.checkpoints import write_safetensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

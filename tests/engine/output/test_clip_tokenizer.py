@@ -7,11 +7,11 @@ import random
 import shutil
 
 import pytest
-from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
 
 from olivelike.data import demo_folder
 from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.library_assets import LibraryTokenizer
+from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tokenizer
 
 LOADING = ("is_local", "local_files_only")
 SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")

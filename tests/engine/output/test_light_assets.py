@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from olivelike.testing.checkpoint_tokenizer import write_tokenizer
 
 from olivelike.data import demo_folder
 from olivelike.engine.kinds.assets import AssetsJob
@@ -16,6 +15,7 @@ from olivelike.engine.kinds.kind import Workplace
 from olivelike.sources import SourceSpec, open_source
 from olivelike.sources.identify.published import PUBLISHED, scheduler_file, tokenizer_files
 from olivelike.store import Store
+from olivelike.testing.checkpoint_configs import write_tokenizer
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
 
 CLIP = ["transformers", "CLIPTokenizer"]
