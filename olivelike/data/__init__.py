@@ -1,4 +1,4 @@
-"""Data that is shipped: a trained demo pipeline, and published configs and tokenizers."""
+"""Data that is shipped: a trained demo pipeline, published configs and tokenizers, and the shelf."""
 
 from __future__ import annotations
 

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json, digest_file
 from olivelike.engine.keys import assets_digest, tokens_digest
-from olivelike.engine.kinds.kind import Job, Kind
+from olivelike.engine.kinds.kind import Estimate, Job, Kind
 from olivelike.errors import SourceError
 from olivelike.model import Weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from olivelike.engine.kinds.kind import Assignment, Done, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.sources import PipelineSource
 
+_MEMORY = 480 << 20
+"""What the libraries take, which some files are left to; those of published pipelines take 90 MB."""
 ASSETS = "assets"
 """What the table of these files is called among what nodes make: a map from relative path to digest."""
 
@@ -68,6 +71,10 @@ class AssetsNode(Kind):
     def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: there is one such node."""
         return {}
+
+    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
+        """Return what a few small files cost."""
+        return Estimate(4_000_000, _MEMORY)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""

@@ -189,6 +189,23 @@ def test_bfloat16_saturates_nothing(tmp_path):
     assert (initializers(tmp_path)["weight"] == weight.astype(ml_dtypes.bfloat16)).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("cast", ["half = Cast<to = 10>(weight)", "half = Identity(weight)"])
+def test_a_large_tensor_in_pieces_gives_the_same_bytes_and_counts(dtype, cast, tmp_path, monkeypatch):
+    weight = RANDOM.standard_normal((33, 57)).astype(dtype)
+    weight[::5, 3] = 1e-9
+    weight[7] = 3e4
+    text = HALF.replace("half = Cast<to = 10>(weight)", cast).replace("[2,2]", "[33,57]").replace("[N,2]", "[N,33]", 1)
+    if "Identity" in cast:
+        text = text.replace("float16", "float")
+    graph = parse(text, {"weight": "weight"})
+    whole = write(tmp_path / "whole", graph, {"weight": weight})
+    monkeypatch.setattr("olivelike.engine.output.materialize._PIECE_BYTES", 1000)
+    pieces = write(tmp_path / "pieces", graph, {"weight": weight})
+    assert files(tmp_path / "pieces") == files(tmp_path / "whole")
+    assert (pieces.saturated, pieces.flushed) == (whole.saturated, whole.flushed)
+
+
 def test_nothing_is_reported_where_nothing_is_lost(tmp_path):
     result = write(tmp_path, parse(HALF, {"weight": "weight"}), {"weight": np.eye(2, dtype=np.float32)})
     assert (result.saturated, result.flushed) == ({}, {})

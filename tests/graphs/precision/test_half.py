@@ -241,6 +241,15 @@ def test_other_values_are_rounded_as_numpy_rounds():
     assert (to_half(values)[0] == values.astype(np.float16)).all()
 
 
+def test_a_transposed_matrix_becomes_a_transposed_half():
+    values = np.random.default_rng(0).standard_normal((40, 70)).astype(np.float32)
+    values[3, 5:9] = 1e-9, 7e4, -7e4, np.inf
+    straight, lost = to_half(values)
+    turned, counts = to_half(values.T)
+    assert (turned == straight.T).all()
+    assert counts == lost
+
+
 def test_the_unet_in_float16_has_a_float32_timestep_and_few_float32_nodes(tiny):
     model = tiny("unet").graph.to_ir()
     counts = convert(model)
