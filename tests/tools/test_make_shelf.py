@@ -44,12 +44,8 @@ def test_every_graph_is_what_the_exporter_makes(shelf):
 @pytest.mark.slow
 def test_the_tool_makes_the_shelf_that_ships():
     """Names and defaults too; graphs are taken as they are, since the test above traces them."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "make_shelf.py", "--check", "--only", "demo,sd15"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, str(ROOT / "tools" / "make_shelf.py"), "--check", "--only", "demo,sd15"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
