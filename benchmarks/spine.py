@@ -1,4 +1,4 @@
-"""Time and memory of a whole run on SD 1.5: from nothing, unchanged, output deleted, another checkpoint.
+"""Time and memory of a whole run on SD 1.5: from nothing, unchanged, output deleted, another checkpoint; and the disk.
 
     python benchmarks/spine.py                 # real size: makes two checkpoints of 5.5 GB in --folder
     python benchmarks/spine.py --quick         # tiny networks, about a minute
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -26,6 +27,7 @@ import psutil
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder", "safety_checker")
 HERE = Path(__file__).parent
+_PIECE = 8 << 20
 
 
 @dataclass
@@ -80,7 +82,7 @@ def write_workflow(project: Path, source: Path) -> Path:
     """Write the workflow that all runs share."""
     path = project / "workflows" / "spine.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    chains = "\n".join(f"  {name}: [convert, float16]" for name in COMPONENTS)
+    chains = "\n".join(f"  {name}: [convert, fuse, float16]" for name in COMPONENTS)
     path.write_text(f"source: {source}\ntarget: cuda\ncomponents:\n{chains}\noutput: models/spine\n", encoding="utf-8")
     return path
 
@@ -88,6 +90,34 @@ def write_workflow(project: Path, source: Path) -> Path:
 def run(workflow: Path, *arguments: str) -> Measured:
     """Run the workflow in a fresh process."""
     return measure(sys.executable, "-m", "olivelike", "run", str(workflow), "--json", *arguments)
+
+
+def evict(folder: Path) -> None:
+    """Drop a folder's files from the page cache, so that what reads them next asks the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def disk_seconds(source: Path, written_bytes: int, folder: Path) -> tuple[float, float]:
+    """Return what the disk takes to read the weights of a folder once, and to write so many bytes once, durably."""
+    evict(source)
+    start = time.perf_counter()
+    for path in sorted(source.rglob("*.safetensors")):
+        with path.open("rb", buffering=0) as file:
+            while file.read(_PIECE):
+                pass
+    read = time.perf_counter() - start
+    piece, target = os.urandom(_PIECE), folder / "written"
+    start = time.perf_counter()
+    with target.open("wb", buffering=0) as file:
+        for _ in range(written_bytes // _PIECE):
+            file.write(piece)
+        os.fsync(file.fileno())
+    written = time.perf_counter() - start
+    target.unlink()
+    return read, written
 
 
 def size_of(folder: Path) -> int:
@@ -122,16 +152,21 @@ def main() -> None:
         shutil.rmtree(project, ignore_errors=True)
         workflow = write_workflow(project, first)
         print("| run | seconds | peak resident GB | executed | hits |\n| --- | --- | --- | --- | --- |")
+        evict(first)
         cold = run(workflow)
         show("from nothing", cold)
+        read, written = disk_seconds(first, size_of(project / "models"), project)
         unchanged = sorted((run(workflow) for _ in range(5)), key=lambda measured: measured.seconds)
         show("nothing changed (median of 5)", unchanged[2])
         shutil.rmtree(project / "models")
         show("output deleted", run(workflow))
         workflow = write_workflow(project, second)
+        evict(second)
         other = run(workflow, "--overwrite")
         show("another checkpoint", other)
-        print(f"\nanother checkpoint / from nothing: {other.seconds / cold.seconds:.2f}")
+        print(f"\nfrom nothing / another checkpoint: {cold.seconds / other.seconds:.2f}")
+        disk = f"the disk alone: {read:.2f} s to read the source once, {written:.2f} s to write the output once"
+        print(f"{disk}; from nothing / disk: {cold.seconds / (read + written):.2f}")
         print(f"nothing changed, all five: {', '.join(f'{m.seconds:.2f}' for m in unchanged)} s; ", end="")
         print(f"median {statistics.median(m.seconds for m in unchanged):.2f} s")
         cache = project / "cache"

@@ -11,13 +11,11 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 from olivelike.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 WINDOWS = os.name == "nt"
 """Asked each time, so that tests can see what is done there."""
@@ -157,8 +155,7 @@ class NewFile:
     def __init__(self, temporary: Path, disk: FileSystem = DISK, mode: int = 0o666, *, written: bool = False) -> None:
         """Create the file under a temporary name on the disk of the final one, or take over one that is `written`.
 
-        Raises:
-            OSError: if the disk refuses, as all that follows does.
+        Raises `OSError` if the disk refuses, as all that follows does.
         """
         self._path, self._disk = temporary, disk
         self._descriptor: int | None = disk.open(temporary, write=True) if written else disk.create(temporary, mode)
@@ -175,11 +172,7 @@ class NewFile:
 
     @property
     def descriptor(self) -> int:
-        """The open file's descriptor.
-
-        Raises:
-            ValueError: if the file is finished.
-        """
+        """The open file's descriptor. Raises `ValueError` if the file is finished."""
         if self._descriptor is None:
             raise ValueError("the file was published already")
         return self._descriptor
@@ -203,8 +196,7 @@ class NewFile:
     def take_name(self, target: Path) -> None:
         """Give the finished file a name that is free.
 
-        Raises:
-            FileExistsError: if it is taken, also by a process that was faster.
+        Raises `FileExistsError` if it is taken, also by a process that was faster.
         """
         try:
             target.hardlink_to(self._path)
@@ -228,16 +220,11 @@ class NewFile:
 def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: bool = True, mode: int = 0o666) -> None:
     """Write a file that other programs see complete, or as it was before.
 
-    Args:
-        path: where; its folder exists.
-        data: the content.
-        durable: whether to wait for the disk, so that a power loss changes nothing of this.
-        overwrite: whether to replace what has the name.
-        mode: who may use it, before the process's mask.
+    Raises `FileExistsError` if the name is taken and not to be replaced, and `OSError` if it can't be written.
 
-    Raises:
-        FileExistsError: if the name is taken and not to be replaced.
-        OSError: if it can't be written.
+    Args:
+        durable: whether to wait for the disk, so that a power loss changes nothing of this.
+        mode: who may use it, before the process's mask.
     """
     # The name is cut, since with the final one's length it might be too long.
     with NewFile(path.with_name(f".{os.urandom(8).hex()}.tmp"), DISK, mode) as file:
@@ -253,14 +240,13 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True, overwrite: boo
 def explained(task: str, place: Path, elsewhere: str, full: str = "free some space") -> Iterator[None]:
     """Raise `StoreError` for an `OSError` inside the block.
 
+    The error has the task, the path, the reason and a remedy.
+
     Args:
         task: what can't be done, such as `write to the store`.
         place: the path to name where the operating system names none.
         elsewhere: what always helps, such as another folder.
         full: what helps on a full disk.
-
-    Raises:
-        StoreError: with the task, the path, the reason and a remedy.
     """
     try:
         yield
@@ -302,16 +288,13 @@ def try_lock(path: Path) -> Lock | None:
 def held(
     path: Path, on_wait: Callable[[], None] | None = None, *, timeout: float = float("inf"), leaves_file: bool = True
 ) -> Iterator[None]:
-    """Hold the lock during the block.
+    """Hold the lock during the block. Raises `TimeoutError` if the lock stays taken.
 
     Args:
         path: the lock's file; its folder must exist.
         on_wait: called once if another holder has it; raising from it gives up.
         timeout: seconds to wait for another holder.
         leaves_file: whether the file stays afterwards, which costs the next holder less.
-
-    Raises:
-        TimeoutError: if the lock stays taken.
     """
     end = time.monotonic() + timeout
     while (lock := try_lock(path)) is None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+_IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]+)\)|(.+))$", re.MULTILINE)
 
 
-def names_from(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`.
+@cache
+def homes(file: str) -> dict[str, str]:
+    """Return the module of each name that a package's `__init__` imports for type checkers: those that it hands on."""
+    found = _IMPORT.findall(Path(file).read_text(encoding="utf-8"))
+    return {name: module for module, *listed in found for name in re.findall(r"(\w+)(?: as \w+)?", "".join(listed))}
 
-    Args:
-        package: Its `__name__`, or one that it lies in.
-        homes: Public names by the module of that package that has them.
-    """
+
+def names_from(package: str, file: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package, given its `__name__` and `__file__`."""
 
     def find(name: str) -> Any:
-        for module, names in homes.items():
-            if name in names:
-                return getattr(import_module(f"{package}.{module}"), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in homes(file):
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes(file)[name]), name)
 
     return find

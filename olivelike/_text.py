@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,6 @@ from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable, Sequence
 
 _LISTED = 24
 """How many valid names a message lists."""
@@ -26,10 +26,7 @@ _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?)B?|B)?", re.IGNORECASE)
 def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> str:
     """Return the end of a message about an unknown name: `did you mean 'x'?`, or the valid names if none is near.
 
-    Args:
-        name: What was written; case does not matter.
-        known: What could have been written.
-        kind: What the valid names are, in the plural, such as `passes`.
+    `kind` is what the valid names are, in the plural, such as `passes`.
     """
     import difflib
 
@@ -42,10 +39,7 @@ def did_you_mean(name: str, known: Iterable[str], kind: str = "known names") -> 
 def did_you_mean_path(path: Path, otherwise: str, among: Iterable[Path] | None = None) -> str:
     """Return `did you mean …?` if a path of nearly this name exists, else `otherwise`.
 
-    Args:
-        path: What was written, and does not exist.
-        otherwise: What to say instead.
-        among: What it can have meant; by default whatever is there.
+    It can have meant one of `among`, by default whatever is there.
     """
     nearest = _similar(path) if among is None else _nearest(path.name, among)
     if nearest is None:
@@ -94,9 +88,7 @@ def size(count: float) -> str:
 def byte_count(text: str, where: str) -> int:
     """Return the bytes that a text such as `500 MB`, `20GB` or `1048576` means.
 
-    Args:
-        text: a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
-        where: the option or variable, for the message.
+    It is a number and a unit; `K`, `KB` are 1000 bytes, `KiB` 1024.
 
     Raises:
         UsageError: for any other text. pydantic's `ByteSize` reads `1.5.GB` as one byte and `20,GB` as twenty.

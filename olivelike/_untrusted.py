@@ -11,11 +11,9 @@ import json
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 CONFIG_BYTES: Final = 8 << 20
 """Most of a JSON file such as `config.json`; those of hubs have a few KB, indexes of shards some hundred KB."""
@@ -40,12 +38,8 @@ class RefusedError(OSError):
 def open_file(path: Path, most: int | None = None) -> BinaryIO:
     """Open a regular file for reading bytes; a pipe, which could wait for ever, and a device are refused.
 
-    Args:
-        path: the file.
-        most: bytes that it may have; `None` for what is read in parts.
-
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read.
+    Raises `OSError` if there is none, it is larger, or it can't be read. It may have `most` bytes; `None` is for
+    what is read in parts.
     """
     try:
         found = path.stat()
@@ -63,8 +57,7 @@ def open_file(path: Path, most: int | None = None) -> BinaryIO:
 def read_bytes(path: Path, most: int = CONFIG_BYTES) -> bytes:
     """Return the content of a regular file of at most `most` bytes.
 
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read.
+    Raises `OSError` if there is none, it is larger, or it can't be read.
     """
     with open_file(path, most) as file:
         data = file.read(most + 1)
@@ -78,13 +71,12 @@ def parse_json(
 ) -> Any:
     """Return the value of a JSON text of bounded depth, with finite numbers and whole characters.
 
+    Raises `ValueError` if it is none.
+
     Args:
         data: the text, UTF-8 as bytes.
         pairs_hook: makes an object of its keys and values.
         halves: allow halves of surrogate pairs, which have no UTF-8.
-
-    Raises:
-        ValueError: if it is none.
     """
     text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     try:
@@ -100,9 +92,7 @@ def parse_json(
 def read_json(path: Path, most: int = CONFIG_BYTES) -> Any:
     """Return the value of a regular file of JSON, within the bounds of `read_bytes` and `parse_json`.
 
-    Raises:
-        OSError: if there is none, it is larger, or it can't be read.
-        ValueError: if it is no JSON.
+    Raises `OSError` if there is none, it is larger, or it can't be read, and `ValueError` if it is no JSON.
     """
     return parse_json(read_bytes(path, most))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 _CHUNK = 1 << 20
 
@@ -15,11 +13,8 @@ _CHUNK = 1 << 20
 def canonical_json(value: Any) -> bytes:
     """Encode `value` so that equal values give equal bytes.
 
-    Keys are sorted, separators have no spaces, text is UTF-8; NaN and infinity are refused.
-
-    Raises:
-        ValueError: for NaN or infinity.
-        TypeError: for what JSON can't hold.
+    Keys are sorted, separators have no spaces, text is UTF-8; NaN and infinity are refused. Raises `ValueError` for NaN
+    or infinity, and `TypeError` for what JSON can't hold.
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()

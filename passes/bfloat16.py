@@ -40,7 +40,7 @@ class Bfloat16(Pass):
         """Cast parameters and values to bfloat16; NumPy has no such type, so the interface stays in float32."""
         import onnx_ir as ir
 
-        from olivelike.graphs.precision.half import HalfPrecision
+        from olivelike.graphs.precision import HalfPrecision
         from olivelike.model import Graph
 
         half = HalfPrecision(

@@ -18,6 +18,9 @@ class Convert(Pass):
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=900 << 20)
 
+    fresh: bool = False
+    """Trace the network although a shelf has its graph, which is the same byte for byte."""
+
     def run(self, model: Model, context: Context) -> Model:
         """Export under fake parameters, name inputs and outputs as clients expect, simplify."""
         from olivelike.graphs.export import export_component

@@ -9,9 +9,9 @@ from pydantic import Field
 from olivelike.pass_api import Context, Pass, PrecisionPlan, Resources
 
 if TYPE_CHECKING:
-    from olivelike.graphs.precision.half import HalfPrecision
-    from olivelike.graphs.precision.policy import HalfPolicy
+    from olivelike.graphs.precision import HalfPrecision
     from olivelike.model import Model
+    from olivelike.model.families import HalfPolicy
 
 
 class Float16(Pass):
@@ -55,8 +55,8 @@ class Float16(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast parameters and values to float16; count what its range can't hold."""
-        from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
+        from olivelike.model.families import HalfPolicy, half_policy
 
         policy = HalfPolicy()
         if self.known_overflows and model.architecture is not None:
@@ -75,7 +75,7 @@ class Float16(Pass):
 
     def conversion(self, model: Model, context: Context, policy: HalfPolicy, blocks: tuple[str, ...]) -> HalfPrecision:
         """Return the conversion that leaves `blocks`, too, in float32; it is yet to be made."""
-        from olivelike.graphs.precision.half import HalfPrecision
+        from olivelike.graphs.precision import HalfPrecision
 
         return HalfPrecision(
             model.require("graph").to_ir(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,8 +11,6 @@ from pydantic import Field, create_model
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.model import Model
     from olivelike.pass_api import Rule
 
@@ -99,8 +98,8 @@ class Fuse(Pass):
         """Apply the rules in order, then lower what the target can't read; record what was left and why."""
         from olivelike.errors import PassError
         from olivelike.graphs.fusion import fuse
-        from olivelike.graphs.precision.policy import HalfPolicy, half_policy
         from olivelike.model import Graph
+        from olivelike.model.families import HalfPolicy, half_policy
         from olivelike.model.half_values import HALVES
 
         graph = model.require("graph").to_ir()

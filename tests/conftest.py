@@ -8,7 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.testing import tiny_model
+from olivelike.testing import models, tiny_model
+
+SHELF = Path(__file__).parent / "fixtures" / "shelf"
+"""Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
+os.environ[models.SHELF_VARIABLE] = str(SHELF)
+os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.
+
+if os.environ.get("OLIVELIKE_FILL_SHELF"):
+    from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
+    from olivelike.graphs.shelf.filling import put_graph
+
+    unfilled = models.traced_graph
+
+    def traced_graph(architecture):
+        graph = unfilled(architecture)
+        if models.SHELF_VARIABLE in os.environ and Shelf([BUILT_IN]).graph(architecture) is None:
+            put_graph(ShelfFolder(SHELF), architecture, graph.data, "tests")
+        return graph
+
+    models.traced_graph = traced_graph
 
 TOGETHER = ("engine", "cli", "sources", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""

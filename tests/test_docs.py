@@ -25,6 +25,23 @@ def test_what_a_page_links_to_exists(page: Path) -> None:
         assert (page.parent / link).exists(), link
 
 
+NAMED = re.compile(r"`((?:[\w-]+/)+(?:[\w-]+\.\w+)?)`")
+"""A file or folder in backticks."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_names_of_the_tree_exists(page: Path) -> None:
+    if page in DECISIONS or "plugin-example" in page.parts:
+        return  # Decisions are history, and the example is a tree of its own.
+    rooms = {path.name for path in (ROOT / "olivelike").iterdir() if path.is_dir()}
+    for path in NAMED.findall(page.read_text(encoding="utf-8")):
+        first = path.split("/")[0]
+        if first in {"olivelike", "passes", "tests", "tools", "benchmarks"}:
+            assert (ROOT / path).exists(), path
+        elif first in rooms:
+            assert (ROOT / "olivelike" / path).exists() or (ROOT / "tests" / path).exists(), path
+
+
 def test_each_decision_says_why_what_and_what_follows_and_is_listed() -> None:
     index = (ROOT / "docs" / "decisions" / "index.md").read_text(encoding="utf-8")
     for number, page in enumerate(DECISIONS, 1):

@@ -42,6 +42,10 @@ def test_passes_and_workflows_are_installed_below_olivelike(names: set[str]) -> 
     assert {"olivelike/workflows/sd15_directml.yaml", "olivelike/workflows/workflow.schema.json"} <= names
 
 
+def test_defaults_of_schedulers_are_installed(names: set[str]) -> None:
+    assert "olivelike/data/shelf/schedulers.json" in names
+
+
 def test_every_module_is_installed(names: set[str]) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")}
     assert modules <= names

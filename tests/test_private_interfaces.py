@@ -33,10 +33,11 @@ UNDOCUMENTED_MODULES = {
 
 DOCUMENTED_MODULES = {
     "PIL.Image", "PIL.PngImagePlugin", "diffusers.image_processor", "diffusers.pipelines", "diffusers.utils",
-    "google.protobuf.message", "packaging.requirements",
+    "google.protobuf.message", "packaging.requirements", "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
-    "rich.text", "safetensors.torch", "tokenizers.models", "torch.nn.functional", "transformers.utils",
+    "rich.text", "safetensors.torch", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
+    "transformers.utils",
 }  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def test_the_hubs_errors_have_the_http_librarys_root():
 
 
 def test_onnxruntime_raises_exceptions_of_its_own_by_these_names():
-    from olivelike.runtime.sessions.session_failures import onnxruntime_errors
+    from olivelike.runtime.sessions.providers import onnxruntime_errors
 
     assert all(issubclass(error, Exception) for error in onnxruntime_errors())
 
@@ -280,7 +281,7 @@ def test_yamls_loader_resolves_scalars_by_a_table_and_composes_by_a_method():
 def test_diffusers_imports_what_is_put_off_by_these_names():
     code = (
         "import sys\n"
-        "from olivelike.runtime.schedulers.diffusers_import import light_diffusers\n"
+        "from olivelike.runtime.schedulers.make_scheduler import light_diffusers\n"
         "with light_diffusers():\n"
         "    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler\n"
         "print(sorted({'scipy.stats', 'torch._dynamo', 'requests'} & sys.modules.keys()))\n"

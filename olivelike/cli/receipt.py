@@ -14,11 +14,9 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 _KIND = "receipt/1"
 _SETTLED_SECONDS = 2.0

@@ -8,13 +8,11 @@ import select
 import signal
 import socket
 import threading
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from olivelike.errors import Interrupted
-from olivelike.runtime.sessions.interruption import ENGINE_CALLS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from olivelike.runtime.sessions.session import ENGINE_CALLS
 
 _GRACE: Final = 0.7
 """Seconds that an engine has to return: it looks up between two operators, of which one can take long."""
@@ -30,10 +28,7 @@ def signals_end_engines(last_words: Callable[[], None]) -> Iterator[None]:
     """End engines' calls when a signal asks the process to end, and the process if they don't return.
 
     Python's own handlers run when such a call has returned. A second signal ends the process at once, unless a file
-    is being written.
-
-    Args:
-        last_words: called in another thread, before the process ends without returning here.
+    is being written. `last_words` are called in another thread, before the process ends without returning here.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.
@@ -83,8 +78,7 @@ def _leave(last_words: Callable[[], None]) -> None:
 def uninterrupted() -> Iterator[None]:
     """Let signals that ask the process to end wait until the block is done.
 
-    Raises:
-        KeyboardInterrupt: at the end of the block, if one came.
+    Raises `KeyboardInterrupt` at the end of the block, if one came.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread gets signals.

@@ -6,14 +6,12 @@ import errno
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 from olivelike._untrusted import terminal_text
 from olivelike.errors import MissingError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
 
 
 class ReaderLeft(KeyboardInterrupt):
@@ -50,8 +48,6 @@ def write_found(
 
     Args:
         value: It as a JSON value; an object, if there is a report.
-        lines: The same in words.
-        json: Which of the two.
         add_to_report: Adds it to the report of a run and returns the report's file, if it goes there. Called when
             lines are written, so that they don't depend on it.
     """
@@ -76,9 +72,7 @@ def write_error(text: str) -> None:
 def write(text: str) -> None:
     """Write text to standard output, at once, without what would steer the terminal.
 
-    Raises:
-        ReaderLeft: if nobody reads it.
-        MissingError: if it can't be written for another reason.
+    Raises `ReaderLeft` if nobody reads it, and `MissingError` if it can't be written for another reason.
     """
     try:
         sys.stdout.write(terminal_text(text))
@@ -96,8 +90,7 @@ def write(text: str) -> None:
 def write_text(text: str, path: Path | None) -> None:
     """Write text to a file that the user named, or to standard output.
 
-    Raises:
-        UsageError: if the file can't be written.
+    Raises `UsageError` if the file can't be written.
     """
     if path is None:
         write(text)

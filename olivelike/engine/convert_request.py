@@ -7,19 +7,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.graphs.precision.policy import HALF_PASSES
-from olivelike.model.components import COMPONENTS, LORA_COMPONENTS
+from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.passes.text_paths import absolute
-from olivelike.workflow.places import Place
-from olivelike.workflow.weight_inputs import file_ref, parse_lora, text_source
-from olivelike.workflow.writing import workflow_text
+from olivelike.workflow.long_form import file_ref, parse_lora, text_source
+from olivelike.workflow.places import Place, absolute
+from olivelike.workflow.scaffold import workflow_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
@@ -75,9 +76,8 @@ def convert(
 def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, Options]:
     """Return the workflow that `convert` runs, with its text, and the options that it runs with.
 
-    Raises:
-        UsageError: for an unknown target, or nothing to do.
-        SourceError: for a source that is missing or damaged.
+    Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
+    damaged.
     """
     here = Path.cwd()
     command = request.command(allow_pickle=options.allow_pickle)
@@ -85,17 +85,38 @@ def draft(request: ConvertRequest, options: Options = DEFAULTS) -> tuple[Place, 
     return Place(here / "convert.yaml", here, draft_workflow(request, chosen, here)), chosen
 
 
+def networks_of(
+    source: str, components: Sequence[str] | None = None, *, allow_pickle: bool = False
+) -> list[Checkpoint]:
+    """Return the networks of a pipeline that `convert` can trace, from configs and headers alone.
+
+    Args:
+        source: A folder, a checkpoint in one file, or a hub id.
+        components: Such as `unet`; by default all.
+        allow_pickle: Read pickled files too.
+
+    Raises:
+        UsageError: for a component that the source does not have, or none at all.
+        SourceError: for a source that is missing or damaged.
+    """
+    spec = source_spec(text_source(source, Path.cwd()), None)
+    available = available_components(spec, allow_pickle=allow_pickle)
+    names = [name for name in COMPONENTS if name in available]
+    for name in components or ():
+        if name not in names:
+            raise UsageError(f"{source} has no component {name!r}; {did_you_mean(name, names, 'components')}")
+    opened = open_source(spec, list(components or names), allow_pickle=allow_pickle)
+    found = [checkpoint for checkpoint in opened.checkpoints.values() if checkpoint.graph is None]
+    if not found:
+        raise UsageError(f"{source} has graphs of its own, so nothing of it is traced; name a checkpoint")
+    return found
+
+
 def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> str:
     """Return the workflow that does what is asked, as the text of a file.
 
-    Args:
-        request: What is asked for.
-        options: Whether pickled files are allowed.
-        folder: The project folder, which the workflow's paths are relative to.
-
-    Raises:
-        UsageError: for an unknown target, or nothing to do.
-        SourceError: for a source that is missing or damaged.
+    Raises `UsageError` for an unknown target, or nothing to do, and `SourceError` for a source that is missing or
+    damaged. Its paths are relative to `folder`, the project's.
     """
     here = Path.cwd()
     target = find_target(request.target)
@@ -132,8 +153,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
     """Write the workflow that does what is asked to a new file.
 
-    Raises:
-        UsageError: if the file is there already, or can't be written.
+    Raises `UsageError` if the file is there already, or can't be written.
     """
     path = absolute(path, Path.cwd())
     project = path.parent.parent if path.parent.name == "workflows" else path.parent

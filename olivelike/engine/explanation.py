@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import differences, nearest
-from olivelike.engine.preparation import DEFAULTS, plan
+from olivelike.engine.plan import PlannedNode, differences, nearest
+from olivelike.engine.preparation import DEFAULTS, Options, Prepared, plan
 from olivelike.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from olivelike.engine.plan import PlannedNode
-    from olivelike.engine.preparation import Options, Prepared
     from olivelike.workflow.places import Place
 
 

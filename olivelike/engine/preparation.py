@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
@@ -16,23 +17,19 @@ from olivelike.engine.plan.adapters import check_adapters, open_adapters
 from olivelike.engine.plan.chains import check_without_source
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
-from olivelike.model.components import TOKENIZERS
+from olivelike.graphs.shelf import open_shelf
+from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
-from olivelike.sources import RawTensor, SourceSpec, open_source
+from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
 from olivelike.store import Store
-from olivelike.workflow import default_cache_dir, load_workflow
-from olivelike.workflow.passes.text_paths import may_be_path
+from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
+from olivelike.workflow.places import Place, may_be_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
-    from olivelike.sources import PipelineSource
-    from olivelike.workflow import LoadedWorkflow, Output, Source
     from olivelike.workflow.passes.allowed_plugins import Ask
-    from olivelike.workflow.places import Place
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
@@ -91,7 +88,7 @@ class History:
 
     def recent(self) -> Iterator[RunRecord]:
         """Yield the latest records of any workflow that were made on a machine like this one, newest first."""
-        from olivelike.engine.environment import host
+        from olivelike.engine.run_record import host
 
         here = replace(host(), release="")  # What does not change when the system is brought up to date.
         latest = islice(self._of_any_workflow(), _RECENT)
@@ -140,7 +137,7 @@ class Prepared:
 
     def resolver(self) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        inputs = Inputs(self.workflow, self.source, self.adapters, self.store)
+        inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf())
         return Resolver(inputs, OutputStates(self.store))
 
     def plan(self) -> Plan:
@@ -170,7 +167,6 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
 
     Args:
         ref: Path of a workflow file, name of a shipped one, or a place that brings its own text.
-        options: What the front end asks for.
         writes: False for a plan: an absent store counts as an empty one and nothing is created.
 
     Raises:

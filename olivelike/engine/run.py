@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from olivelike._text import listed
-from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
@@ -27,25 +29,18 @@ from olivelike.errors import (
     error_of,
 )
 from olivelike.model.records.output import JOURNAL_FILE
-from olivelike.store import new_run_id
+from olivelike.store import Root, new_run_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.engine.execute.driver import Driver, Execution
-    from olivelike.engine.execute.events import Listener
     from olivelike.engine.execute.executor import ExecutorMaker
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
     from olivelike.model.records.run_record import NodeRecord, RunRecord
-    from olivelike.store import Root
     from olivelike.workflow import Output
     from olivelike.workflow.places import Place
 
-    ReportWriter = Callable[[RunRecord, Path], Path]
-
-
+ReportWriter: TypeAlias = "Callable[[RunRecord, Path], Path]"
 ATTEMPTS = 3
 """How often a run starts over when it finds stored objects damaged."""
 
@@ -61,10 +56,13 @@ class RunResult:
     status: str
     nodes: int
     hits: int
+    """Nodes whose result was stored."""
     executed: int
     seconds: float
     peak_memory_bytes: int
     outputs: tuple[Path, ...]
+    shelved: int = 0
+    """Nodes whose result a shelf knew."""
     report: Path | None = None
     """The report; there is none if nothing was to be done."""
 
@@ -77,6 +75,7 @@ class RunResult:
             "nodes": self.nodes,
             "hits": self.hits,
             "executed": self.executed,
+            "shelved": self.shelved,
             "seconds": round(self.seconds, 3),
             "peak_memory_bytes": self.peak_memory_bytes,
             "output": paths[0] if len(paths) == 1 else paths,
@@ -211,7 +210,7 @@ class _Run:
 
     def _take_outputs(self, stack: contextlib.ExitStack) -> None:
         """Lock the output folders against other runs, in one order for all; look at them once more."""
-        from olivelike.engine.keys.formulas import output_lock
+        from olivelike.engine.keys import output_lock
 
         # However it is spelled, or reached through links, one folder has one lock. A read-only store has no locks.
         folders = {str(resolved(output.path)).casefold(): str(output.path) for output in self._outputs}
@@ -281,7 +280,7 @@ class _Run:
 
     def _is_complete(self, output: Output, execution: Execution) -> bool:
         nodes = [node for node in self._prepared.nodes if node.output == output or node.component == PIPELINE]
-        return all(execution.results[node.id].status in {"hit", "executed"} for node in nodes)
+        return all(execution.results[node.id].status in {"hit", "shelf", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:
         self._has_ended = True
@@ -297,6 +296,7 @@ class _Run:
             time.perf_counter() - self._start,
             execution.peak_memory_bytes if execution else 0,
             tuple(output.path for output in self._outputs),
+            sum(r.status == "shelf" for r in results),
         )
         try:
             if not up_to_date:

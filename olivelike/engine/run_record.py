@@ -1,25 +1,26 @@
-"""The record of one run, made of what the run knows."""
+"""The record of one run, made of what the run knows, and of what it ran on."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.engine.environment import host, versions
 from olivelike.errors import StoreError
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import RecordError
-from olivelike.model.records.run_record import EarlierNode, EarlierRun, RunRecord
+from olivelike.model.records.run_record import EarlierNode, EarlierRun, HostRecord, NodeRecord, RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.engine.preparation import Prepared
     from olivelike.engine.run import RunResult
-    from olivelike.model.records.run_record import NodeRecord
     from olivelike.store import Store
 
 
@@ -58,8 +59,7 @@ def run_record(prepared: Prepared, result: RunResult, nodes: Iterable[NodeRecord
 def recorded_runs(store: Store) -> Iterator[RunRecord]:
     """Yield the records of a store's runs, newest first.
 
-    Raises:
-        StoreError: at one that can't be read, as a later olivelike wrote it.
+    Raises `StoreError` at one that can't be read, as a later olivelike wrote it.
     """
     for content in store.runs():
         try:
@@ -110,3 +110,34 @@ def _previous(history: Iterable[RunRecord], run_id: str) -> EarlierRun | None:
                 {path: sum(files.values()) for path, files in record.output_files.items()},
             )
     return None
+
+
+TOOLS = (
+    "olivelike", "torch", "diffusers", "transformers", "onnx", "onnx-ir", "onnxscript",
+    "onnxruntime-gpu", "onnxruntime", "onnxruntime-directml", "numpy", "safetensors",
+)  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed libraries that matter."""
+    found = {"python": platform.python_version()}
+    for tool in TOOLS:
+        try:
+            found[tool] = version(tool)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def host() -> HostRecord:
+    """Return what kind of machine this is; nothing that names it."""
+    import psutil
+
+    return HostRecord(
+        platform.system(),
+        platform.release(),
+        platform.machine(),
+        os.cpu_count(),
+        psutil.virtual_memory().total,
+        sys.byteorder,
+    )

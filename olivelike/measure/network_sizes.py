@@ -1,19 +1,93 @@
-"""Sizes of a network's dynamic dimensions: given, or what the pictures of its pipeline have."""
+"""Sizes of a network's dynamic dimensions, given or as its pipeline's pictures have; seeded random inputs of such."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
-from olivelike.graphs.editing.dimensions import evaluate
-from olivelike.measure.random_inputs import Case
+from olivelike.graphs.editing.values import evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
+    from olivelike.graphs.interface.component_interface import Input
+    from olivelike.model.architecture import Config
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True)
+class Case:
+    """The sizes of dynamic dimensions, in what a network takes: latent cells, or pixels."""
+
+    batch: int
+    height: int
+    width: int
+    sequence: int = 77
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, {self.height}x{self.width}, sequence {self.sequence}"
+
+    def size(self, value: str, dim: str) -> int | None:
+        """Return the size of a dimension whose name says what it is; `None` if it does not.
+
+        Args:
+            value: The input; one timestep serves the whole batch.
+            dim: Name of its dimension.
+        """
+        if value == "timestep":
+            return 1
+        return next((size for word, size in vars(self).items() if word in dim.lower()), None)
+
+
+CASES = (Case(1, 16, 40, 50), Case(3, 24, 8, 9))
+"""None is square, and none has height and width, or sequence, that `convert` traces with."""
+
+
+def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int) -> dict[str, Array]:
+    """Return seeded inputs of a component.
+
+    Args:
+        config: The network's, for the number of its tokens.
+        seed: Equal seeds give equal inputs.
+
+    Returns:
+        Arrays by name: int32 for token ids, else float32.
+    """
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for value in inputs:
+        pairs = zip(value.dims, value.example, strict=True)
+        sizes = [size if dim is None else case.size(value.name, dim) for dim, size in pairs]
+        shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
+    return random_values(shapes, config.get("vocab_size", 0), seed)
+
+
+def random_values(inputs: Mapping[str, tuple[str, tuple[int, ...]]], tokens: int, seed: int = 0) -> dict[str, Array]:
+    """Return seeded values of the kinds that networks are used to: noise, token ids, a whole timestep.
+
+    Args:
+        inputs: NumPy dtype and shape of each, by name.
+        tokens: Ids are below this number.
+    """
+    random = np.random.default_rng(seed)
+    values: dict[str, Array] = {}
+    for name, (text, shape) in inputs.items():
+        dtype = np.dtype(text)
+        if name == "timestep":
+            values[name] = random.integers(1, 1000, shape).astype(dtype)
+        elif dtype.kind in "iu":
+            values[name] = random.integers(0, tokens, shape, dtype=dtype.type)
+        elif dtype.kind == "b":
+            values[name] = random.integers(0, 2, shape).astype(dtype)
+        else:
+            values[name] = random.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
+    return values
+
 
 _COLOURS: Final = 3
 _PIXELS_PER_LATENT: Final = 8
@@ -50,17 +124,11 @@ class PictureSizes:
         *,
         by_place: bool = False,
     ) -> tuple[int, ...]:
-        """Return the shape of an input or output.
+        """Return the shape of an input or output. Raises `UsageError` for a dimension whose size is not known.
 
         Args:
-            component: Name of the network's folder.
-            name: Of the input.
             dims: Sizes, and of dynamic dimensions names, which say what they are, or formulas over names.
-            given: Sizes by name.
             by_place: Tell dimensions whose names say nothing by their places; those that are left are 1.
-
-        Raises:
-            UsageError: for a dimension whose size is not known.
         """
         sizes = given or {}
         last = len(dims) == 4 and dims[-1] == _COLOURS
@@ -98,15 +166,11 @@ def sizes_of(
 ) -> PictureSizes:
     """Return the sizes for a network: what the UNet of its pipeline was trained on, if nothing else is asked for.
 
+    Raises `SourceError` if a config can't be read.
+
     Args:
         network: Folder of the network, in that of its pipeline; absent configs say nothing.
-        batch_size: Pictures at once.
-        height: In pixels.
-        width: Likewise.
         guided: Components that take each picture twice.
-
-    Raises:
-        SourceError: if a config can't be read.
     """
     own = read_config(network)
     unet = own if "cross_attention_dim" in own else read_config(network.parent / "unet")
@@ -120,11 +184,7 @@ def sizes_of(
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the `config.json` of a network; empty if there is none.
-
-    Raises:
-        SourceError: if it can't be read.
-    """
+    """Return the `config.json` of a network; empty if there is none. Raises `SourceError` if it can't be read."""
     path = folder / "config.json"
     try:
         content = read_json(path)

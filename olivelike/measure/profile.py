@@ -7,24 +7,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
-from olivelike.measure.network_sizes import read_config, sizes_of
-from olivelike.measure.random_inputs import random_values
-from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
-from olivelike.runtime.sessions.model_file import check_dimensions
+from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
+from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
+from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from olivelike.measure.network_sizes import PictureSizes
-    from olivelike.measure.random_inputs import Array
-    from olivelike.runtime.sessions.session import ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
@@ -149,7 +144,7 @@ def _models(path: Path) -> list[Path]:
 def _profile(model: Path, settings: SessionSettings, sizes: PictureSizes, runs: int) -> NetworkProfile | None:
     """Return the profile of one network; `None` for one that takes text."""
     from olivelike.runtime.sessions.ort_session import open_ort_session
-    from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
+    from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
     name = model.parent.name if model.stem == "model" else model.stem
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:

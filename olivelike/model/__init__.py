@@ -15,17 +15,6 @@ from olivelike.model.model import FACETS, Model
 from olivelike.model.weights import Tensor, Weights
 
 __all__ = [
-    "BARRIERS",
-    "BLOCK_KEY",
-    "FACETS",
-    "PARAMETER_KEY",
-    "Architecture",
-    "Graph",
-    "Model",
-    "Tensor",
-    "Weights",
-    "block_of",
-    "parameter_inputs",
-    "real_inputs",
-    "weight_values",
-]
+    "BARRIERS", "BLOCK_KEY", "FACETS", "PARAMETER_KEY", "Architecture", "Graph", "Model", "Tensor", "Weights",
+    "block_of", "parameter_inputs", "real_inputs", "weight_values",
+]  # fmt: skip

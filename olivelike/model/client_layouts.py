@@ -6,13 +6,11 @@ Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from olivelike.model.components import MODEL_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from olivelike.model.families import MODEL_FILE
 
 LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml"]
 

@@ -1,12 +1,43 @@
-"""The families of Stable Diffusion, as published: what tells one from another, and what follows from which it is."""
+"""Families of Stable Diffusion: what tells one from another, their components and files, what stays in float32."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from olivelike.model.architecture import Architecture
+
+INDEX_FILE: Final = "model_index.json"
+"""What diffusers calls a pipeline's index."""
+MODEL_FILE: Final = "model.onnx"
+"""A component's graph, in its folder."""
+
+TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
+VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
+"""The halves of one network, which torch pipelines keep in one folder."""
+SAFETY_CHECKER: Final = "safety_checker"
+COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER)
+"""All networks, by the names of their folders, in the order of workflows."""
+
+TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
+"""Networks that a picture takes, if there is no other picture to begin with."""
+SD_NETWORKS: Final[tuple[str, ...]] = ("text_encoder", "unet", "vae_decoder", "vae_encoder")
+"""Networks of each pipeline of SD 1.x and 2.x."""
+LORA_COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet")
+"""Networks that LoRAs change."""
+
+TOKENIZER_OF: Final[Mapping[str, str]] = {"text_encoder": "tokenizer", "text_encoder_2": "tokenizer_2"}
+"""Text encoder → its tokenizer."""
+TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
+"""Components that are no networks: their vocabulary can be an ONNX model, too."""
+
+
+def torch_folder(component: str) -> str:
+    """Return the folder that holds a component's weights in a pipeline of torch."""
+    return "vae" if component in VAES else component
+
 
 FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
 Prediction = Literal["epsilon", "v_prediction"]
@@ -61,3 +92,46 @@ _BY_TEXT_WIDTH = {family.text_width: name for name, family in FAMILIES.items()}
 def family_of_text_width(width: int) -> FamilyName | None:
     """Return the family whose UNet attends to prompt vectors of this width; `None` if it is of none."""
     return _BY_TEXT_WIDTH.get(width)
+
+
+HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
+"""The pass that brings a graph to each half precision."""
+_ATTENTION: Final = ("MultiHeadAttention", "Attention")
+
+
+@dataclass(frozen=True)
+class HalfPolicy:
+    """What stays in float32, and why; `reason` goes into the run record."""
+
+    whole: bool = False
+    """The whole graph stays in float32."""
+    operators: tuple[str, ...] = ()
+    """Operator types that stay in float32."""
+    reason: str = ""
+
+
+def half_policy(architecture: Architecture) -> HalfPolicy:
+    """Return the default for one network.
+
+    - The UNet of Stable Diffusion 2.x: its attention overflows float16 (black images), so it stays in float32.
+    - SDXL's VAE decoder overflows as a whole, unless its config says `force_upcast: false`, as that of the
+      float16-safe VAE does.
+    """
+    config = architecture.config
+    if architecture.class_name == "UNet2DConditionModel" and _widths(config.get("cross_attention_dim")) == {
+        FAMILIES["sd2"].text_width
+    }:
+        return HalfPolicy(operators=_ATTENTION, reason="attention of Stable Diffusion 2.x overflows float16")
+    if (
+        architecture.component == "vae_decoder"
+        and config.get("scaling_factor") == FAMILIES["sdxl"].scaling_factor
+        and config.get("force_upcast", True)
+    ):
+        reason = "SDXL's VAE decoder overflows float16; a VAE with force_upcast: false does not"
+        return HalfPolicy(whole=True, reason=reason)
+    return HalfPolicy()
+
+
+def _widths(value: object) -> set[object]:
+    """Return the distinct widths of a config entry that is one number, or one per level."""
+    return set(value) if isinstance(value, list | tuple) else {value}

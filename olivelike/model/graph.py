@@ -36,8 +36,7 @@ BARRIERS = frozenset(
 They make large values of small ones: folded into the weights, a quantised weight would be a float one again. So their
 inputs are written as they are, and what follows them is no weight. Operators that make small values of large ones, such
 as `QuantizeLinear` and `DynamicQuantizeLinear`, are evaluated like all others; those that compute on quantised weights,
-such as `MatMulNBits`, take an activation, and thus are never weights.
-"""
+such as `MatMulNBits`, take an activation, and thus are never weights."""
 
 _MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
 """Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""

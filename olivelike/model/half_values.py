@@ -12,6 +12,8 @@ HALVES = {ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}
 HALF_MAX = 65504.0
 """Largest finite float16."""
 _PIECE = 1 << 17
+_STRIP = 16
+"""Columns of a transposed matrix that are copied at a time."""
 
 
 def to_half(
@@ -24,6 +26,9 @@ def to_half(
     Returns:
         The array in half precision, and how many finite values were `saturated`, and non-zero ones `flushed` to zero.
     """
+    if array.ndim == 2 and not array.flags.c_contiguous and array.flags.f_contiguous:
+        turned, counts = to_half(array.T, dtype)
+        return turned.T, counts
     half = np.empty(array.shape, dtype.numpy())
     lost = {"saturated": 0, "flushed": 0}
     wide, narrow = array.reshape(-1), half.reshape(-1)
@@ -41,3 +46,13 @@ def to_half(
             target[over] = np.copysign(np.float16(HALF_MAX), source[over])
             lost["saturated"] += int(np.count_nonzero(over))
     return half, {kind: count for kind, count in lost.items() if count}
+
+
+def in_row_order(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the array, or a copy of it, in row order; a transposed view is copied by strips that fit the cache."""
+    if array.flags.c_contiguous or array.ndim != 2:
+        return np.asarray(array, order="C")
+    copy = np.empty(array.shape, array.dtype)
+    for start in range(0, array.shape[1], _STRIP):
+        copy[:, start : start + _STRIP] = array[:, start : start + _STRIP]
+    return copy

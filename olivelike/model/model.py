@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
+from typing import Any, Final, Literal, Self, overload
 
 from olivelike.errors import PassError
 from olivelike.model.architecture import Architecture
 from olivelike.model.graph import Graph
 from olivelike.model.weights import Weights
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FACETS: Final[Mapping[str, type[Architecture | Weights | Graph]]] = {
     "architecture": Architecture,

@@ -6,13 +6,12 @@ Asked as a source is opened, before weights are fetched or anything is built, an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from olivelike.model.architecture import Config
 
 _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL")
@@ -90,13 +89,11 @@ _PATCHES: Final = 1024
 def check_network(component: str, class_name: str, config: Config) -> None:
     """Check that a component of a checkpoint is a network that can be built and has the inputs that clients know.
 
+    Raises `SourceError` with class, option and reason.
+
     Args:
-        component: Such as `unet`.
         class_name: As `model_index.json` names it.
         config: Raw or normalised; what is absent has the class's default.
-
-    Raises:
-        SourceError: with class, option and reason.
     """
     class_name = class_name if class_name.isidentifier() else _shown(class_name)
     allowed = CLASSES.get(component)
@@ -120,8 +117,6 @@ def refused_config(component: str, class_name: str, error: Exception, *, from_on
     """Return what to say when a library can't build a network from its config.
 
     Args:
-        component: Such as `unet`.
-        class_name: The library's class.
         error: What the library said.
         from_one_file: The config is the family's published one, with sizes read from the tensors of a single file.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -11,8 +12,6 @@ import numpy as np
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.model.weights import Tensor
 
 DTYPES: dict[str, Any] = {
@@ -30,13 +29,23 @@ def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
     Raises:
         SourceError: when the file can't be read, or is shorter than its table says.
     """
-    count = math.prod(tensor.shape)
+    array = read_part(tensor, path, 0, math.prod(tensor.shape))
+    return array.reshape(tensor.shape[::-1]).T if tensor.transposed else array.reshape(tensor.shape)
+
+
+def read_part(tensor: Tensor, path: Path, start: int, count: int) -> np.ndarray[Any, Any]:
+    """Read `count` of a tensor's elements from the one at `start`, in the order in which they are stored.
+
+    Raises:
+        SourceError: as `read_tensor`.
+    """
+    dtype = np.dtype(DTYPES[tensor.dtype])
     try:
-        with path.open("rb") as file:
-            file.seek(tensor.offset)
-            array: np.ndarray[Any, Any] = np.fromfile(file, dtype=DTYPES[tensor.dtype], count=count)
+        with path.open("rb", buffering=0) as file:
+            file.seek(tensor.offset + start * dtype.itemsize)
+            array: np.ndarray[Any, Any] = np.fromfile(file, dtype, count)
     except OSError as error:
         raise SourceError(f"{path} can't be read: {error.strerror or error}; fetch the file again") from error
     if array.size != count:
         raise SourceError(f"{path}: ends before byte {tensor.offset + tensor.nbytes}; fetch the file again")
-    return array.reshape(tensor.shape[::-1]).T if tensor.transposed else array.reshape(tensor.shape)
+    return array

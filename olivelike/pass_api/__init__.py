@@ -28,9 +28,7 @@ from olivelike.model import (
 )
 from olivelike.model.targets import Target
 from olivelike.pass_api.context import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan, Progress, TensorAccess
-from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS
-from olivelike.pass_api.pass_class import INPUTS as INPUTS
-from olivelike.pass_api.pass_class import PASS_API, Pass, Resources
+from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS, INPUTS as INPUTS, PASS_API, Pass, Resources
 
 if TYPE_CHECKING:
     from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
@@ -46,57 +44,12 @@ if TYPE_CHECKING:
     from olivelike.graphs.fusion.rule import Rule, Scope
 
 __all__ = [
-    "BARRIERS",
-    "BLOCK_KEY",
-    "CONTRIB",
-    "PARAMETER_KEY",
-    "PASS_API",
-    "Architecture",
-    "Cache",
-    "Context",
-    "EmbeddingInput",
-    "Graph",
-    "GraphEditor",
-    "LoraInput",
-    "Model",
-    "Pass",
-    "PassError",
-    "PrecisionPlan",
-    "Progress",
-    "Resources",
-    "Rule",
-    "Scope",
-    "Target",
-    "Tensor",
-    "TensorAccess",
-    "Weights",
-    "attribute",
-    "block_of",
-    "constant_array",
-    "dims_of",
-    "input_of",
-    "only_user",
-    "parameter_inputs",
-    "producer",
-    "real_inputs",
-    "same_shape",
+    "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
+    "EmbeddingInput", "Graph", "GraphEditor", "LoraInput", "Model", "Pass", "PassError", "PrecisionPlan", "Progress",
+    "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights", "attribute", "block_of",
+    "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer", "real_inputs", "same_shape",
     "weight_values",
-]
+]  # fmt: skip
 
 # What edits graphs imports onnx_ir, so it is imported when it is first asked for.
-__getattr__ = names_from(
-    "olivelike",
-    {
-        "graphs.editing.editor": ("CONTRIB", "GraphEditor"),
-        "graphs.editing.values": (
-            "attribute",
-            "constant_array",
-            "dims_of",
-            "input_of",
-            "only_user",
-            "producer",
-            "same_shape",
-        ),
-        "graphs.fusion.rule": ("Rule", "Scope"),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

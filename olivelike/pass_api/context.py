@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from olivelike.errors import PassError
 
 if TYPE_CHECKING:
     import logging
-    from pathlib import Path
 
     import numpy as np
     import onnx_ir as ir

@@ -41,23 +41,7 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 __all__ = [
-    "Batch",
-    "Picture",
-    "Pipeline",
-    "Request",
-    "Result",
-    "SessionSettings",
-    "Step",
-    "open_pipeline",
-    "require_safe",
-]
+    "Batch", "Picture", "Pipeline", "Request", "Result", "SessionSettings", "Step", "open_pipeline", "require_safe",
+]  # fmt: skip
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "pipeline.denoising": ("Step",),
-        "pipeline.pipeline": ("Pipeline", "open_pipeline"),
-        "pipeline.request": ("Batch", "Picture", "Request", "Result", "require_safe"),
-        "sessions.session_settings": ("SessionSettings",),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

@@ -5,23 +5,12 @@ Opening a source needs no library but the standard one (a hub id that is not cac
 """
 
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.files.safetensors_header import Header, RawTensor, read_header
+from olivelike.sources.files.weight_table import Header, RawTensor, read_header
 from olivelike.sources.hub import known_digest
 from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
-from olivelike.sources.pipeline import PipelineSource, available_components, open_source
-from olivelike.sources.source_spec import SourceSpec
+from olivelike.sources.pipeline import PipelineSource, SourceSpec, available_components, open_source
 
 __all__ = [
-    "Adaptation",
-    "Checkpoint",
-    "Header",
-    "PipelineSource",
-    "RawTensor",
-    "SourceSpec",
-    "StoredView",
-    "available_components",
-    "bind",
-    "known_digest",
-    "open_source",
-    "read_header",
-]
+    "Adaptation", "Checkpoint", "Header", "PipelineSource", "RawTensor", "SourceSpec", "StoredView",
+    "available_components", "bind", "known_digest", "open_source", "read_header",
+]  # fmt: skip

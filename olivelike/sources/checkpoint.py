@@ -1,4 +1,6 @@
-"""A component as its source stores it: class, raw config, and a table of the stored tensors.
+"""The files of a source, wherever they are: a folder, the hub's cache, or the hub itself.
+
+A component as its source stores it: class, raw config, and a table of the stored tensors.
 
 Also which files of a component's folder hold its weights, or what a part without weights can't do without.
 """
@@ -7,24 +9,104 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from olivelike import _untrusted as untrusted
+from olivelike._text import did_you_mean_path
 from olivelike.digest import digest_json
 from olivelike.errors import SourceError
+from olivelike.model.records.origin import Origin
 from olivelike.model.supported import check_network
-from olivelike.sources.files.safetensors_header import RawTensor, read_header
-from olivelike.sources.source_files import missing_file, read_json
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
-    from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.identify.identity import Converter
-    from olivelike.sources.source_files import SourceFiles
+    from olivelike.sources.identify.identify import Converter
+
+
+class SourceFiles(Protocol):
+    """Read access to a source by relative path, such as `unet/config.json`."""
+
+    @property
+    def origin(self) -> Origin:
+        """Where the files come from, for the record."""
+
+    @property
+    def where(self) -> str:
+        """The source in words, for messages."""
+
+    @property
+    def remedy(self) -> str:
+        """How to get a file that is missing."""
+
+    def names(self, folder: str) -> frozenset[str]:
+        """Return the names of the files in `folder`; the empty string is the source's own folder."""
+
+    def path(self, relative: str) -> Path:
+        """Return the local path of a file that `names` lists, after a download where one is needed."""
+
+
+@dataclass(frozen=True)
+class FolderFiles:
+    """Files in a folder of this machine."""
+
+    root: Path
+    where: str
+    remedy: str
+    origin: Origin
+
+    @classmethod
+    def local(cls, root: Path) -> FolderFiles:
+        """Take a user's own folder. Raises `SourceError` if it does not exist."""
+        if not root.is_dir():
+            otherwise = f"check its name, or download the pipeline into it with `hf download REPO --local-dir {root}`"
+            raise SourceError(f"{root}: no such folder or file; {did_you_mean_path(root, otherwise)}")
+        remedy = f"download it again, for instance with `hf download REPO --local-dir {root}`"
+        return cls(root, str(root), remedy, Origin.local("folder", root))
+
+    def names(self, folder: str) -> frozenset[str]:
+        """Return the names of the files in `folder`."""
+        path = self.root / folder
+        return frozenset(entry.name for entry in path.iterdir() if entry.is_file()) if path.is_dir() else frozenset()
+
+    def path(self, relative: str) -> Path:
+        """Return the path of a file."""
+        return self.root / relative
+
+
+def read_json(files: SourceFiles, relative: str) -> Config:
+    """Return a JSON object of the source. Raises `SourceError` if the file is absent, or holds something else."""
+    folder, _, name = relative.rpartition("/")
+    if name not in files.names(folder):
+        raise missing_file(files, relative)
+    path = files.path(relative)
+    try:
+        value = untrusted.read_json(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; {files.remedy}") from error
+    if not isinstance(value, dict):
+        raise SourceError(f"{path}: expected a JSON object, found {type(value).__name__}; {files.remedy}")
+    return value
+
+
+def missing_file(files: SourceFiles, relative: str) -> SourceError:
+    """Return the error for a file that should be there, saying whether its download was cut off."""
+    message = f"{files.where}: {relative} is missing"
+    if isinstance(files, FolderFiles) and next(_unfinished(files.root), None) is not None:
+        message += ", and a download into this folder did not finish"
+    return SourceError(f"{message}; {files.remedy}")
+
+
+def _unfinished(root: Path) -> Iterator[Path]:
+    yield from (root / ".cache" / "huggingface" / "download").rglob("*.incomplete")
+    yield from root.glob("*/*.incomplete")
+    if root.parent.name == "snapshots":
+        yield from (root.parent.parent / "blobs").glob("*.incomplete")
+
 
 _BOOKKEEPING = frozenset(
     {"_name_or_path", "_commit_hash", "name_or_path", "torch_dtype", "dtype", "architectures"}
@@ -59,7 +141,7 @@ class Checkpoint:
     original: Converter | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
-    @property
+    @cached_property
     def files(self) -> tuple[Path, ...]:
         """The weight files, each once, sorted."""
         return tuple(sorted({path for _, path in self.tensors.values()}))
@@ -73,6 +155,11 @@ class Checkpoint:
     def elements(self) -> int:
         """Number of values in all tensors together."""
         return sum(math.prod(tensor.shape) for tensor, _ in self.tensors.values())
+
+    @cached_property
+    def largest(self) -> int:
+        """Number of values in the largest tensor."""
+        return max((math.prod(tensor.shape) for tensor, _ in self.tensors.values()), default=0)
 
     @cached_property
     def layout_digest(self) -> str:
@@ -97,18 +184,13 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Read a component's config and the headers of its weight files.
 
+    Raises `SourceError` if a file is missing or damaged, the network is not supported, or the weights are pickled and
+    may not be read.
+
     Args:
-        files: the source.
-        component: name of the component.
         folder: its folder in the source; the empty string is the source's own folder.
-        library: its library in the index.
-        class_name: its class in the index.
         variant: such as `fp16`.
         read_pickle: reads the table of a `.bin` file; `None` refuses such files.
-
-    Raises:
-        SourceError: if a file is missing or damaged, the network is not supported, or the weights are pickled and may
-            not be read.
     """
     inside = f"{folder}/" if folder else ""
     config = read_json(files, f"{inside}config.json")

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.origin import Origin
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.checkpoint import FolderFiles, SourceFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from huggingface_hub.errors import HfHubHTTPError
-
-    from olivelike.sources.source_files import SourceFiles
 
 Opened = TypeVar("Opened")
 _TIMEOUT = 20.0  # seconds until the hub counts as out of reach
@@ -45,16 +42,14 @@ _BY_STATUS = {
 def open_hub(repository: str, revision: str | None, read: Callable[[SourceFiles], Opened]) -> Opened:
     """Call `read` with the files of a repository.
 
-    A commit whose files are cached is read without the network and without importing its client. A branch is
-    looked up; without a network the commit that the cache knows is taken, and the origin carries a warning.
+    A commit whose files are cached is read without the network and without importing its client. A branch is looked up;
+    without a network the commit that the cache knows is taken, and the origin carries a warning. Raises `SourceError`
+    if the repository can't be had, or what `read` raises.
 
     Args:
         repository: `ORGANISATION/NAME`.
         revision: branch, tag or commit; `None` is the main branch.
         read: reads what it needs; called again with a wider view if the cache lacks something.
-
-    Raises:
-        SourceError: if the repository can't be had, or what `read` raises.
     """
     if _is_commit(revision):
         try:
@@ -75,13 +70,12 @@ def known_digest(path: Path) -> str | None:
 def fetch_hub_file(repository: str, name: str | None = None, revision: str | None = None) -> tuple[Path, Origin]:
     """Return the local path of a weight file, after a download where one is needed, and its origin.
 
+    Raises `SourceError` if the repository can't be had, lacks the file, or leaves open which one is meant.
+
     Args:
         repository: `ORGANISATION/NAME`.
         name: The file's path in the repository; `None` takes one of the usual names, or the only `.safetensors` file.
         revision: Branch, tag or commit; `None` is the main branch.
-
-    Raises:
-        SourceError: if the repository can't be had, lacks the file, or leaves open which one is meant.
     """
 
     def read(files: SourceFiles) -> tuple[Path, Origin]:
@@ -186,9 +180,8 @@ class _RepositoryFiles:
 def _look_up(repository: str, revision: str | None) -> _RepositoryFiles:
     """Ask the hub for the commit and its file names.
 
-    Raises:
-        ConnectionError: if the hub can't be reached, or may not be.
-        SourceError: if it answers with a refusal or a fault, or its files can't be kept here.
+    Raises `ConnectionError` if the hub can't be reached, or may not be, and `SourceError` if it answers with a refusal
+    or a fault, or its files can't be kept here.
     """
     from huggingface_hub import HfApi, hf_hub_download
 

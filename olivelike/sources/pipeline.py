@@ -1,30 +1,39 @@
-"""Opening a source: which components it has, their checkpoints, and the files beside the networks."""
+"""Opening a source: which components it has, their checkpoints, and the files beside the networks.
+
+Folders of ONNX models that someone else exported are sources too. Known layouts: diffusers'
+`OnnxStableDiffusionPipeline`, optimum's ORT pipelines, Olive's output, and our own. Each component has a folder with
+its model file; most have a data file beside it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
+from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
-from olivelike.model.components import COMPONENTS, INDEX_FILE, VAES, torch_folder
-from olivelike.sources.checkpoint import WEIGHT_SUFFIXES, missing_main_file, read_checkpoint
+from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, Prediction, torch_folder
+from olivelike.sources.checkpoint import (
+    WEIGHT_SUFFIXES,
+    Checkpoint,
+    FolderFiles,
+    SourceFiles,
+    missing_file,
+    missing_main_file,
+    read_checkpoint,
+    read_json,
+)
+from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
-from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
-from olivelike.sources.single_file import SingleFile
-from olivelike.sources.source_files import missing_file, read_json
-from olivelike.sources.vae_override import CLASS as VAE_CLASS
-from olivelike.sources.vae_override import open_vae
+from olivelike.sources.hub import open_hub
+from olivelike.sources.single_file import CLASS as VAE_CLASS, SingleFile, open_vae
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
     from olivelike.model.records.origin import Origin
-    from olivelike.sources.checkpoint import Checkpoint
     from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.source_files import SourceFiles
-    from olivelike.sources.source_spec import SourceSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -55,16 +64,12 @@ def open_source(
 ) -> PipelineSource:
     """Read the index, the configs and the weight headers of the chosen components, and nothing more.
 
-    A hub repository is taken from its local cache, and downloaded there where that lacks a file.
+    A hub repository is taken from its local cache, and downloaded there where that lacks a file. Raises `SourceError`
+    if the source or one of its files is missing or damaged.
 
     Args:
-        spec: the source.
-        components: names such as `unet` or `vae_decoder`.
         allow_pickle: also read `.bin` weights, where a component has no others.
         read_pickle: returns the table of a `.bin` file; by default from a child process that imports torch.
-
-    Raises:
-        SourceError: if the source or one of its files is missing or damaged.
     """
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
@@ -94,13 +99,7 @@ def available_components(
 ) -> frozenset[str]:
     """Return the components that a source has, its `vae` included.
 
-    Args:
-        spec: the source.
-        allow_pickle: also read pickled files.
-        read_pickle: returns the table of a pickled file.
-
-    Raises:
-        SourceError: if the source is missing or damaged.
+    Raises `SourceError` if the source is missing or damaged.
     """
 
     def in_file(path: Path) -> set[str]:
@@ -200,3 +199,108 @@ def _extra_files(files: SourceFiles, index: Config) -> list[str]:
 
 def _names_a_class(entry: Any) -> TypeGuard[list[str]]:
     return isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+
+
+LIBRARY: Final = "onnx"
+CLASS_NAME: Final = "OnnxRuntimeModel"
+_TORCH_SUFFIXES = (".safetensors", ".bin")
+
+
+def is_onnx_pipeline(index: Config, files: SourceFiles) -> bool:
+    """Say whether a source holds ONNX models and no weights for torch.
+
+    Repositories of torch weights often hold ONNX models of some components too; they count as torch pipelines.
+    `index` is the content of `model_index.json`, empty if there is none.
+    """
+    if any(entry == ["diffusers", CLASS_NAME] for entry in index.values()):
+        return True
+    folders = {torch_folder(name) for name in COMPONENTS if name != SAFETY_CHECKER}
+    if any(name.endswith(_TORCH_SUFFIXES) for folder in folders for name in files.names(folder)):
+        return False
+    return any(_model_files(files, folder) for folder in COMPONENTS)
+
+
+def open_onnx_component(files: SourceFiles, component: str, folder: str) -> Checkpoint:
+    """Read the table of a component's ONNX model, and nothing of its weights.
+
+    Raises `SourceError` if a file is missing or damaged, or there are several models.
+
+    Returns:
+        A checkpoint whose `graph` is the model file, for `load_onnx`.
+    """
+    name = _choose(files, folder)
+    path = files.path(f"{folder}/{name}")
+    table = read_onnx_table(path, lambda location: _data_file(files, folder, name, location))
+    config = read_json(files, f"{folder}/config.json") if "config.json" in files.names(folder) else {}
+    return Checkpoint(
+        component, LIBRARY, CLASS_NAME, config, table.tensors, graph=path, graph_digest=digest_bytes(table.graph)
+    )
+
+
+def _choose(files: SourceFiles, folder: str) -> str:
+    found = _model_files(files, folder)
+    if MODEL_FILE in found:
+        return MODEL_FILE
+    if len(found) > 1:
+        raise SourceError(
+            f"{files.where}: {folder} has {len(found)} models: {', '.join(found)}; "
+            f"keep one of them, or rename the one to use to {MODEL_FILE}"
+        )
+    if not found:
+        if not files.names(folder):
+            present = [name for name in COMPONENTS if _model_files(files, name)]
+            raise SourceError(
+                f"{files.where}: this pipeline has no {folder} (it has: {', '.join(present)}); "
+                f"drop {folder} from `components:`"
+            )
+        raise missing_file(files, f"{folder}/{MODEL_FILE}")
+    return found[0]
+
+
+def _model_files(files: SourceFiles, folder: str) -> list[str]:
+    return sorted(name for name in files.names(folder) if name.endswith(".onnx"))
+
+
+def _data_file(files: SourceFiles, folder: str, model: str, location: str) -> Path:
+    """Return the path of a data file that a model in `folder` names, after a download where one is needed."""
+    relative = PurePosixPath(folder, location)
+    if relative.name not in files.names(str(relative.parent)):
+        raise missing_file(files, f"{relative}, which holds the weights of {folder}/{model},")
+    return files.path(str(relative))
+
+
+Opened = TypeVar("Opened")
+
+
+@dataclass(frozen=True)
+class SourceSpec:
+    """A source as a workflow names it: either `path` or `hub` is set."""
+
+    path: Path | None = None
+    """A diffusers folder, or a checkpoint in one file."""
+    hub: str | None = None
+    """A repository, such as `stable-diffusion-v1-5/stable-diffusion-v1-5`."""
+    revision: str | None = None
+    """Branch, tag or commit of the repository; `None` is its main branch."""
+    variant: str | None = None
+    """Which of several weight files, such as `fp16`."""
+    prediction: Prediction | None = None
+    """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
+    vae: SourceSpec | None = None
+    """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a checkpoint in one file."""
+        return self.path is not None and self.path.is_file()
+
+    def open(self, read_file: Callable[[Path], Opened], read_files: Callable[[SourceFiles], Opened]) -> Opened:
+        """Call `read_file` with the path of a single file, or `read_files` with those of a folder or repository.
+
+        Raises `SourceError` if the folder or repository can't be had, or what is called raises.
+        """
+        if self.path is not None:
+            return read_file(self.path) if self.is_file else read_files(FolderFiles.local(self.path))
+        if self.hub is None:
+            raise SourceError("neither a folder, a file nor a hub id is named; set `source:`, or leave `vae:` out")
+        return open_hub(self.hub, self.revision, read_files)

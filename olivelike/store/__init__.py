@@ -5,10 +5,9 @@ The store knows nothing of passes or plans. Files are the truth; the index is a 
 | module | holds |
 | --- | --- |
 | `store` | what the engine and the command line see |
-| `folder` | where entries lie; how one is written whole, read, and set aside if damaged |
+| `folder` | where entries lie; how one is written whole, read, set aside if damaged; which processes use them |
 | `objects`, `actions`, `runs`, `roots` | each kind of entry |
-| `claims` | which processes use the store now |
-| `garbage`, `damage` | freeing space; checking every byte |
+| `upkeep` | freeing space; checking every byte |
 | `index` | hints, in a diskcache database |
 """
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from olivelike.errors import DamagedError
 from olivelike.store import objects
-from olivelike.store.folder import is_digest, seal, unseal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import StoreFolder, is_digest, seal, unseal
 
 _KIND = "action/1"
 """Kind of the sealed record; a change of meaning takes the next number."""

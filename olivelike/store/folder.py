@@ -1,4 +1,10 @@
-"""A store's folder: where each kind of entry lies, and how one is read, written and set aside."""
+"""A store's folder: where each kind of entry lies, and how one is read, written and set aside.
+
+Which processes use the store now: each that writes holds one file lock, its claim.
+
+A claim's token names a folder for the process's temporary files. When the process is gone, whoever opens the
+store next removes both.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +13,18 @@ import errno
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from olivelike import _files
-from olivelike._files import NewFile
+from olivelike._files import FileSystem, Lock, NewFile, try_lock
 from olivelike.digest import digest_json
 from olivelike.errors import StoreError
-from olivelike.store.claims import Claims
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from olivelike._files import FileSystem
-    from olivelike.store.claims import Claim
 
 FOLDERS = ("objects", "actions", "runs", "logs", "tmp", "locks", "roots", "quarantine", "index")
 """The folders at the top: all that a store may hold."""
@@ -96,8 +100,7 @@ class StoreFolder:
     def read(self, path: Path) -> bytes | None:
         """Return a file's bytes; `None` if there is no such file or the disk can't give it.
 
-        Raises:
-            StoreError: if the file may not be read.
+        Raises `StoreError` if the file may not be read.
         """
         with explained(path, "read"):
             try:
@@ -112,8 +115,7 @@ class StoreFolder:
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder; none if there is no such folder.
 
-        Raises:
-            StoreError: if the folder can't be read.
+        Raises `StoreError` if the folder can't be read.
         """
         with explained(folder, "read"):
             return self.fs.names(folder)
@@ -125,8 +127,7 @@ class StoreFolder:
     def own_claim(self) -> Claim:
         """Return what marks this process as one that uses the store.
 
-        Raises:
-            StoreError: if the store can't be written.
+        Raises `StoreError` if the store can't be written.
         """
         self.check_writable()
         with explained(self.locks):
@@ -192,9 +193,7 @@ class StoreFolder:
 def explained(place: Path, task: str = "write to") -> contextlib.AbstractContextManager[None]:
     """Raise `StoreError`, with a remedy, for an `OSError` inside the block.
 
-    Args:
-        place: the path to name where the operating system names none.
-        task: what can't be done to the store.
+    `place` is the path to name where the operating system names none.
     """
     full = "free space there (`olivelike cache gc` drops old results)"
     return _files.explained(f"{task} the store", place, _ELSEWHERE, full)
@@ -203,12 +202,11 @@ def explained(place: Path, task: str = "write to") -> contextlib.AbstractContext
 def seal(kind: str, content: dict[str, Any]) -> bytes:
     """Serialise a record as readable JSON with its kind and the SHA-256 of its canonical JSON.
 
+    Raises `ValueError` for a taken name, or a number that JSON lacks.
+
     Args:
         kind: what it is and in which version, such as `action/1`.
         content: JSON values; the names `kind` and `seal` are taken.
-
-    Raises:
-        ValueError: for a taken name, or a number that JSON lacks.
     """
     if taken := content.keys() & {"kind", "seal"}:
         raise ValueError(f"a record can't have the names {sorted(taken)}")
@@ -252,3 +250,136 @@ def _checked_run_id(text: str) -> str:
 def _file_name(text: str) -> str:
     """Return a file name for any text; different texts have different names."""
     return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), text) or "%"
+
+
+_TRUSTED_SECONDS = 24 * 3600.0
+"""How long a claim without a held lock counts as live if its process may exist: some networks lack locks."""
+
+_CLOCK_SLACK_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """This process's claim: its token, the folder of its temporary files, and the held lock."""
+
+    token: str
+    folder: Path
+    lock: Lock
+
+
+class Claims:
+    """The claims of this process and of the others on one store."""
+
+    def __init__(self, locks: Path, temporary: Path, fs: FileSystem) -> None:
+        self._locks = locks
+        self._temporary = temporary
+        self._fs = fs
+        # By process id: a forked child must not release the lock that it inherited.
+        self._own: dict[int, Claim] = {}
+        self._guard = threading.Lock()
+
+    def own(self) -> Claim:
+        """Return this process's claim, made at first use and given back when the process ends.
+
+        Raises `OSError` if the disk refuses.
+        """
+        pid = os.getpid()
+        with self._guard:
+            if pid not in self._own:
+                self._own[pid] = claim = self._take(pid)
+                weakref.finalize(self, _give_back, pid, claim, self._lock_path(claim.token), self._fs)
+            return self._own[pid]
+
+    def others(self) -> list[str]:
+        """Return the tokens of the other live processes."""
+        own = self._own.get(os.getpid())
+        return [token for token in self._tokens() if not (own and token == own.token) and self.is_live(token)]
+
+    def others_since(self) -> float:
+        """Return when the oldest other live process made its claim; infinity if there is none.
+
+        What was written since may be about to be referenced.
+        """
+        return min((self._claimed_at(token) for token in self.others()), default=float("inf"))
+
+    def is_live(self, token: str) -> bool:
+        """Tell whether the process that made a claim still runs; if in doubt it does."""
+        own = self._own.get(os.getpid())
+        if own and token == own.token:
+            return True
+        path = self._lock_path(token)
+        if not path.exists():
+            return False
+        lock = try_lock(path)
+        if lock is None:
+            return True
+        lock.release()
+        claimed_at = self._claimed_at(token)
+        return time.time() - claimed_at < _TRUSTED_SECONDS and _process_may_exist(token, claimed_at)
+
+    def sweep(self) -> None:
+        """Remove what dead processes left: temporary files and claims."""
+        for token in sorted({*self._fs.names(self._temporary), *self._tokens()}):
+            if not self.is_live(token):
+                self._fs.remove(self._temporary / token)
+                self._fs.remove(self._lock_path(token))
+
+    def _take(self, pid: int) -> Claim:
+        self._fs.make_folder(self._locks)
+        lock = None
+        while lock is None:
+            token = f"{_host()}-{pid}-{os.urandom(4).hex()}"
+            lock = try_lock(self._lock_path(token))
+        folder = self._temporary / token
+        try:
+            self._fs.make_folder(folder)
+        except OSError:
+            lock.release()
+            raise
+        return Claim(token, folder, lock)
+
+    def _tokens(self) -> list[str]:
+        return [name.removesuffix(".lock") for name in self._fs.names(self._locks)]
+
+    def _claimed_at(self, token: str) -> float:
+        try:
+            return self._fs.stat(self._lock_path(token)).st_mtime
+        except OSError:
+            return float("inf")
+
+    def _lock_path(self, token: str) -> Path:
+        return self._locks / f"{token}.lock"
+
+
+def _give_back(pid: int, claim: Claim, lock_path: Path, fs: FileSystem) -> None:
+    if os.getpid() != pid:
+        return
+    try:
+        fs.remove(claim.folder)
+        claim.lock.release()
+        fs.remove(lock_path)
+    except OSError:  # the next process to open the store sweeps it
+        return
+
+
+def _host() -> str:
+    import platform
+
+    return "".join(letter if letter.isalnum() else "_" for letter in platform.node()) or "host"
+
+
+def _process_may_exist(token: str, claimed_at: float) -> bool:
+    host, _, rest = token.partition("-")
+    pid = rest.partition("-")[0]
+    if host != _host() or not pid.isdigit():
+        return True
+    import psutil
+
+    try:
+        process = psutil.Process(int(pid))
+        is_reused = process.create_time() > claimed_at + _CLOCK_SLACK_SECONDS
+        return process.status() != psutil.STATUS_ZOMBIE and not is_reused
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,10 @@ from diskcache import Cache, Disk, Timeout
 from olivelike._files import held
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.errors import SourceError
-from olivelike.store.folder import is_digest
+from olivelike.store.folder import StoreFolder, is_digest
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
-
-    from olivelike.store.folder import StoreFolder
 
 _BUSY_SECONDS = 5.0
 """How long all that a process asks of an index waits for another that has locked it."""
@@ -93,8 +91,7 @@ class Index:
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file, from memory if it is known by its identity and times, and unchanged.
 
-        Raises:
-            SourceError: if the file can't be read, or keeps changing.
+        Raises `SourceError` if the file can't be read, or keeps changing.
         """
         try:
             for _ in range(_ATTEMPTS):

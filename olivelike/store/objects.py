@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Self
 
 from olivelike._files import NewFile
 from olivelike.digest import digest_bytes
 from olivelike.errors import DamagedError
-from olivelike.store.folder import MISSING, UNREADABLE, explained
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
-
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import MISSING, UNREADABLE, StoreFolder, explained
 
 _CHUNK = 1 << 20
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 from olivelike.store import actions
-from olivelike.store.folder import checked_digest, is_digest, seal, unseal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import StoreFolder, checked_digest, is_digest, seal, unseal
 
 _ROOT = "root/1"
 _PIN = "pin/1"

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from olivelike.store.folder import unseal
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.store.folder import StoreFolder
+from olivelike.store.folder import StoreFolder, unseal
 
 KIND = "run/1"
 """Kind of the sealed record."""

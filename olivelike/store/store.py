@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +16,9 @@ from olivelike.store.folder import StoreFolder, explained, seal
 from olivelike.store.objects import Objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from olivelike.store.actions import Action
-    from olivelike.store.damage import VerifyReport
-    from olivelike.store.garbage import GcReport, StoreSize
     from olivelike.store.index import Index
+    from olivelike.store.upkeep import GcReport, StoreSize, VerifyReport
 
 _GRACE_SECONDS = 3600.0
 
@@ -52,7 +50,7 @@ class Store(Objects):
 
     @classmethod
     def open(cls, root: Path, *, create: bool = True, filesystem: FileSystem | None = None) -> Store:
-        """Open the store in the folder `root`.
+        """Open the store in the folder `root`. Raises `StoreError` if the folder can't be created or read.
 
         Args:
             root: the store's folder.
@@ -60,9 +58,6 @@ class Store(Objects):
                 read-only, nothing is ever changed: an absent store is an empty one, and writing raises
                 `StoreError`.
             filesystem: the file operations; tests give one that fails.
-
-        Raises:
-            StoreError: if the folder can't be created or read.
         """
         filesystem = filesystem or FileSystem()
         root = root.absolute()
@@ -100,18 +95,16 @@ class Store(Objects):
     def put_action(self, action: Action) -> None:
         """Record a result, after all of its parts were put.
 
-        Raises:
-            ValueError: if an output is not among the parts.
-            DamagedError: if a part is missing: the store was cleared or collected meanwhile.
-            StoreError: if the disk refuses.
+        Raises `ValueError` if an output is not among the parts, `DamagedError` if a part is missing: the store was
+        cleared or collected meanwhile, and `StoreError` if the disk refuses.
         """
         actions.put(self._folder, action)
 
     def drop_action(self, *keys: str) -> int:
         """Remove actions and the parts that nothing else needs; return the bytes freed."""
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        return garbage.drop(self._folder, keys)
+        return upkeep.drop(self._folder, keys)
 
     def actions(self) -> Iterator[Action]:
         """Yield every action that is recorded, by key."""
@@ -121,11 +114,7 @@ class Store(Objects):
         """Hold the lock on a key, across processes; it dies with the process.
 
         It spares double work; correctness never rests on it. Who holds it works on the same key, so the wait ends
-        with that work.
-
-        Args:
-            key: the action's key.
-            on_wait: called once if another holder has it; raising from it gives up.
+        with that work. `on_wait` is called once if another holder has it; raising from it gives up.
         """
         return _holding(self._key_lock(key), on_wait)
 
@@ -147,8 +136,7 @@ class Store(Objects):
     def file_digest(self, path: Path) -> str:
         """Return the SHA-256 of a file outside the store, hashed once as long as it does not change.
 
-        Raises:
-            SourceError: if the file can't be read, or changes meanwhile.
+        Raises `SourceError` if the file can't be read, or changes meanwhile.
         """
         return self._index.file_digest(path)
 
@@ -238,20 +226,19 @@ class Store(Objects):
             max_bytes: the cap; `None` for `$OLIVELIKE_CACHE_SIZE`, else 20 GB.
             grace_seconds: objects that no action refers to are left alone for so long.
         """
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        cap = garbage.size_limit() if max_bytes is None else max_bytes
-        return garbage.collect(self._folder, cap, grace_seconds)
+        cap = upkeep.size_limit() if max_bytes is None else max_bytes
+        return upkeep.collect(self._folder, cap, grace_seconds)
 
     def clear(self) -> int:
         """Remove everything, pins and runs included; return the bytes freed.
 
-        Raises:
-            StoreError: if another process uses the store.
+        Raises `StoreError` if another process uses the store.
         """
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
-        return garbage.clear(self._folder)
+        return upkeep.clear(self._folder)
 
     # Looking at it
 
@@ -265,10 +252,10 @@ class Store(Objects):
 
     def size(self) -> StoreSize:
         """Return bytes and files of each of the store's folders."""
-        from olivelike.store import garbage
+        from olivelike.store import upkeep
 
         with explained(self.root, "read"):
-            return garbage.size(self._folder)
+            return upkeep.size(self._folder)
 
     def verify(self, *, repair: bool = False, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
         """Check every byte against its hash.
@@ -277,10 +264,10 @@ class Store(Objects):
             repair: move what is wrong to quarantine; what needs it is then remade by the next run.
             progress: called with the bytes read so far and in all.
         """
-        from olivelike.store import damage
+        from olivelike.store import upkeep
 
         with explained(self.root, "read"):
-            return damage.verify(self._folder, repair=repair, progress=progress)
+            return upkeep.verify(self._folder, repair=repair, progress=progress)
 
     @cached_property
     def _index(self) -> Index:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from olivelike._lazy import names_from
 
 if TYPE_CHECKING:
-    from olivelike.measure.random_inputs import Case
+    from olivelike.measure.network_sizes import Case
     from olivelike.testing.checkpoints import make_checkpoint
     from olivelike.testing.lora_files import make_lora
     from olivelike.testing.models import LocalModel, LocalTensors, load_model, random_model, tiny_model
@@ -39,29 +39,8 @@ if TYPE_CHECKING:
     from olivelike.testing.single_file_writer import make_single_file
 
 __all__ = [
-    "Case",
-    "Comparison",
-    "LocalModel",
-    "LocalTensors",
-    "compare_with_torch",
-    "fuse_with",
-    "load_model",
-    "make_checkpoint",
-    "make_lora",
-    "make_single_file",
-    "random_model",
-    "run_pass",
-    "tiny_model",
-]
+    "Case", "Comparison", "LocalModel", "LocalTensors", "compare_with_torch", "fuse_with", "load_model",
+    "make_checkpoint", "make_lora", "make_single_file", "random_model", "run_pass", "tiny_model",
+]  # fmt: skip
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "checkpoints": ("make_checkpoint",),
-        "lora_files": ("make_lora",),
-        "models": ("LocalModel", "LocalTensors", "load_model", "random_model", "tiny_model"),
-        "parity": ("Case", "Comparison", "compare_with_torch"),
-        "pass_runner": ("fuse_with", "run_pass"),
-        "single_file_writer": ("make_single_file",),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

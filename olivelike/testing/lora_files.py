@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from olivelike.testing.checkpoint_weights import random_parameter
-from olivelike.testing.original_spelling import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from olivelike.testing.checkpoint_weights import Array
+from olivelike.testing.checkpoints import Array, random_parameter
+from olivelike.testing.single_file_writer import diffusers_old_name, dotted_name, kohya_name, ldm_name, path_in
 
 LoraFormat = Literal[
     "diffusers_old", "diffusers_mid", "peft", "peft_native", "peft_native_loha", "peft_native_lokr",
@@ -82,7 +78,8 @@ def make_lora(
 ) -> Path:
     """Write a LoRA with seeded random factors for a network, as its trainer would spell it.
 
-    The same seed gives the same factors under every spelling of one kind.
+    The same seed gives the same factors under every spelling of one kind. Raises `ValueError` if a PEFT-native file is
+    asked for several components, or nothing matches.
 
     Args:
         path: the file; for `peft_native` formats a folder, made if absent.
@@ -100,9 +97,6 @@ def make_lora(
 
     Returns:
         The path.
-
-    Raises:
-        ValueError: if a PEFT-native file is asked for several components, or nothing matches.
     """
     style, target = FORMATS[format], Path(path)
     if style.spelling == "native" and len(components) != 1:
@@ -261,7 +255,6 @@ def factor_shapes(kind: str, weight: Shape, rank: int, *, core: bool = False) ->
     Args:
         kind: `lora`, `loha` or `lokr`.
         weight: (out, in) or (out, in, height, width).
-        rank: of the factors.
         core: whether the kernel of a convolution is a factor of its own.
     """
     out, width, kernel = weight[0], weight[1], weight[2:]

@@ -1,6 +1,7 @@
 """Models whose weights are at hand: of a checkpoint folder, of the tiny checkpoint, or random.
 
-Graphs that torch's exporter made once on this machine are shared by all processes and sessions that test with them.
+Graphs that torch's exporter made once on this machine are shared by all processes and sessions that test with them;
+those of a shelf (`$OLIVELIKE_TESTING_SHELF`, and the one that ships) need no exporter at all.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import atexit
 import datetime as dt
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -20,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.digest import digest_bytes, digest_file
-from olivelike.engine.keys.formulas import pass_key
+from olivelike.engine.keys import pass_key
 from olivelike.engine.plan import Key
 from olivelike.errors import PassError
+from olivelike.graphs.shelf import BUILT_IN, Shelf
 from olivelike.model import Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.tensor_file import DTYPES, read_tensor
 from olivelike.store import Action, Store
-from olivelike.testing.checkpoint_weights import random_parameter
-from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.checkpoints import make_checkpoint, random_parameter
 from olivelike.workflow.passes import Registry
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     from collections.abc import Iterable
 
+SHELF_VARIABLE = "OLIVELIKE_TESTING_SHELF"
+"""Names a folder with graphs of test networks, which `olivelike shelf add --shelf` writes."""
 _MOST_BYTES = 256 << 20
 """What the shared folder may take; graphs of older code are collected first."""
 
@@ -45,13 +49,16 @@ _MOST_BYTES = 256 << 20
 def traced_graph(architecture: Architecture) -> Graph:
     """Return the graph that `convert` makes of an architecture.
 
-    It is traced at most once on a machine for each state of the exporter's code and libraries: results lie in a
-    store in the user's cache folder, under the key of the `convert` node.
+    If no shelf has it, it is traced at most once on a machine for each state of the exporter's code and libraries:
+    results lie in a store in the user's cache folder, under the key of the `convert` node.
 
     Raises:
         PassError: when the network can't be traced.
         StoreError: when the cache folder can't be written; `$XDG_CACHE_HOME` names another one.
     """
+    known = _shelf().graph(architecture)
+    if known is not None:
+        return Graph(known)
     key = _key(architecture)
     store = Store.open(shared_folder())
     with store.lock(key.digest):
@@ -59,6 +66,11 @@ def traced_graph(architecture: Architecture) -> Graph:
         if graph is None:
             graph = _trace(store, key, architecture)
     return graph
+
+
+def _shelf() -> Shelf:
+    named = os.environ.get(SHELF_VARIABLE)
+    return Shelf([BUILT_IN, *([Path(named)] if named else [])])
 
 
 def lend_graphs(folder: Path, architectures: Iterable[Architecture]) -> None:

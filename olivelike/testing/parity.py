@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import UsageError, VerificationError
-from olivelike.measure.random_inputs import CASES, Case
+from olivelike.measure.network_sizes import CASES, Case
 from olivelike.testing.models import LocalModel, no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import onnxruntime
     import torch
 
@@ -37,8 +36,7 @@ class Comparison:
     def require(self, limit: float) -> None:
         """Check that no error is above `limit`; NaN counts as above.
 
-        Raises:
-            VerificationError: with every output that is further off.
+        Raises `VerificationError` with every output that is further off.
         """
         rows = [
             f"{output} at {case}: {error:.1e}"
@@ -59,8 +57,10 @@ def compare_with_torch(
 ) -> Comparison:
     """Run a component in ONNX Runtime on the CPU, and its network in torch in float64; compare all outputs.
 
-    Both get the same seeded random inputs. Fused operators that the CPU lacks are replaced by what they mean,
-    so the result for any target can be checked. Torch's own float32 can be 1e-5 off; hence float64.
+    Both get the same seeded random inputs. Fused operators that the CPU lacks are replaced by what they mean, so the
+    result for any target can be checked. Torch's own float32 can be 1e-5 off; hence float64. Raises `UsageError` when a
+    folder, or a model with changed weights, comes without its reference, and `PassError` when the graph can't be
+    materialised.
 
     Args:
         subject: A model with a graph, which is materialised first, or a component's folder with its
@@ -69,10 +69,6 @@ def compare_with_torch(
             no longer those that were loaded, LoRAs and textual inversions aside.
         cases: Batches and sizes to compare at.
         seed: Of the inputs.
-
-    Raises:
-        UsageError: when a folder, or a model with changed weights, comes without its reference.
-        PassError: when the graph can't be materialised.
     """
     if isinstance(subject, LocalModel):
         reference = reference or _itself(subject)
@@ -98,8 +94,7 @@ def _itself(subject: LocalModel) -> LocalModel:
 def materialize_model(model: LocalModel, folder: Path) -> None:
     """Write a model's `model.onnx` and its data file into an existing folder.
 
-    Raises:
-        UsageError: when it has no graph or no weights.
+    Raises `UsageError` when it has no graph or no weights.
     """
     from olivelike.engine.output.materialize import materialize
 
@@ -156,7 +151,7 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
 def torch_network(model: LocalModel) -> torch.nn.Module:
     """Return the torch network with all the model's weights in float64, taking a component's inputs in order."""
     from olivelike.graphs.export.torch_network import build_network, wrap
-    from olivelike.measure.verify.reference import fill
+    from olivelike.measure.verify.original import fill
 
     model.require("weights")
     network = build_network(model.require("architecture"))

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from olivelike.engine.kinds.step import check_input, check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
-from olivelike.model import Model
+from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
-from olivelike.pass_api import Context, Pass, PrecisionPlan
+from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike.model import Architecture, Weights
-    from olivelike.pass_api import EmbeddingInput, LoraInput, Rule
 
 _NETWORK = ("architecture", "weights")
 
@@ -37,8 +32,9 @@ def run_pass(
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
 
-    As in a run, options travel as JSON, the pass sees the target only if it reads `target`, and its scratch
-    folder is gone afterwards.
+    As in a run, options travel as JSON, the pass sees the target only if it reads `target`, and its scratch folder is
+    gone afterwards. Raises `PassError` when the pass fails, changes a facet that it did not declare, or returns an
+    invalid graph, and `UsageError` when the pass reads a target and there is none, or options come with an instance.
 
     Args:
         tested: The pass: an instance, or the class with its options as keywords.
@@ -52,10 +48,6 @@ def run_pass(
 
     Returns:
         The result; its `facts` are what the pass left for the run record, and it can be the next pass's model.
-
-    Raises:
-        PassError: when the pass fails, changes a facet that it did not declare, or returns an invalid graph.
-        UsageError: when the pass reads a target and there is none, or options come with an instance.
     """
     instance = _instance(tested, options)
     name = type(instance).name()
@@ -98,20 +90,17 @@ def fuse_with(
 ) -> LocalModel:
     """Run `fuse` with more rules, as a workflow that lists their plugins would.
 
+    Raises `PluginError` for a rule whose name is taken, or that runs before none, and `PassError` when a rule leaves a
+    graph that is not valid.
+
     Args:
         rules: Those that are tested.
         model: With its graph, in float32.
         target: What to fuse for.
         precision: As `run_pass` takes it.
         options: Rules to switch on or off, by name.
-
-    Raises:
-        PluginError: for a rule whose name is taken, or that runs before none.
-        PassError: when a rule leaves a graph that is not valid.
     """
-    from olivelike.workflow.passes.discovery import built_in_passes
-    from olivelike.workflow.passes.entry import RuleEntry
-    from olivelike.workflow.passes.registry import FUSE, Registry
+    from olivelike.workflow.passes.registry import FUSE, Registry, RuleEntry, built_in_passes
 
     added = [RuleEntry(rule, "this test", rule.apply.__module__) for rule in rules]
     cls = Registry([*built_in_passes(), *added]).get(FUSE).cls

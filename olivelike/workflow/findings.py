@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from olivelike.errors import WorkflowError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _MOST = 100
 """Findings; who has more has one mistake that repeats."""
@@ -65,11 +61,7 @@ class Findings:
         self._found: list[tuple[Position, str]] = []
 
     def add(self, position: Position, message: str) -> None:
-        """Note one finding.
-
-        Raises:
-            WorkflowError: with all that was found, if that is a lot.
-        """
+        """Note one finding. Raises `WorkflowError` with all that was found, if that is a lot."""
         if len(message) > _LONGEST:
             message = f"{message[: _LONGEST // 2]} … {message[-_LONGEST // 2 :]}"
         if (position, message) not in self._found:
@@ -86,11 +78,7 @@ class Findings:
         return bool(self._found)
 
     def raise_if_any(self) -> None:
-        """Raise all findings as one error, in the order of the files.
-
-        Raises:
-            WorkflowError: if there are findings.
-        """
+        """Raise all findings as one error, in the order of the files. Raises `WorkflowError` if there are findings."""
         if self._found:
             raise WorkflowError("\n".join(self._rendered()))
 

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterator, Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.model.targets import find_target
-from olivelike.workflow.extends import PIPELINE_KEYS, read_with_bases
-from olivelike.workflow.findings import Findings
-from olivelike.workflow.long_form import is_hub_id
-from olivelike.workflow.overrides import apply_overrides
+from olivelike.model.targets import Target, find_target
+from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
+from olivelike.workflow.findings import Findings, Position
+from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddings, resolve_loras, resolve_source
 from olivelike.workflow.passes import Registry, resolve_plugin
-from olivelike.workflow.passes.text_paths import absolute, may_be_path
-from olivelike.workflow.places import find_workflow
-from olivelike.workflow.schema import Output, Workflow, WorkflowFile
-from olivelike.workflow.steps import resolve_components, resolve_sweep
-from olivelike.workflow.validation import validate
-from olivelike.workflow.weight_inputs import parse_lora, resolve_embeddings, resolve_loras, resolve_source
+from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
+from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
+from olivelike.workflow.validation import resolve_components, resolve_sweep, validate
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from collections.abc import Sequence as SequenceOf
-
-    from olivelike.model.targets import Target
-    from olivelike.workflow.findings import Position
     from olivelike.workflow.passes.allowed_plugins import Ask
-    from olivelike.workflow.places import Place
-    from olivelike.workflow.schema import Step
     from olivelike.workflow.yaml_tree import Node
 
 
@@ -219,8 +209,6 @@ def _clash(text: str, folder: Path, others: dict[Path, str], above: dict[Path, s
     """Tell how an output meets one of the others, `None` if it lies apart: a run replaces whole folders.
 
     Args:
-        text: the output as it was written.
-        folder: its folder.
         others: folder → text of those before it.
         above: folder around one of those → its text.
     """

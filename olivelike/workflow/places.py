@@ -1,13 +1,17 @@
-"""Where a workflow file lies, what lies around it, and the workflow files that are shipped."""
+"""Where a workflow file lies, what lies around it, and the workflow files that are shipped.
+
+Paths come from text that people wrote. Unlike pathlib, nothing here raises for text that can be no path.
+"""
 
 from __future__ import annotations
 
+import os
+import os.path
 from dataclasses import dataclass
 from pathlib import Path
 
 from olivelike._text import did_you_mean, did_you_mean_path
 from olivelike.errors import WorkflowError
-from olivelike.workflow.passes.text_paths import absolute, exists
 
 SUFFIXES = (".yaml", ".yml")
 _FOLDER = "workflows"
@@ -59,3 +63,24 @@ def _shipped_folder() -> Path:
     from importlib.resources import files
 
     return Path(str(files("olivelike.workflows")))
+
+
+# ruff: noqa: PTH100, PTH110, PTH111, PTH118
+
+
+def absolute(text: str | Path, folder: Path) -> Path:
+    """Return an absolute path: `~` expanded, `..` removed, links kept; relative ones start at `folder`."""
+    return Path(os.path.abspath(os.path.join(folder, os.path.expanduser(text))))
+
+
+def may_be_path(text: str) -> bool:
+    """Tell whether the system could have a file of this name at all."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def exists(path: Path) -> bool:
+    """Tell whether there is a file or folder; false too where that can't be found out."""
+    return os.path.exists(path)

@@ -1,21 +1,19 @@
-"""A new project folder: a workflow, a plugin with its test, a store."""
+"""A new project folder: a workflow, written as a person would, a plugin with its test, a store."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.model.targets import find_target
 from olivelike.workflow import json_schema, shipped_names
 from olivelike.workflow.passes import Registry, new_pass
-from olivelike.workflow.writing import workflow_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLUGIN = "name_graph"
 """The pass that a new project begins with."""
@@ -118,3 +116,37 @@ def _shipped(target: str) -> dict[str, Any]:
     text = files("olivelike.workflows").joinpath(f"{prefix}{name}.yaml").read_text(encoding="utf-8")
     shipped: dict[str, Any] = yaml.safe_load(text)
     return shipped
+
+
+_PLAIN = re.compile(r"[A-Za-z./~_][\w./~@+-]*")
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~"})
+"""Read as something else than text, by this or another YAML reader."""
+
+
+def workflow_text(content: Mapping[str, Any]) -> str:
+    """Return a workflow file, YAML, with these keys in their order; what is `None` or an empty list is left out."""
+    lines: list[str] = []
+    for key, value in content.items():
+        if key == "components":
+            width = max(map(len, value)) + 1
+            chains = (f"  {f'{component}:':<{width}} {_flow(chain)}" for component, chain in value.items())
+            lines += [f"{key}:", *chains]
+        elif key in ("loras", "embeddings"):
+            lines += [f"{key}:", *(f"  - {_flow(item)}" for item in value)] if value else []
+        elif value is not None:
+            lines.append(f"{key}: {_flow(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _flow(value: Any) -> str:
+    """Return a value on one line; text in quotes where it needs them."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        case list():
+            return f"[{', '.join(map(_flow, value))}]"
+        case str() if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+            return value
+        case str() | bool():
+            return json.dumps(value, ensure_ascii=False)
+    return f"{value:g}"

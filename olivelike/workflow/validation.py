@@ -1,20 +1,35 @@
-"""Validates parts of the tree with pydantic and turns its errors into findings with positions."""
+"""Validates parts of the tree with pydantic and turns its errors into findings with positions.
+
+Resolves `components` and `sweep`: each step becomes a validated instance of its pass.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence as SequenceOf
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from olivelike._text import did_you_mean
-from olivelike.workflow.yaml_tree import Mapping, Node, Sequence, kind_of, plain
+from olivelike.errors import UsageError
+from olivelike.model.families import COMPONENTS, TOKENIZERS
+from olivelike.pass_api import PrecisionPlan
+from olivelike.workflow.extends import merge
+from olivelike.workflow.passes.plugin_files import explain_import
+from olivelike.workflow.schema import Step
+from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_of, plain
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+    from olivelike.pass_api import Pass
     from olivelike.workflow.findings import Findings, Position
+    from olivelike.workflow.passes import Registry
+    from olivelike.workflow.passes.registry import PassEntry
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -139,3 +154,157 @@ def _wanted(message: str) -> str:
     for theirs, ours in _WORDS.items():
         message = message.replace(theirs, ours)
     return message
+
+
+def resolve_components(node: Node, registry: Registry, findings: Findings) -> dict[str, tuple[Step, ...]]:
+    """Return the steps of each component, networks before tokenizers; mistakes go to `findings`."""
+    known = (*COMPONENTS, *TOKENIZERS)
+    if not isinstance(node, Mapping):
+        findings.add(node.position, f"`components` is {kind_of(node)}; use a map such as {{unet: [convert]}}")
+        return {}
+    if not node.entries:
+        findings.add(node.position, "`components` is empty; add one, such as `unet: [convert]`")
+    chains: dict[str, tuple[Step, ...]] = {}
+    for component, chain in node.entries.items():
+        if component not in known:
+            hint = did_you_mean(component, known, "components")
+            findings.add(node.keys[component], f"unknown component {component!r}; {hint}")
+        if not isinstance(chain, Sequence) or not chain.items:
+            found = kind_of(chain) if not isinstance(chain, Sequence) else "an empty list"
+            findings.add(chain.position, f"`{component}` is {found}; use a list of steps, such as [convert, float16]")
+            continue
+        resolved = [
+            _step(item, f"{component}.{index}", component, registry, findings) for index, item in enumerate(chain.items)
+        ]
+        found_steps = [step for step in resolved if step is not None]
+        if len(found_steps) == len(resolved):  # A step that is wrong may be the one that another needs.
+            _check_order(component, found_steps, findings)
+        chains[component] = _with_precision(found_steps)
+    return {component: chains[component] for component in known if component in chains}
+
+
+def resolve_sweep(root: Mapping, registry: Registry, findings: Findings) -> dict[str, dict[str, tuple[Step, ...]]]:
+    """Return the chains of each variant, laid over `components` as `extends` does; mistakes go to `findings`.
+
+    What is wrong with the shape of an entry is a finding of the schema.
+    """
+    entries, base = root.entries.get("sweep"), root.entries.get("components")
+    if not isinstance(entries, Sequence):
+        return {}
+    outputs = root.entries.get("outputs")
+    if outputs is not None:
+        findings.add(
+            root.keys["sweep"], "`sweep` writes each variant to a folder in `output`; use that in place of `outputs`"
+        )
+    variants: dict[str, dict[str, tuple[Step, ...]]] = {}
+    folders: dict[str, str] = {}
+    for entry in entries.items:
+        if not isinstance(entry, Mapping):
+            continue
+        name, components = entry.entries.get("name"), entry.entries.get("components")
+        if not isinstance(name, Scalar) or not isinstance(name.value, str) or not isinstance(base, Mapping):
+            continue
+        # Some disks do not tell upper from lower case.
+        if other := folders.get(name.value.lower()):
+            message = (
+                f"two variants are {name.value!r}"
+                if other == name.value
+                else f"{name.value!r} differs from {other!r} in case alone"
+            )
+            findings.add(name.position, f"{message}; give each a name of its own")
+            continue
+        folders[name.value.lower()] = name.value
+        if components is None or (isinstance(components, Scalar) and components.value is None):
+            components = Mapping({}, {}, entry.position)
+        laid_over = merge(base, components) if isinstance(components, Mapping) else components
+        variants[name.value] = resolve_components(laid_over, registry, findings)
+    return variants
+
+
+def _check_order(component: str, chain: SequenceOf[Step], findings: Findings) -> None:
+    """Report each step whose pass requires, forbids or repeats another one."""
+    for index, step in enumerate(chain):
+        for message in _mistakes(step, chain[:index], chain[index + 1 :]):
+            findings.add(step.position, f"pass {step.pass_name!r} of {component} {message}")
+
+
+def _mistakes(step: Step, earlier: SequenceOf[Step], later: SequenceOf[Step]) -> Iterator[str]:
+    wanted = step.instance
+    before, behind = ([other.pass_name for other in steps] for steps in (earlier, later))
+    for name in wanted.requires_before:
+        if name not in before:
+            remedy = "move it there" if name in behind else "add it"
+            yield f"needs `{name}` before it; {remedy}"
+    for name in wanted.requires_after:
+        if name not in behind:
+            remedy = "move it there" if name in before else "add it"
+            yield f"needs `{name}` behind it; {remedy}"
+    for name in wanted.comes_before:
+        if name in before:
+            yield f"must come before `{name}`; move it there"
+    for other in earlier:  # A conflict is one mistake, told where the second pass stands.
+        if other.pass_name in wanted.conflicts or step.pass_name in other.instance.conflicts:
+            yield f"can't be in one chain with `{other.pass_name}`; remove one of the two"
+    if wanted.once and step.pass_name in before:
+        yield "stands in the chain twice; remove one"
+
+
+def _with_precision(chain: SequenceOf[Step]) -> tuple[Step, ...]:
+    """Tell each step that reads it what the nearest step behind it that does so converts the graph to."""
+    told: list[Step] = []
+    plan = PrecisionPlan()
+    for step in reversed(chain):
+        told.append(replace(step, precision=plan) if "precision" in step.instance.reads else step)
+        plan = step.instance.converts_to() or plan
+    return tuple(reversed(told))
+
+
+def _step(node: Node, path: str, component: str, registry: Registry, findings: Findings) -> Step | None:
+    if isinstance(node, Mapping) and (outdented := _outdented(node, registry)):
+        name, option = outdented
+        findings.add(node.keys[option], f"`{option}` is an option of {name}: indent it below `{name}:`")
+        return None
+    if not isinstance(node, Mapping) or len(node.entries) != 1:
+        found = f"a map with {len(node.entries)} keys" if isinstance(node, Mapping) else kind_of(node)
+        findings.add(
+            node.position,
+            "a step is a pass name or a map with one key, such as {float16: {keep_io: true}}, "
+            f"found {found}; give each pass a step of its own",
+        )
+        return None
+    ((name, options),) = node.entries.items()
+    position = node.keys[name]
+    try:
+        entry = registry.get(name)
+    except UsageError as error:
+        findings.add(position, str(error))
+        return None
+    allowed = entry.cls.components or COMPONENTS
+    if component not in allowed and (entry.cls.components or component in TOKENIZERS):
+        findings.add(
+            position, f"pass {name!r} does not apply to {component!r}, only to {', '.join(allowed)}; remove the step"
+        )
+    if not isinstance(options, Mapping):
+        findings.add(
+            options.position, f"options of {name!r} are a map, such as {{key: value}}, found {kind_of(options)}"
+        )
+        return None
+    instance = _instance(entry, options, f"{path}.{name}", findings)
+    return None if instance is None else Step(name, instance, position)
+
+
+def _outdented(node: Mapping, registry: Registry) -> tuple[str, str] | None:
+    """Return a pass without options and the key behind it that is one of them, if a step is that."""
+    name, *others = node.entries or ("",)
+    options = node.entries.get(name)
+    if not others or not isinstance(options, Mapping) or options.entries or name not in registry.names():
+        return None
+    fields = registry.get(name).cls.model_fields
+    return next(((name, key) for key in others if key in fields), None)
+
+
+def _instance(entry: PassEntry, options: Mapping, path: str, findings: Findings) -> Pass | None:
+    folder = entry.module_file.parent if entry.module_file else Path.cwd()
+    with explain_import(f"pass {entry.name!r}", folder, "fix the validation of its options"):
+        instance = validate(entry.cls, options, path, f"options of {entry.name}", findings)
+        return instance and instance.chosen()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -17,8 +18,6 @@ from olivelike._untrusted import read_bytes
 from olivelike.workflow.findings import Document, Findings, Position, file_label
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.errors import WorkflowError
 
 _MAX_BYTES = 1 << 19
@@ -91,11 +90,7 @@ def quoted(text: str) -> str:
 
 
 def read_document(path: Path) -> tuple[str, Document]:
-    """Read the text of a workflow file.
-
-    Raises:
-        WorkflowError: if it can't be read, or is too long.
-    """
+    """Read the text of a workflow file. Raises `WorkflowError` if it can't be read, or is too long."""
     label = file_label(path)
     try:
         data = read_bytes(path, _MAX_BYTES)
@@ -118,8 +113,7 @@ def read_document(path: Path) -> tuple[str, Document]:
 def parse_yaml(text: str, document: Document, findings: Findings) -> Node:
     """Parse one YAML document; what is readable but wrong goes to `findings`.
 
-    Raises:
-        WorkflowError: for a syntax error.
+    Raises `WorkflowError` for a syntax error.
     """
     loader: _CoreLoader | None = None
     try:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from olivelike import errors
-from olivelike.cli.app import COMMANDS
-from olivelike.cli.failures import READER_LEFT
+from olivelike.cli.app import COMMANDS, READER_LEFT
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 EXAMPLES = re.search(r"## Running\n```\n(.+?)```", GUIDE, re.DOTALL)[1].splitlines()

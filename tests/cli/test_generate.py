@@ -11,8 +11,8 @@ import weakref
 import pytest
 from picture_files import pixels, save
 
-from olivelike.cli.session_options import AllSessionOptions
-from olivelike.model.targets.target import TargetChoice
+from olivelike.cli.options import AllSessionOptions
+from olivelike.model.targets import TargetChoice
 from olivelike.runtime.pictures import PictureWriter
 from tests.fixtures.sample_records import write_output_record
 

@@ -13,7 +13,7 @@ from olivelike.engine.run_record import readable_runs
 from olivelike.measure.report.recorded_runs import RecordedRun
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 from olivelike.model.records.output import RECORD_FILE, ComponentRecord, OutputFile
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TargetChoice
 from olivelike.store import Store
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 from tests.fixtures.sample_records import write_output_record

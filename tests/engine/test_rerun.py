@@ -13,7 +13,7 @@ import pytest
 
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
+from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.store import Store
 
 from .conftest import Project
@@ -169,7 +169,7 @@ def test_equal_output_upstream_stops_the_rerun(project: Project) -> None:
 def test_another_version_of_a_library_reruns_the_passes_whose_code_imports_it(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from olivelike.engine.keys import formulas
+    from olivelike.engine import keys as formulas
 
     real = formulas.tool_versions
 

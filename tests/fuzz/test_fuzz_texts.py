@@ -16,12 +16,19 @@ from PIL import Image
 from olivelike._untrusted import terminal_text
 from olivelike.cli.commands.info import picture_json, picture_lines
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture
-from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, UNICODE, USER_COMMENT
-from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import (
+    EXIF_IFD,
+    IMAGE_DESCRIPTION,
+    UNICODE,
+    USER_COMMENT,
+    a1111_text,
+    parse_a1111,
+    record_from_json,
+)
 from olivelike.runtime.prompts.syntax import BREAK, parse_prompt
 from olivelike.workflow import load_workflow
+from olivelike.workflow.extends import apply_overrides
 from olivelike.workflow.findings import Document, Findings
-from olivelike.workflow.overrides import apply_overrides
 from olivelike.workflow.yaml_tree import parse_yaml, plain
 
 RUNS = pytest.mark.parametrize("runs", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)])

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from olivelike.errors import OlivelikeError
 from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.graphs.inspect import inspect_model
-from olivelike.runtime.sessions.model_file import read_model_file, value_specs
+from olivelike.runtime.sessions.session import read_model_file, value_specs
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.onnx_table import read_onnx_table

@@ -19,7 +19,7 @@ from olivelike.runtime.pictures.picture_record import parse_a1111, record_from_j
 from olivelike.runtime.prompts.syntax import parse_prompt
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.onnx_table import read_onnx_table
-from olivelike.sources.files.onnx_wire import encode_bytes, encode_number
+from olivelike.sources.files.onnx_tensor import encode_bytes, encode_number
 from olivelike.sources.identify.weight_file import describe_weight_file
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from olivelike.model import FACETS, Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs, real_inputs, weight_values

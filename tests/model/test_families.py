@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from olivelike.model.components import COMPONENTS, LORA_COMPONENTS, TEXT_TO_PICTURE, TOKENIZER_OF, torch_folder
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.model.families import (
+    COMPONENTS,
+    FAMILIES,
+    LORA_COMPONENTS,
+    TEXT_TO_PICTURE,
+    TOKENIZER_OF,
+    family_of_text_width,
+    torch_folder,
+)
 from olivelike.model.supported import CLASSES
 from olivelike.sources.identify.published import PUBLISHED
 

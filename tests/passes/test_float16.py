@@ -1,4 +1,4 @@
-"""The pass `float16`: its options; what it does to a graph is tested with `olivelike.graphs.precision.half`."""
+"""The pass `float16`: its options; what it does to a graph is tested with `olivelike.graphs.precision`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from olivelike.engine.output.tokenizer_step import tokenizer_architecture
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Model
 from olivelike.testing import run_pass
-from olivelike.testing.checkpoint_tokenizer import write_clip_tokenizer, write_tokenizer
+from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tokenizer
 from olivelike.workflow.passes import Registry
 
 ONNX_TOKENIZER = Registry.built_in().get("onnx_tokenizer").cls

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from olivelike.errors import PassError, UsageError, VerificationError
-from olivelike.measure.random_inputs import CASES
+from olivelike.measure.network_sizes import CASES
 from olivelike.model import Graph
 from olivelike.model.graph import PARAMETER_KEY
 from olivelike.pass_api import LoraInput, Pass

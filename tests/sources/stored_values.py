@@ -10,7 +10,7 @@ from olivelike.digest import digest_file
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import Adaptation, Checkpoint, bind
 from olivelike.sources.names.adapt import adapt
-from olivelike.testing.checkpoint_weights import write_safetensors
+from olivelike.testing.checkpoints import write_safetensors
 
 _ADAPTED: dict[str, Adaptation] = {}
 """By digest of the layout, as the engine keeps them."""

@@ -12,7 +12,7 @@ import torch
 from olivelike.errors import SourceError
 from olivelike.sources import RawTensor, SourceSpec, open_source, read_header
 from olivelike.sources.identify.identify import identify
-from olivelike.testing.checkpoint_weights import write_safetensors
+from olivelike.testing.checkpoints import write_safetensors
 from olivelike.testing.single_file_writer import make_single_file
 
 

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from olivelike.errors import SourceError
-from olivelike.sources.onnx_pipeline import is_onnx_pipeline, open_onnx_component
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.checkpoint import FolderFiles
+from olivelike.sources.pipeline import is_onnx_pipeline, open_onnx_component
 from tests.fixtures.torchscript_pipeline import make_onnx_pipeline
 
 

@@ -15,7 +15,7 @@ from olivelike.errors import SourceError
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources.files.onnx_table import CONSTANT_BYTES, read_onnx_table
-from olivelike.sources.files.onnx_wire import BYTES, encode_bytes, encode_number, encode_varint
+from olivelike.sources.files.onnx_tensor import BYTES, encode_bytes, encode_number, encode_varint
 
 RANDOM = np.random.default_rng(0)
 WEIGHT = RANDOM.standard_normal((20, 30), dtype=np.float32)

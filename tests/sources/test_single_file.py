@@ -15,13 +15,11 @@ from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
 from olivelike.sources import Adaptation, SourceSpec, StoredView, open_source
 from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identity import Part
+from olivelike.sources.identify.identify import Part
 from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.names.adapt import adapt
-from olivelike.testing.checkpoint_weights import write_safetensors
-from olivelike.testing.checkpoints import make_checkpoint
-from olivelike.testing.original_spelling import original_unet
-from olivelike.testing.single_file_writer import make_single_file
+from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
+from olivelike.testing.single_file_writer import make_single_file, original_unet
 from tests.fixtures.pickle_tables import read_pickle_here
 
 THREE_LEVELS = {

@@ -13,8 +13,7 @@ from stored_values import values
 from olivelike.errors import SourceError
 from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, open_source
-from olivelike.testing.checkpoint_weights import write_safetensors
-from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file
 from tests.fixtures.pickle_tables import read_pickle_here
 

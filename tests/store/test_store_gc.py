@@ -17,8 +17,8 @@ from olivelike._text import byte_count
 from olivelike.errors import StoreError, UsageError
 from olivelike.store import Action, Store, new_run_id
 from olivelike.store.folder import FOLDERS
-from olivelike.store.garbage import DEFAULT_BYTES, size_limit
 from olivelike.store.runs import KEPT_RUNS
+from olivelike.store.upkeep import DEFAULT_BYTES, size_limit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from olivelike.model import Architecture
 from olivelike.store import Store
 from olivelike.testing import tiny_model
-from olivelike.testing.models import shared_folder, traced_graph
+from olivelike.testing.models import SHELF_VARIABLE, shared_folder, traced_graph
 
 CHILD = """
 import sys
@@ -27,6 +27,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.delenv(SHELF_VARIABLE)
         yield folder
 
 

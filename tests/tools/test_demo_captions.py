@@ -6,13 +6,7 @@ import re
 
 import numpy as np
 
-from tools.train_demo.captions import (
-    WORDS,
-    partial_caption,
-    random_caption,
-    read_caption,
-    whole_caption,
-)  # fmt: skip
+from tools.train_demo.captions import WORDS, partial_caption, random_caption, read_caption, whole_caption  # fmt: skip
 from tools.train_demo.scenes import Scene, random_scene
 
 

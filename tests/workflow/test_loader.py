@@ -10,8 +10,7 @@ import pytest
 from sample_workflow import WORKFLOW
 
 from olivelike.errors import PluginError, WorkflowError
-from olivelike.model.targets import TARGETS
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.workflow import Output, Source, default_cache_dir, load_workflow, shipped_names
 
 ROOT = Path(__file__).parents[2]

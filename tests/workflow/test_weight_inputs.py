@@ -8,8 +8,7 @@ import pytest
 
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.workflow import FileRef, load_workflow
-from olivelike.workflow.long_form import split_weight
-from olivelike.workflow.weight_inputs import file_ref, parse_lora
+from olivelike.workflow.long_form import file_ref, parse_lora, split_weight
 
 
 @pytest.fixture

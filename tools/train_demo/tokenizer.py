@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from olivelike.testing.checkpoint_tokenizer import END, START, make_vocabulary, write_tokenizer
+from olivelike.testing.checkpoint_configs import END, START, make_vocabulary, write_tokenizer
 from tools.train_demo.captions import WORDS
 
 if TYPE_CHECKING:

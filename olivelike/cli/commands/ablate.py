@@ -1,6 +1,7 @@
 """`olivelike ablate`: the variants of a sweep, made, measured and compared with torch."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,6 @@ import typer
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.measure.bench.ablation import Row
 
 

@@ -1,6 +1,7 @@
 """`olivelike bench`: latency and memory of engines, side by side."""
 
 import io
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
@@ -10,12 +11,10 @@ import typer
 
 from olivelike.cli import options as shared
 from olivelike.cli.display.text import duration, fitted, terminal_width
-from olivelike.cli.session_options import ProviderOptions
+from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from rich.table import Table
 
     from olivelike.measure.bench.bench_report import BenchReport, Comparison

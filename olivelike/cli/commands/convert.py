@@ -75,7 +75,7 @@ def convert(
     if save_workflow is not None:
         engine.save_workflow(request, options, save_workflow)
     if dry_run:
-        from olivelike.cli.display.plan_display import show_plan
+        from olivelike.cli.display.run_display import show_plan
 
         write("")
         show_plan(place, options, json)

@@ -1,5 +1,6 @@
 """`olivelike explain`: which part of a node's key differs from the nearest earlier run."""
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -7,8 +8,6 @@ import typer
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from olivelike.engine.explanation import Explanation
     from olivelike.engine.plan import PlannedNode
 
@@ -54,6 +53,8 @@ def _lines(found: "Explanation") -> "Iterator[str]":
         case "hit":
             yield f"{node}: does not run, {reason}{_when_stored(found)}"
             yield from _findings(found.facts)
+        case "shelf":
+            yield f"{node}: does not run, {reason}"
         case "pending":
             yield f"{node}: {reason}"
         case _:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.session_options import AllSessionOptions
+from olivelike.cli.options import AllSessionOptions
 
 if TYPE_CHECKING:
     from olivelike.cli.display.generate_display import JsonLines, Lines
@@ -161,11 +161,11 @@ def generate(
     """
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.cli.stdout import write_error
-    from olivelike.engine.output.live_loras import LiveLoras, lora_folders
+    from olivelike.engine.output.swap import LiveLoras, lora_folders
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
-    from olivelike.runtime.pipeline.folder_target import check_folder
+    from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:

@@ -1,5 +1,6 @@
 """`olivelike info`: what a folder, a weight file or a picture is."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +11,6 @@ from olivelike._untrusted import one_line
 from olivelike.cli import options as shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from olivelike.engine.output.folder_info import FolderInfo
     from olivelike.runtime.pictures import PictureFile, UsedFile
     from olivelike.sources.identify.weight_file import FileHashes

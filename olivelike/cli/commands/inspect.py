@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli import session_options as session
 
 
 def inspect(
@@ -20,7 +19,7 @@ def inspect(
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Open it with this data file in place of its own.")
     ] = None,
-    custom_operators: session.CustomOperators = None,
+    custom_operators: shared.CustomOperators = None,
     json: shared.Json = False,
 ) -> None:
     """Say what an ONNX file holds, without reading weights.

@@ -1,6 +1,7 @@
 """`olivelike passes`: what a workflow may name, and the beginning of a new one."""
 
 import json as json_text
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,8 +12,6 @@ from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from olivelike.workflow.passes.pass_description import PassDescription, PassOption
 
 app = command_group("List, describe and begin passes.")

@@ -16,6 +16,6 @@ def plan(
 
     A hit is stored; a miss runs; a pending node is decided when upstream has run; an uncached one runs always.
     """
-    from olivelike.cli.display.plan_display import show_plan
+    from olivelike.cli.display.run_display import show_plan
 
     show_plan(workflow, shared.engine_options(nodes, chosen, limits, output=output), json)

@@ -1,16 +1,15 @@
 """`olivelike profile`: where nodes run, and what each operator type takes."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from olivelike.cli import options as shared
-from olivelike.cli.session_options import LoadOptions
+from olivelike.cli.options import LoadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from olivelike.measure.profile import FolderProfile, NetworkProfile
 
 _SMALLEST = 64

@@ -35,7 +35,7 @@ def run(
     if dry_run:
         if clean_cache:
             raise UsageError("--dry-run changes nothing, so it can't go with --clean-cache; leave one out")
-        from olivelike.cli.display.plan_display import show_plan
+        from olivelike.cli.display.run_display import show_plan
 
         show_plan(workflow, options, json)
         return

@@ -1,5 +1,6 @@
 """`olivelike verify`: an output folder compared with the checkpoint that it was made from."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,6 @@ from olivelike.cli import options as shared
 from olivelike.cli.stdout import write_found, write_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from olivelike.measure.verify.folder_verification import ComponentVerdict, FolderVerification
 
 

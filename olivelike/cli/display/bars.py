@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from olivelike.cli.display.text import duration, expected, size, usually
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
 _MATERIALIZE = "materialize"
 """The step whose progress counts bytes."""

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli.display.text import count, duration
 from olivelike.cli.stdout import write_error, write_json, write_line
-from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
+from olivelike.runtime.jobs.job_drawing import DrawEvent, Opened, Opening, PictureWritten, SheetWritten, StepDone
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.runtime.prompts.syntax import shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from olivelike.runtime.jobs.job_drawing import DrawEvent
 
 
 class Lines:

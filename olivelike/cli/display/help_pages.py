@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Make": ("run", "convert", "generate"),
@@ -16,7 +14,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
     "Write workflows and passes": ("init", "validate", "schema", "passes"),
-    "Look after the machine": ("cache", "doctor"),
+    "Look after the machine": ("cache", "shelf", "doctor"),
 }
 """Titles of the groups, and the names of their commands."""
 

@@ -1,16 +1,17 @@
-"""What a run shows: to people a line per finished node, with bars or a word now and then, to programs lines of JSON."""
+"""What a person sees of a plan and of a run: a line per node, with bars or a word now and then; programs get JSON."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.cli import receipt
-from olivelike.cli.display.text import count, duration, expected, roughly, size, usually
-from olivelike.cli.stdout import write_error, write_json, write_line
+from olivelike.cli.display.text import count, duration, expected, fitted, roughly, size, table, terminal_width, usually
+from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.errors import Interrupted
 from olivelike.workflow.findings import file_label
 
@@ -18,7 +19,75 @@ if TYPE_CHECKING:
     from olivelike.cli.display.bars import Bars
     from olivelike.engine import Options, RunResult
     from olivelike.engine.execute.events import Event
+    from olivelike.engine.plan import Plan, PlannedNode
     from olivelike.workflow.places import Place
+
+_KNOWN = ("hit", "shelf")
+"""Of what does not run."""
+_STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
+_WIDE = 100
+"""Columns of a terminal from which on bytes and memory of each node are shown too."""
+
+
+def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
+    """Plan a workflow and write the plan to standard output."""
+    from olivelike import engine
+    from olivelike.engine.plan.forecast import TimeLeft
+
+    prepared, found = engine.plan(workflow, options)
+    name = prepared.workflow.workflow.name
+    runs = _to_run(found)
+    forecast = prepared.forecast() if runs else None
+    seconds = {planned.node.id: forecast.seconds(planned.node.id) for planned in runs} if forecast else {}
+    totals = _totals(found) | (forecast.left(seconds) if forecast else TimeLeft(0.0, 0)).to_json()
+    value = {
+        "workflow": name,
+        "file": str(prepared.workflow.path),
+        "cache_dir": str(prepared.store.root),
+        "outputs": [str(output.path) for output in prepared.outputs],
+        "totals": totals,
+        "nodes": [{**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)} for planned in found.nodes],
+    }
+    write_found(value, map(fitted, _lines(name, found, totals, seconds)), json=json)
+
+
+def _totals(plan: Plan) -> dict[str, Any]:
+    runs = _to_run(plan)
+    return {
+        "nodes": len(plan.nodes),
+        **{status: sum(planned.status == status for planned in plan.nodes) for status in _STATUSES},
+        "write_bytes": sum(planned.write_bytes for planned in runs),
+        "largest_memory_bytes": max((planned.memory_bytes for planned in runs), default=0),
+    }
+
+
+def _to_run(plan: Plan) -> list[PlannedNode]:
+    return [planned for planned in plan.nodes if planned.status not in _KNOWN]
+
+
+def _lines(name: str, plan: Plan, totals: dict[str, Any], seconds: Mapping[str, float | None]) -> list[str]:
+    narrow = (terminal_width() or _WIDE) < _WIDE
+    header = ("node", "status", "time", *(() if narrow else ("writes", "memory")), "why")
+    rows = []
+    for planned in plan.nodes:
+        usual = seconds.get(planned.node.id)
+        cost = ["?" if usual is None else duration(usual)]
+        if not narrow:
+            cost += [size(planned.write_bytes), size(planned.memory_bytes)]
+        if planned.status in _KNOWN:
+            cost = [""] * len(cost)
+        rows.append((planned.node.id, planned.status, *cost, planned.reason))
+    if totals["hit"] == totals["nodes"]:
+        last = f"{name}: nothing to run, all of {count(totals['nodes'], 'node')} stored"
+    else:
+        found = ", ".join(f"{totals[status]} {status}" for status in _STATUSES if totals[status])
+        last = (
+            f"{name}: {count(totals['nodes'], 'node')}: {found}; "
+            f"{expected(totals['seconds_left'], totals['unknown_nodes'])}, about {size(totals['write_bytes'])} to "
+            f"write, {size(totals['largest_memory_bytes'])} of memory for the largest node"
+        )
+    return [*table(header, rows, right=range(2, len(header) - 1)), "", last]
+
 
 _LONG = 10.0
 """Seconds from which on a node is announced where there is no terminal."""
@@ -82,7 +151,7 @@ class RunDisplay:
                 self._bars.update(data["node"], data["done"], data["total"])
             case "node_running" if not self._live:
                 self._tell(data["node"], data["seconds"])
-            case "node_hit" | "node_skipped":
+            case "node_hit" | "node_shelved" | "node_skipped":
                 self._ended.add(data["node"])
             case "node_finished" | "node_failed":
                 self._end(data)
@@ -100,6 +169,8 @@ class RunDisplay:
             ran = f"{result.executed} of {nodes} ran in {took}"
             if result.hits:
                 ran += f", {result.hits} {'was' if result.hits == 1 else 'were'} stored"
+            if result.shelved:
+                ran += f", {result.shelved} came from the shelf"
             wrote = f"; wrote {outputs}" if outputs else ""
             write_line(f"{self._workflow}: {ran}, peak memory {size(result.peak_memory_bytes)}{wrote}")
         elif self._counts["output_published"]:
@@ -214,6 +285,7 @@ class JsonLines:
             "nodes": self._started.get("nodes", 0),
             "hits": self._counts["node_hit"],
             "executed": self._counts["node_finished"],
+            "shelved": self._counts["node_shelved"],
             "seconds": round(time.perf_counter() - self._start, 3),
             "peak_memory_bytes": self._peak,
             "output": None,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from olivelike._text import count, duration, moment, roughly, size
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 __all__ = ["count", "duration", "expected", "fitted", "moment", "roughly", "size", "table", "terminal_width", "usually"]
 

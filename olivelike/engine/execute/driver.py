@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Done
     from olivelike.engine.plan import Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
+    from olivelike.engine.plan.resolver import Shelved
     from olivelike.model.records.run_record import RunRecord
     from olivelike.store import Root
 
-Status = Literal["hit", "executed", "failed", "skipped"]
+Status = Literal["hit", "shelf", "executed", "failed", "skipped"]
 
+_SAID_AT_ONCE: Mapping[str, EventName] = {"hit": "node_hit", "shelf": "node_shelved", "skipped": "node_skipped"}
 _HEAVY = {"torch", "diffusers"}
 """Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
 _POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
@@ -172,6 +174,11 @@ class Driver:
         if resolution.done:
             self._hit(node, resolution, reason)
             return True
+        if resolution.shelved is not None:
+            self._take(node, resolution, resolution.shelved, reason)
+            return True
+        if resolution.damage:
+            self._settings.listener(Event("warning", {"message": f"{resolution.damage}; it is made anew"}))
         return self._start(node, resolution, reason)
 
     def _resolve(self, node: Node) -> tuple[Resolution, str]:
@@ -194,6 +201,29 @@ class Driver:
         else:
             made = {}
         self._end(node, "hit", reason, resolution, **made)
+
+    def _take(self, node: Node, resolution: Resolution, shelved: Shelved, reason: str) -> None:
+        """Store what a shelf knows as what the node made."""
+        assert resolution.key is not None
+        start = time.perf_counter()
+        parts = {self._store.put_bytes(data): len(data) for data in shelved.contents.values()}
+        seconds = time.perf_counter() - start
+        self._put_action(resolution.key, shelved.outputs, parts, shelved.facts, seconds, 0)
+        self._resolver.record_outputs(node, shelved.outputs)
+        self._end(node, "shelf", reason, resolution, outputs=shelved.outputs, facts=shelved.facts)
+
+    def _put_action(
+        self,
+        key: Key,
+        outputs: Mapping[str, str],
+        parts: Mapping[str, int],
+        facts: Mapping[str, Any],
+        seconds: float,
+        peak: int,
+    ) -> None:
+        created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        action = Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
+        self._store.put_action(action)
 
     def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
@@ -250,11 +280,7 @@ class Driver:
         node, key = running.node, running.resolution.key
         if node.output is None:
             if key is not None:
-                created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-                outputs, parts, facts = dict(done.outputs), dict(done.parts), dict(done.facts)
-                self._store.put_action(
-                    Action(key.digest, key.inputs(), outputs, parts, facts, done.seconds, peak, created)
-                )
+                self._put_action(key, done.outputs, done.parts, done.facts, done.seconds, peak)
             self._resolver.record_outputs(node, done.outputs)
         costs = {"peak_memory_bytes": peak, "memory_before_bytes": done.memory_before_bytes}
         self._end(
@@ -304,8 +330,8 @@ class Driver:
             None if key is None else key.inputs(),
             **ended,
         )
-        if status in {"hit", "skipped"}:
-            self._emit("node_hit" if status == "hit" else "node_skipped", node, reason=reason)
+        if (event := _SAID_AT_ONCE.get(status)) is not None:
+            self._emit(event, node, reason=reason)
 
     def _emit(self, name: EventName, node: Node, **data: Any) -> None:
         self._settings.listener(Event(name, {"node": node.id, **data}))

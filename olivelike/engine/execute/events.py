@@ -11,6 +11,7 @@ EventName = Literal[
     "run_progress",
     "node_waiting",
     "node_hit",
+    "node_shelved",
     "node_started",
     "node_progress",
     "node_running",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json, digest_file
-from olivelike.engine.keys.formulas import assets_digest, tokens_digest
+from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Job, Kind
 from olivelike.errors import SourceError
 from olivelike.model import Weights
@@ -53,7 +53,9 @@ class AssetsNode(Kind):
     libraries = ("tokenizers",)
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
-        """Return the digest of the files, and of what is added to tokenizers."""
+        """Return the digest of the files, of the schedulers' defaults, and of what is added to tokenizers."""
+        from olivelike.engine.output.scheduler_defaults import TABLE
+
         source = inputs.source
         try:
             files = {relative: digest_file(path) for relative, path in source.extras.items()}
@@ -61,7 +63,7 @@ class AssetsNode(Kind):
             raise SourceError(f"{error.filename} can't be read: {error.strerror}; fetch the source again") from error
         tokens = inputs.adapters.tokens(source)
         added = {"tokens": tokens_digest(tokens)} if tokens else {}
-        return {ASSETS: assets_digest(source.index, files), **added}
+        return {ASSETS: assets_digest(source.index, files), "scheduler defaults": digest_file(TABLE), **added}
 
     def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: there is one such node."""

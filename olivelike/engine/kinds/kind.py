@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from olivelike.engine.keys.formulas import work_key
+from olivelike.engine.keys import work_key
 from olivelike.errors import PassError
 
 if TYPE_CHECKING:
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.graphs.shelf import Answer
     from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -162,6 +163,10 @@ class Kind(ABC):
         """Return the node's key, or why it has none."""
         work = self.work(node, inputs.source)
         return work_key(node.kind, work, self.libraries, self.options(node), facets)
+
+    def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
+        """Return what the node would make, if a shelf knows it."""
+        return None
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return what the node is expected to cost.

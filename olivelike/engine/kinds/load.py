@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.kinds.kind import Job, Kind, check_graph
+from olivelike.graphs.shelf import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,10 +35,7 @@ class LoadJob(Job):
         shapes = {name: tuple(shape) for name, shape in self.shapes.items()}
         component = self.place.component
         found = adapt(component, self.library, self.class_name, self.config, shapes, self.original)
-        assert found.architecture is not None
-        return bench.keep(
-            {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}, _facts(found)
-        )
+        return bench.keep(_made(found), _facts(found))
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,11 @@ class AdoptJob(Job):
         return bench.keep({"graph": graph.to_bytes(), "adaptation": found.to_bytes()}, _facts(found))
 
 
+def _made(found: Adaptation) -> dict[str, bytes]:
+    assert found.architecture is not None
+    return {"architecture": found.architecture.to_bytes(), "adaptation": found.to_bytes()}
+
+
 def _facts(found: Adaptation) -> dict[str, Any]:
     return {"parameters": len(found.names), "unused": list(found.unused)}
 
@@ -67,6 +70,11 @@ class LoadNode(Kind):
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:  # noqa: ARG002
         """Return the digest of the checkpoint's form."""
         return {"checkpoint": inputs.source.checkpoint(node.component).layout_digest}
+
+    def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:  # noqa: ARG002
+        """Return architecture and names of a published network, or of one's own."""
+        found = inputs.shelf.adaptation(inputs.source.checkpoint(node.component))
+        return None if found is None else Answer(_made(found), _facts(found))
 
     def work(self, node: Node, source: PipelineSource) -> Callable[..., Any]:
         """Return what reads a source of this sort."""

@@ -12,7 +12,7 @@ from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.output.output_files import explained, facts_of, write_file
 from olivelike.errors import PassError
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,9 +77,8 @@ class MaterializeNode(ModelNode):
             return Estimate(2_000_000, _MEMORY)
         checkpoint = source.checkpoint(node.component)
         scale = math.prod(before.step.instance.resources.weights_scale for before in chain if before.step)
-        largest = max((math.prod(tensor.shape) for tensor, _ in checkpoint.tensors.values()), default=0)
         size = int(checkpoint.elements * _FLOAT_BYTES * scale)
-        return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * largest)
+        return Estimate(size, _MEMORY + 3 * _FLOAT_BYTES * checkpoint.largest)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.keys.formulas import embeddings_digest, loras_digest
+from olivelike.engine.keys import embeddings_digest, loras_digest
 from olivelike.engine.kinds.kind import Job, Kind
 from olivelike.errors import SourceError
 from olivelike.model import FACETS, Model, Weights

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
-from olivelike.engine.keys.formulas import pass_key, precision_digest, question_digest
+from olivelike.engine.keys import pass_key, precision_digest, question_digest
 from olivelike.engine.kinds.kind import Done, Estimate, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
+from olivelike.engine.plan.node import CONVERT
 from olivelike.errors import PassError
-from olivelike.model import FACETS, Model
+from olivelike.graphs.shelf import Answer
+from olivelike.model import FACETS, Architecture, Model
 from olivelike.pass_api import Cache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
@@ -196,6 +198,14 @@ class StepNode(ModelNode):
         """Return the digest of all that the step reads, by name."""
         found, plan = super().facets(node, upstream, inputs), _step(node).precision
         return found if plan is None else {**found, "precision": precision_digest(plan)}
+
+    def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:
+        """Return the graph of a published architecture, or of one's own, unless a fresh one is asked for."""
+        if node.name != CONVERT or _step(node).instance.model_dump().get("fresh"):
+            return None
+        data = inputs.content(upstream.made["architecture"], f"{node.component}: its architecture")
+        graph = inputs.shelf.graph(Architecture.from_bytes(data))
+        return None if graph is None else Answer({"graph": graph})
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return what the pass says of itself."""

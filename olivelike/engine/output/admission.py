@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,13 @@ from olivelike.engine.output.publication import Existing, check_is_ours, check_p
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE, MODEL_FILE, TOKENIZERS
-from olivelike.model.records.output import OutputRecord, is_plain
-from olivelike.workflow.passes.text_paths import exists
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
+from olivelike.workflow.places import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from olivelike.engine.plan import Adapters, Node
     from olivelike.engine.preparation import Prepared
-    from olivelike.model.records.output import FileFacts
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import LoadedWorkflow, Output
@@ -94,8 +92,7 @@ def _is_inside(inner: Path, outer: Path) -> bool:
 def check_output(prepared: Prepared, output: Output) -> None:
     """Refuse a folder that is not ours, holds another pipeline, or one for another client of which a part is made.
 
-    Raises:
-        UsageError: with what is in it, and the remedy.
+    Raises `UsageError` with what is in it, and the remedy.
     """
     check_is_ours(output.path)
     before = OutputRecord.read(output.path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
@@ -14,13 +16,10 @@ from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.engine.execute.driver import Execution
     from olivelike.engine.plan import Node, Resolver
     from olivelike.engine.preparation import Prepared
@@ -61,10 +60,7 @@ class Stagings:
 def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     """Tell whether the files beside the networks are as they should be, and the record's target with them.
 
-    Args:
-        prepared: The workflow.
-        assets: Digest of the table that the node `pipeline.assets` made.
-        output: The output folder.
+    `assets` is the digest of the table that the node `pipeline.assets` made.
     """
     record = OutputRecord.read(output.path)
     if record is None or record.target != prepared.workflow.workflow.target.choice():

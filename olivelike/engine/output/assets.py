@@ -1,21 +1,26 @@
 """The files beside the networks: tokenizers, scheduler, feature extractor, as today's libraries write them.
 
-Whatever generation of the libraries a source was saved with, its outputs are the same. Runs in a worker, since
-the scheduler's defaults are those of its class in diffusers, and transformers writes CLIP's tokenizers.
+Whatever generation of the libraries a source was saved with, its outputs are the same. What published pipelines have
+is written without diffusers and transformers, to the same bytes; `library_assets` asks them for the rest.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
 from olivelike.engine.output.pipeline_files import current_name, to_json
+from olivelike.engine.output.scheduler_defaults import with_defaults
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from tokenizers import Tokenizer
+
+    from olivelike.engine.output.library_assets import LibraryTokenizer
 
 
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
@@ -68,12 +73,13 @@ def normalise_assets(
 
 def _scheduler(config: dict[str, Any], entry: Any) -> dict[str, Any]:
     """Fill in the defaults of the scheduler's class."""
-    import diffusers
-
-    scheduler = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
-    if scheduler is None:
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[1], str):
         return config
-    filled: dict[str, Any] = json.loads(scheduler.from_config(config).to_json_string())
+    filled = with_defaults(entry[1], config)
+    if filled is None:
+        from olivelike.engine.output.library_assets import scheduler_with_defaults
+
+        return scheduler_with_defaults(entry[1], config)
     return filled
 
 
@@ -135,25 +141,17 @@ def _byte_symbols() -> list[str]:
 
 
 def _saved_today(folder: str, contents: Mapping[str, bytes], added: Mapping[str, Any] | None) -> dict[str, bytes]:
-    """Return the files of a CLIP tokenizer as the installed transformers saves it, `tokenizer.json` among them."""
-    from transformers import CLIPTokenizer
-
+    """Return the files of a CLIP tokenizer as today's transformers saves it, `tokenizer.json` among them."""
     _check_merges(folder, contents)
-    with tempfile.TemporaryDirectory() as scratch:
-        old, new = Path(scratch, "old"), Path(scratch, "new")
-        old.mkdir()
-        for relative, data in contents.items():
-            if relative.startswith(f"{folder}/"):
-                (old / relative.rpartition("/")[2]).write_bytes(data)
-        try:
-            tokenizer = CLIPTokenizer.from_pretrained(old, local_files_only=True)
-            extra = _add_tokens(folder, tokenizer, added) if added else {}
-            tokenizer.save_pretrained(new)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise SourceError(
-                f"the source's {folder} can't be loaded as a tokenizer: {error!r}; fetch its files again"
-            ) from error
-        saved = {f"{folder}/{path.name}": path.read_bytes() for path in new.iterdir()}
+    files = {name.rpartition("/")[2]: data for name, data in contents.items() if name.startswith(f"{folder}/")}
+    try:
+        loaded = _loaded(files)
+        extra = _add_tokens(folder, loaded.tokenizer, added) if added else {}
+        saved = {f"{folder}/{name}": data for name, data in loaded.files().items()}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SourceError(
+            f"the source's {folder} can't be loaded as a tokenizer: {error!r}; fetch its files again"
+        ) from error
     name = f"{folder}/tokenizer_config.json"
     # How it was loaded just now is no property of the tokenizer.
     config = {key: value for key, value in _parse(name, saved[name]).items() if key not in _LOADING_KEYS}
@@ -162,7 +160,16 @@ def _saved_today(folder: str, contents: Mapping[str, bytes], added: Mapping[str,
     return saved | extra | {name: to_json(config), f"{folder}/special_tokens_map.json": to_json(special)}
 
 
-def _add_tokens(folder: str, tokenizer: Any, added: Mapping[str, Any]) -> dict[str, bytes]:
+def _loaded(files: Mapping[str, bytes]) -> ClipTokenizer | LibraryTokenizer:
+    try:
+        return ClipTokenizer(files)
+    except UnknownFormError:
+        from olivelike.engine.output.library_assets import LibraryTokenizer
+
+        return LibraryTokenizer(files)
+
+
+def _add_tokens(folder: str, tokenizer: Tokenizer, added: Mapping[str, Any]) -> dict[str, bytes]:
     """Give a tokenizer the tokens of textual inversions; return the file that clients of today's do not need."""
     tokens, first = list(added["tokens"]), added["first"]
     vocabulary = tokenizer.get_vocab()
@@ -170,9 +177,9 @@ def _add_tokens(folder: str, tokenizer: Any, added: Mapping[str, Any]) -> dict[s
         raise SourceError(
             f"the source's {folder} has the token {known[0]!r} already; give the embedding another `token:`"
         )
-    if len(tokenizer) != first:
+    if (size := tokenizer.get_vocab_size()) != first:
         raise SourceError(
-            f"the source's {folder} has {len(tokenizer)} tokens and its text encoder {first} vectors, so no more "
+            f"the source's {folder} has {size} tokens and its text encoder {first} vectors, so no more "
             "can be added; get both from the same source"
         )
     tokenizer.add_tokens(tokens)
@@ -188,7 +195,7 @@ def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:
         pieces = line.split(" ")
         if line.startswith("#version") or not line:
             continue
-        if len(pieces) != 2 or not {*pieces, "".join(pieces)} <= vocabulary.keys():
+        if len(pieces) != 2 or not all(piece in vocabulary for piece in (*pieces, "".join(pieces))):
             raise SourceError(
                 f"the source's {folder}/merges.txt does not fit its vocab.json at {line!r}; fetch both files again"
             )

@@ -7,7 +7,7 @@ An expression is `{"parameter": NAME, "shape": […]}`, `{"constant": VALUES, "d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,6 @@ from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from olivelike.model import Tensor, Weights
 
 Array = np.ndarray[Any, Any]
@@ -36,8 +34,7 @@ _LARGEST_CONSTANT = 4096
 def derive(value: ir.Value) -> Expression:
     """Return the expression of a value that depends on parameters and constants alone.
 
-    Raises:
-        PassError: when it depends on more than that, or an attribute or constant can't be kept.
+    Raises `PassError` when it depends on more than that, or an attribute or constant can't be kept.
     """
     name = value.metadata_props.get(PARAMETER_KEY)
     if name is not None:
@@ -109,9 +106,8 @@ class Evaluator:
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
 
-        Raises:
-            PassError: when an operator has no reference implementation, or a parameter is an integer in the weights
-                and none in the graph, or the other way round.
+        Raises `PassError` when an operator has no reference implementation, or a parameter is an integer in the weights
+        and none in the graph, or the other way round.
         """
         if "parameter" in expression:
             return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
@@ -147,14 +143,12 @@ def _as_the_graph_takes(expression: Expression, array: Array) -> Array:
 def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], Array]) -> Array:
     """Return the values of one parameter or derived weight of a graph.
 
+    Raises `PassError` when the value depends on more than weights, the table lacks a parameter, or an operator can't be
+    evaluated.
+
     Args:
         value: Of a graph that it is still part of.
         weights: Table with the parameters that it derives from.
-        read: Returns a tensor's values.
-
-    Raises:
-        PassError: when the value depends on more than weights, the table lacks a parameter, or an operator can't be
-            evaluated.
     """
     expression = derive(value)
 
@@ -173,6 +167,8 @@ def evaluate_weight(value: ir.Value, weights: Weights, read: Callable[[Tensor], 
 def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Array]]:
     """Take a derived weight apart: yield what each of its parameters became, and where in the weight that is.
 
+    Raises `Irreversible` when an operator above them can't be undone.
+
     Args:
         expression: What the weight was derived by; above the expressions that have one parameter, only operators that
             move values.
@@ -180,9 +176,6 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
 
     Yields:
         Expressions of one parameter each, in the order of `parameters`, and views of `array`.
-
-    Raises:
-        Irreversible: when an operator above them can't be undone.
     """
     if len(list(parameters(expression))) == 1:
         yield expression, array
@@ -203,8 +196,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
 def undo(expression: Expression, array: Array) -> Array:
     """Return the values of the parameter that an expression of one became `array` by, but for their precision.
 
-    Raises:
-        Irreversible: when an operator does more than move values.
+    Raises `Irreversible` when an operator does more than move values.
     """
     while "parameter" not in expression:
         array = _undo(expression, array)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.model.components import INDEX_FILE
+from olivelike.model.families import INDEX_FILE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.model.records.origin import LoraRecord, Origin
 
 _WEIGHTS = (*WEIGHT_FILE_SUFFIXES, *ONNX_SUFFIXES)

@@ -1,49 +1,55 @@
 """Bind a weightless graph to its weights: evaluate what depends on weights alone, stream it to disk.
 
-Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file,
-and no more than a few are on their way at once, so memory stays flat in the size of the model. Files are read, never
-mapped: mapped pages count as resident memory.
+Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file. Large
+ones that are only cast go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
+flat in the size of the model. Files are read, never mapped: mapped pages count as resident memory.
+
+`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
+import math
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
+from olivelike._ahead import ahead
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
-from olivelike.engine.output.hashed_file import HashedFile
 from olivelike.errors import PassError
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
-from olivelike.model.tensor_file import read_tensor
+from olivelike.model.half_values import HALVES, in_row_order
+from olivelike.model.tensor_file import read_part, read_tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from concurrent.futures import Future
-    from pathlib import Path
-
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
 
     Evaluated = tuple[Array, dict[str, int]]
-    """A derived tensor, and how many of its values half precision could not hold, by kind."""
+    """A derived tensor or a piece of one, and how many of its values half precision could not hold, by kind."""
 
 DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
-_EVALUATORS = 2
-"""Threads that read and derive tensors while earlier ones are written."""
-_STRIP = 16
-"""Columns of a transposed matrix that are copied at a time."""
+_PIECE_BYTES = 8 << 20
+"""Of a stored tensor, at most, where it goes in pieces."""
+_AHEAD_BYTES = 128 << 20
+"""Of stored tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
 """Smaller tensors stay inside the model file."""
@@ -75,18 +81,14 @@ def materialize(
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
+    Raises `PassError` when a parameter is missing or has another shape, or an operator can't be evaluated.
+
     Args:
-        graph: The weightless graph.
         weights: Table with every parameter of the graph, in the graph's shape; a float dtype other than the
             graph's is converted.
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
-        model_file: Name of the model file.
-        data_file: Name of the data file.
         progress: Told the bytes read so far, of all.
-
-    Raises:
-        PassError: when a parameter is missing or has another shape, or an operator can't be evaluated.
     """
     model = graph.to_ir()
     _check(model.graph, weights)
@@ -102,16 +104,22 @@ def materialize(
             result.derivations[name] = expression
             labels[name] = value.name or name
 
-        def evaluate(name: str) -> Evaluated:
-            evaluator = Evaluator(source.read, model.opset_imports, model.ir_version, labels[name])
-            return _in_row_order(evaluator.evaluate(result.derivations[name])), evaluator.lost
+        def evaluate(piece: _Piece) -> Evaluated:
+            read = source.read if piece.count is None else partial(source.read_part, piece.start, piece.count)
+            evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
+            return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
 
-        evaluated = _ahead(evaluate, result.derivations)
-        for value, (name, (array, lost)) in zip(roots, evaluated, strict=True):
-            for kind in ("saturated", "flushed"):
-                if lost.get(kind):
-                    getattr(result, kind)[name] = lost[kind]
-            _replace(model.graph, value, _write(name, array, data, data_file), derived)
+        pieces = (piece for name in result.derivations for piece in _pieces(name, result.derivations[name], weights))
+        evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
+        for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
+            whole = _Appended(name, data, data_file)
+            for piece, (array, lost) in of_one:
+                whole.append(piece, array)
+                for kind in ("saturated", "flushed"):
+                    if lost.get(kind):
+                        counts = getattr(result, kind)
+                        counts[name] = counts.get(name, 0) + lost[kind]
+            _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
     with HashedFile(folder / model_file) as file:
@@ -154,21 +162,38 @@ def _weight_roots(graph: ir.Graph, derived: set[ir.Value]) -> Iterator[ir.Value]
             raise PassError(f"output {value.name!r} depends on weights alone")
 
 
-def _ahead(evaluate: Callable[[str], Evaluated], names: Iterable[str]) -> Iterator[tuple[str, Evaluated]]:
-    """Yield each name with its result, in order, while threads work on the next ones."""
-    pending: deque[tuple[str, Future[Evaluated]]] = deque()
-    with ThreadPoolExecutor(_EVALUATORS) as pool:
-        try:
-            for name in names:
-                pending.append((name, pool.submit(evaluate, name)))
-                if len(pending) > _EVALUATORS:
-                    done, future = pending.popleft()
-                    yield done, future.result()
-            while pending:
-                done, future = pending.popleft()
-                yield done, future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+@dataclass(frozen=True)
+class _Piece:
+    """What one thread evaluates at a time."""
+
+    name: str
+    """Of the initializer."""
+    nbytes: int
+    """Of the stored tensors that are read for it."""
+    start: int = 0
+    count: int | None = None
+    """Elements of the one parameter that is cast, from the one at `start`; `None` for a whole expression."""
+    shape: tuple[int, ...] = ()
+    """Of the whole initializer, for a piece of one."""
+
+
+def _pieces(name: str, expression: Expression, weights: Weights) -> Iterator[_Piece]:
+    """Yield an initializer as a whole; in pieces if it is large and nothing but a cast of one parameter."""
+    nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
+    inner = expression["inputs"][0] if _casts_to_half(expression) else expression
+    tensor = weights[inner["parameter"]] if "parameter" in inner else None
+    if tensor is None or tensor.transposed or nbytes <= _PIECE_BYTES:
+        yield _Piece(name, nbytes)
+        return
+    total = math.prod(tensor.shape)
+    step = _PIECE_BYTES * total // nbytes
+    for start in range(0, total, step):
+        count = min(step, total - start)
+        yield _Piece(name, count * nbytes // total, start, count, tensor.shape)
+
+
+def _casts_to_half(expression: Expression) -> bool:
+    return expression.get("op") == "Cast" and expression["attributes"]["to"] in HALVES
 
 
 class _Source:
@@ -188,9 +213,15 @@ class _Source:
 
     def read(self, name: str) -> Array:
         tensor = self._weights[name]
-        array = read_tensor(tensor, self._files[tensor.file])
+        return self._counted(read_tensor(tensor, self._files[tensor.file]))
+
+    def read_part(self, start: int, count: int, name: str) -> Array:
+        tensor = self._weights[name]
+        return self._counted(read_part(tensor, self._files[tensor.file], start, count))
+
+    def _counted(self, array: Array) -> Array:
         with self._lock:
-            self._read += tensor.nbytes
+            self._read += array.nbytes
             self._progress(min(self._read, self._total), self._total)
         return array
 
@@ -204,35 +235,44 @@ def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> 
     return name
 
 
-def _in_row_order(array: Array) -> Array:
-    """Return the array, or a copy of it, in row order; a transposed view is copied by strips that fit the cache."""
-    if array.flags.c_contiguous or array.ndim != 2:
-        return np.asarray(array, order="C")
-    copy = np.empty(array.shape, array.dtype)
-    for start in range(0, array.shape[1], _STRIP):
-        copy[:, start : start + _STRIP] = array[:, start : start + _STRIP]
-    return copy
+class _Appended:
+    """An initializer in the making: small ones stay inline, others are appended to the data file."""
 
+    def __init__(self, name: str, data: HashedFile, data_file: str) -> None:
+        self._name, self._data, self._data_file = name, data, data_file
+        self._offset: int | None = None
+        self._inline: ir.TensorProtocol | None = None
+        self._dtype = ir.DataType.UNDEFINED
+        self._shape: tuple[int, ...] = ()
 
-def _write(name: str, array: Array, data: HashedFile, data_file: str) -> ir.TensorProtocol:
-    """Return the tensor of an initializer: small ones inline, others appended to the data file."""
-    dtype = ir.DataType.from_numpy(array.dtype)
-    packed = array.nbytes * dtype.bitwidth // (8 * array.itemsize)
-    if packed < INLINE_BYTES:
-        return ir.tensor(array, dtype=dtype, name=name)
-    data.write(bytes(-data.size % ALIGNMENT))
-    offset = data.size
-    # NumPy gives each element a byte of its own at least; ONNX packs two or four smaller ones into one.
-    whole = dtype.bitwidth >= _BYTE
-    data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.tensor(array).tobytes()))
-    return ir.ExternalTensor(
-        location=data_file,
-        offset=offset,
-        length=data.size - offset,
-        dtype=dtype,
-        shape=ir.Shape(array.shape),
-        name=name,
-    )
+    def append(self, piece: _Piece, array: Array) -> None:
+        """Write what comes next."""
+        dtype = self._dtype = ir.DataType.from_numpy(array.dtype)
+        self._shape = piece.shape or array.shape
+        if self._offset is None:
+            packed = array.nbytes * dtype.bitwidth // (8 * array.itemsize)
+            if packed < INLINE_BYTES and piece.count is None:
+                self._inline = ir.tensor(array, dtype=dtype, name=self._name)
+                return
+            self._data.write(bytes(-self._data.size % ALIGNMENT))
+            self._offset = self._data.size
+        # NumPy gives each element a byte of its own at least; ONNX packs two or four smaller ones into one.
+        whole = dtype.bitwidth >= _BYTE
+        self._data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.tensor(array).tobytes()))
+
+    def tensor(self) -> ir.TensorProtocol:
+        """Return the initializer's tensor, once all of it is appended."""
+        if self._inline is not None:
+            return self._inline
+        assert self._offset is not None
+        return ir.ExternalTensor(
+            location=self._data_file,
+            offset=self._offset,
+            length=self._data.size - self._offset,
+            dtype=self._dtype,
+            shape=ir.Shape(self._shape),
+            name=self._name,
+        )
 
 
 def _replace(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol, derived: set[ir.Value]) -> None:
@@ -261,3 +301,73 @@ def _drop_parameters(graph: ir.Graph) -> None:
     used = {value.name for node in nodes for value in node.inputs if value is not None}
     for name in [name for name in graph.initializers if name not in used]:
         del graph.initializers[name]
+
+
+_PENDING = 2
+"""Pieces that may wait for the disk; each is held in memory until it is written."""
+_SYNC_BYTES = 64 << 20
+"""After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
+
+
+class HashedFile:
+    """A context manager that writes one file; it is durable at the end."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the file.
+
+        Raises:
+            OSError: if the disk refuses; also from `write` and the end, then or later.
+        """
+        self._file = path.open("wb", buffering=0)
+        self._hasher = hashlib.sha256()
+        self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        with self._file:
+            self._pieces.put(None)
+            self._thread.join()
+            if kind is None:
+                self._raise()
+                os.fsync(self._file.fileno())
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes, which nobody may change afterwards."""
+        self._raise()
+        self._pieces.put(memoryview(data))
+        self.size += len(data)
+
+    def facts(self) -> dict[str, Any]:
+        """Return size in bytes and SHA-256 of the finished file."""
+        return {"size": self.size, "sha256": self._hasher.hexdigest()}
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _flush(self) -> None:
+        os.fsync(self._file.fileno())
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _work(self) -> None:
+        unsynced = 0
+        while (piece := self._pieces.get()) is not None:
+            if self._error is not None:
+                continue  # Whoever writes must not wait for ever.
+            try:
+                self._hasher.update(piece)
+                unsynced += len(piece)
+                while piece:
+                    piece = piece[self._file.write(piece) :]
+                if unsynced > _SYNC_BYTES:
+                    self._flush()
+                    unsynced = 0
+            except Exception as error:  # noqa: BLE001  (raised by `write`; a thread that ends leaves it waiting)
+                self._error = error

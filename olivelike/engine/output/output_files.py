@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from olivelike.digest import digest_file
 from olivelike.model.records.output import FileFacts, OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from olivelike.engine.plan import Node
     from olivelike.store import Store
 

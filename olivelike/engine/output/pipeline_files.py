@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.components import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
+from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
+from olivelike.model.families import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from olivelike.model import Architecture
-    from olivelike.model.client_layouts import Layout
 
 _PIPELINES = {
     "StableDiffusionPipeline": "OnnxStableDiffusionPipeline",

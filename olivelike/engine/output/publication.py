@@ -8,7 +8,9 @@ the next run carries through. No file is replaced or removed that is not as its 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike._files import DISK
@@ -29,9 +31,6 @@ from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, RECORD_FILE, FileFacts, OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from pathlib import Path
-
     IsCurrent = Callable[[str, FileFacts], bool]
 
 _SHOWN = 5
@@ -59,9 +58,8 @@ class Existing:
 def check_is_ours(output: Path) -> None:
     """Refuse to write into a folder that holds something else.
 
-    Raises:
-        UsageError: when `output` is a file, a folder with files but without our record, or one with a journal
-            that is not its own.
+    Raises `UsageError` when `output` is a file, a folder with files but without our record, or one with a journal that
+    is not its own.
     """
     with explained(output):
         if output.exists() and not output.is_dir():
@@ -80,7 +78,6 @@ def check_places(existing: Existing, files: Iterable[str], made: Mapping[str, Fi
     """Refuse to write where somebody else's file lies; nothing is touched.
 
     Args:
-        existing: What lies in the output.
         files: What is to be written, by relative path.
         made: Size and digest of those that are finished: such a file may lie there already.
         overwrite: Whether files of ours that were changed may be replaced.
@@ -126,8 +123,6 @@ def publish(
     Args:
         staging: From `staging_folder`; every file in it belongs to the output. Gone afterwards.
         output: The output folder; need not exist.
-        record: What the output holds then.
-        before: What it held, if it existed.
         is_current: Tells whether a file of the output is as recorded; by default its bytes are hashed.
         overwrite: Whether files of ours that were changed may be replaced.
 
@@ -189,13 +184,9 @@ def _facts(file: FileFacts) -> FileFacts:
 def recover(output: Path, *, overwrite: bool = False) -> bool:
     """Carry a publication through that a killed process left half done; tell whether there was one.
 
-    Args:
-        output: The output folder.
-        overwrite: Whether files of ours that were changed since may be replaced.
-
-    Raises:
-        UsageError: when the journal is not one of this folder, or somebody else's file is in the way by now.
-        StoreError: when the disk refuses.
+    Raises `UsageError` when the journal is not one of this folder, or somebody else's file is in the way by now, and
+    `StoreError` when the disk refuses. `overwrite` says whether files of ours that were changed since may be
+    replaced.
     """
     output = resolved(output)
     with explained(output):

@@ -16,9 +16,10 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from olivelike._files import DISK
 from olivelike._untrusted import read_json
@@ -26,9 +27,6 @@ from olivelike.engine.output.output_files import explained, is_file, is_link, re
 from olivelike.errors import StoreError, UsageError
 from olivelike.model.records.output import JOURNAL_FILE, FileFacts, is_plain
 from olivelike.model.records.reading import from_json, to_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _KIND = "journal/1"
 _CONTENT = "files"
@@ -123,9 +121,8 @@ def discard(folder: Path) -> None:
 def read_journal(output: Path) -> Journal | None:
     """Return the journal in an output folder, `None` if there is none.
 
-    Raises:
-        UsageError: for one that is damaged, or was not written here for this very folder.
-        StoreError: if it can't be read.
+    Raises `UsageError` for one that is damaged, or was not written here for this very folder, and `StoreError` if it
+    can't be read.
     """
     path = output / JOURNAL_FILE
     if not os.path.lexists(path):

@@ -3,31 +3,35 @@
 The record of the output says how each initializer was derived from parameters. Where that only moves values (packing,
 transposing, casting), the parameters can be read back from the initializers; the merge then is the same as in a run,
 and the changed values go where they came from.
+
+LoRAs for a folder that is optimised already: its initializers change in memory, and no file does.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
-from olivelike.engine.output.initializers import Initializers
-from olivelike.errors import SourceError
+from olivelike.errors import SourceError, UsageError
+from olivelike.model.families import TEXT_ENCODERS
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    import numpy as np
-
     from olivelike.engine.output.derivation import Evaluator, Expression
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
-
-    Array = np.ndarray[Any, Any]
 
 
 def swap_loras(
@@ -127,6 +131,7 @@ class _Place:
         import onnx_ir as ir
 
         from olivelike.engine.output.derivation import is_float, undo
+        from olivelike.model.half_values import in_row_order
 
         with self._refusing():
             values = undo(*self._part(array))
@@ -135,13 +140,15 @@ class _Place:
                 f"initializer {self.initializer!r} is quantised, to {values.dtype}, so a LoRA can't be merged into it; "
                 "merge the LoRA in a run, before the weights are quantised"
             )
-        return values.astype(np.float32)
+        return in_row_order(values).astype(np.float32)
 
     def put(self, array: Array, evaluator: Evaluator) -> Array:
         """Derive the parameter's part of the initializer's values anew, and return them all."""
+        from olivelike.model.half_values import in_row_order
+
         with self._refusing():
             expression, part = self._part(array)
-        part[...] = evaluator.evaluate(expression)
+        part[...] = in_row_order(evaluator.evaluate(expression))
         return array
 
     def _part(self, array: Array) -> tuple[Expression, Array]:
@@ -187,3 +194,181 @@ def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
         for number, (name, shape) in enumerate(parameters(expression)):
             places.setdefault(name, []).append(_Place(initializer, expression, shape, number))
     return places
+
+
+_BYTE = 8
+
+Array = np.ndarray[Any, Any]
+
+
+class Initializers:
+    """The initializers of one component of an output, read one at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Read a component's model file without its data file. Raises `SourceError` if it can't be read."""
+        self.folder = path.parent
+        try:
+            model = onnx.load(path, load_external_data=False)
+        except (OSError, DecodeError) as error:
+            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
+        self._protos = {proto.name: proto for proto in model.graph.initializer}
+        self.opsets = {entry.domain: entry.version for entry in model.opset_import}
+        self.ir_version = model.ir_version
+
+    def read(self, name: str) -> Array:
+        """Return an initializer's values in its own dtype and shape, in memory of their own."""
+        proto = self._protos[name]
+        if not proto.external_data:
+            return np.array(onnx.numpy_helper.to_array(proto))
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
+        path = self.folder / entries["location"]
+        count = math.prod(proto.dims)
+        bits = ir.DataType(proto.data_type).bitwidth
+        if bits < _BYTE:
+            packed = self._read(path, np.dtype(np.uint8), -(-count * bits // _BYTE), entries, name)
+            inline = onnx.TensorProto(data_type=proto.data_type, dims=proto.dims, raw_data=packed.tobytes())
+            return np.array(onnx.numpy_helper.to_array(inline))
+        return self._read(path, dtype, count, entries, name).reshape(tuple(proto.dims))
+
+    @staticmethod
+    def _read(path: Path, dtype: np.dtype[Any], count: int, entries: Mapping[str, str], name: str) -> Array:
+        try:
+            array: Array = np.fromfile(path, dtype, count, offset=int(entries["offset"]))
+        except OSError as error:
+            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
+        if array.size != count:
+            raise SourceError(f"{path}: ends before {name!r}; run the workflow again")
+        return array
+
+
+@dataclass(frozen=True)
+class LiveLora:
+    """A LoRA on top of what a folder holds."""
+
+    path: Path
+    name: str
+    hash: str
+    """As A1111 prints it, 12 digits."""
+    text_weight: float
+    unet_weight: float
+
+    def __str__(self) -> str:
+        same = self.text_weight == self.unet_weight
+        weight = f"{self.unet_weight:g}" if same else f"{self.text_weight:g}:{self.unet_weight:g}"
+        return f"{self.name} at {weight}"
+
+
+class LiveLoras:
+    """LoRAs by what names them, each file opened once.
+
+    Args:
+        folders: where `<lora:NAME>` is looked for, subfolders included; of two folders the first one counts.
+        allow_pickle: read pickled files too.
+    """
+
+    def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
+        self._folders = folders
+        self._allow_pickle = allow_pickle
+        self._opened: dict[Path, tuple[LoraFile, str]] = {}
+
+    def named(self, text: str) -> LiveLora:
+        """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
+
+        Raises `UsageError` if it names no file, or its weight is none, and `SourceError` if the file is no LoRA.
+        """
+        from olivelike.engine.plan.adapters import fetch
+        from olivelike.workflow.long_form import parse_lora
+
+        file, _, weight = text.rpartition(":")
+        lora = parse_lora(text, Path.cwd())
+        absent = lora.file.path is not None and not lora.file.path.exists()
+        if absent and file and Path(file).expanduser().is_file():
+            raise UsageError(f"--lora {text}: {weight or 'nothing'} is no weight; write a number such as 0.8")
+        path, _ = fetch(lora.file)
+        return self._open(path, lora.weight, lora.weight)
+
+    def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> LiveLora:
+        """Open what a tag in a prompt names.
+
+        Raises `UsageError` if two files of a folder have the name, and `SourceError` if there is none, or it is no
+        LoRA.
+
+        Args:
+            written: the tag, `<lora:NAME:WEIGHT>`, for messages.
+            name: of the file, without suffix; or its path below a folder.
+        """
+        return self._open(self._find(written, name), text_weight, unet_weight)
+
+    def merge(self, loras: Sequence[LiveLora], folder: Path) -> Mapping[str, Mapping[str, Array]]:
+        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it. Raises `SourceError` if one does not fit.
+
+        Returns:
+            Per component, what sessions take in place of the file's.
+        """
+        from olivelike.sources.adapters.lora_file import WeightedLora
+
+        files = [self._opened[lora.path][0] for lora in loras]
+        text, unet = (
+            [WeightedLora(file, weight) for file, weight in zip(files, weights, strict=True)]
+            for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
+        )
+        if all(lora.text_weight == lora.unet_weight for lora in loras):
+            return swap_loras(folder, unet)
+        return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
+
+    def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
+        from olivelike.sources.adapters.open_lora import open_lora
+        from olivelike.sources.files.pickled import read_pickle_table
+        from olivelike.sources.identify.weight_file import hash_file
+
+        if path not in self._opened:
+            opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
+            hashes = hash_file(opened.path, _data_start(opened.path))
+            self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
+        file, digest = self._opened[path]
+        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight)
+
+    def _find(self, written: str, name: str) -> Path:
+        from olivelike.sources.adapters.lora_settings import SUFFIXES
+
+        # Files are listed and compared, so that no name leads out of the folders.
+        known: set[str] = set()
+        for folder in self._folders:
+            listed = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
+            known |= {path.stem for path in listed}
+            places = {path: path.relative_to(folder).with_suffix("").as_posix() for path in listed}
+            found = [path for path in listed if places[path] == name]
+            found = found or [path for path in listed if path.stem == name]
+            if len(found) > 1:
+                raise UsageError(
+                    f"{written}: {found[0]} and {found[1]} both have the name; write its path below {folder}"
+                )
+            if found:
+                return found[0]
+        where = ", ".join(str(folder) for folder in self._folders)
+        raise SourceError(
+            f"{written}: there is no LoRA of that name in {where or 'loras/, which is not there'}; "
+            + (did_you_mean(name, sorted(known), "LoRAs") if known else "name its folder with --lora-dir")
+        )
+
+
+def lora_folders(named: Sequence[Path], pipeline: Path) -> list[Path]:
+    """Return where `<lora:NAME>` is looked for: named folders, then `loras/` here and beside the pipeline's folder.
+
+    Raises `SourceError` if a named one is not there.
+    """
+    for folder in named:
+        if not folder.is_dir():
+            raise SourceError(f"--lora-dir {folder}: no such folder")
+    usual = (Path("loras"), pipeline.resolve().parent / "loras")
+    there = [folder for folder in usual if folder.is_dir()]
+    return list({folder.resolve(): folder for folder in (*there[::-1], *named[::-1])}.values())[::-1]
+
+
+def _data_start(path: Path) -> int | None:
+    """Return where the tensors of a safetensors file begin; its header's length comes first, in 8 bytes."""
+    if path.suffix != ".safetensors":
+        return None
+    with path.open("rb") as file:
+        return 8 + int.from_bytes(file.read(8), "little")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _ENDS = ("<|startoftext|>", "<|endoftext|>")
 _LENGTH = 77
@@ -21,6 +19,8 @@ _UNLIMITED = 1 << 31
 def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Architecture:
     """Return the architecture of a tokenizer, from its files as `normalise_assets` writes them.
 
+    Raises `SourceError` if there is no such tokenizer, or it is none of CLIP's.
+
     Args:
         component: `tokenizer` or `tokenizer_2`: the folder.
         files: Content of its files, by path relative to the pipeline.
@@ -29,9 +29,6 @@ def tokenizer_architecture(component: str, files: Mapping[str, bytes]) -> Archit
         A config with `vocab` (token → id), `merges` (pairs, a line each), `added` (token → id of what is no word:
         textual inversions, and a padding token of its own), `pad` (the id that fills short texts), `length` (ids per
         text).
-
-    Raises:
-        SourceError: if there is no such tokenizer, or it is none of CLIP's.
     """
     if not files:
         raise SourceError(f"the source has no {component}; fetch it, or remove `{component}` from `components`")

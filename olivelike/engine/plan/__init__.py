@@ -1,6 +1,6 @@
 """Planning: nodes, keys, hits and misses with reasons; nothing here runs a pass or writes a file."""
 
-from olivelike.engine.keys.formulas import Key
+from olivelike.engine.keys import Key
 from olivelike.engine.plan.adapters import Adapters, OpenedEmbedding, OpenedLora
 from olivelike.engine.plan.building import active_steps, build_nodes
 from olivelike.engine.plan.chains import check_chains

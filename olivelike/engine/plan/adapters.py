@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
-from olivelike.model.components import TOKENIZER_OF
+from olivelike.model.families import TOKENIZER_OF
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, get_args
 
 from olivelike.engine.plan.node import changes_network
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 from olivelike.pass_api import INPUTS
 from olivelike.sources.files.weight_table import WEIGHT_FILE_SUFFIXES
 from olivelike.workflow.findings import Findings

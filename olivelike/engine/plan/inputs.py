@@ -10,12 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike.digest import digest_bytes
 from olivelike.sources import Adaptation, bind, known_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from olivelike.engine.plan.adapters import Adapters
+    from olivelike.graphs.shelf import Shelf
     from olivelike.model import Weights
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -33,7 +35,10 @@ class Inputs:
     source: PipelineSource
     adapters: Adapters
     store: Store
+    shelf: Shelf
+    """What is known without being made."""
     _bound: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, bytes] = field(default_factory=dict)
 
     @cached_property
     def digests(self) -> FileDigests:
@@ -52,6 +57,21 @@ class Inputs:
         paths.update(opened.path for opened in self.adapters.embeddings)
         self.digests.prefetch(paths)
 
+    def know(self, contents: Iterable[bytes]) -> list[str]:
+        """Take what the shelf has answered and no store holds yet; return its digests."""
+        found = list(contents)
+        digests = [digest_bytes(data) for data in found]
+        self._known.update(zip(digests, found, strict=True))
+        return digests
+
+    def content(self, digest: str, what: str) -> bytes:
+        """Return what a node has made.
+
+        Raises:
+            DamagedError: if the store lost it; `what` names it.
+        """
+        return self._known.get(digest) or self.store.require_bytes(digest, what)
+
     def bound_weights(self, component: str, adaptation: str) -> str:
         """Return the digest of a checkpoint's weights, once its form is known; waits until its files are hashed.
 
@@ -67,7 +87,7 @@ class Inputs:
 
         Binding takes milliseconds, so that nothing is gained by keeping tables: their digests are in the keys.
         """
-        data = self.store.require_bytes(adaptation, f"{component}: its adaptation")
+        data = self.content(adaptation, f"{component}: its adaptation")
         files = {path: self.digests[path] for path in self.weight_files(component)}
         return bind(Adaptation.from_bytes(data), self.source.checkpoint(component), files)
 

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
-from olivelike.model.components import TOKENIZERS
+from olivelike.model.families import TOKENIZERS
 from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass
     from olivelike.workflow import Output, Step
 
+
+CONVERT = "convert"
+"""The pass whose graphs shelves hold."""
 
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""

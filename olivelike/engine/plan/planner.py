@@ -13,14 +13,14 @@ from olivelike.errors import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
     from olivelike.engine.plan.node import Node
     from olivelike.engine.plan.resolver import Resolver
     from olivelike.model.records.run_record import RunRecord
     from olivelike.sources import PipelineSource
 
-Status = Literal["hit", "miss", "pending", "uncached"]
+Status = Literal["hit", "shelf", "miss", "pending", "uncached"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource,
             resolution = resolver.resolve(node)
         except DamagedError:  # A run sets the object aside and remakes it.
             resolution = Resolution(None)
-        if resolution.action is not None:
-            resolver.record_outputs(node, resolution.action.outputs)
+        if (known := resolution.action or resolution.shelved) is not None:
+            resolver.record_outputs(node, known.outputs)
         status, reason = explain_status(node, resolution, history)
         cost = estimate(node, nodes, source)
         planned.append(PlannedNode(node, status, reason, resolution.key, cost.write_bytes, cost.memory_bytes))
@@ -117,6 +117,10 @@ def explain_status(node: Node, resolution: Resolution, history: Iterable[RunReco
         return "uncached", resolution.problem
     if resolution.key is None:
         return "pending", f"decided when {node.parent} has run"
+    if resolution.shelved is not None:
+        return "shelf", "; ".join(filter(None, ("the shelf has it", resolution.damage)))
+    if resolution.damage:
+        return "miss", f"{resolution.damage}; it is made anew"
     inputs = resolution.key.inputs()
     before = nearest(node.id, inputs, history)
     if before is None:

@@ -7,7 +7,7 @@ executed node made. Downstream keys hold the digests of what upstream made, so e
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Assignment, Upstream
@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from olivelike.engine.keys.formulas import Key
+    from olivelike.engine.keys import Key
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.store import Action
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """A node's result that no node has made."""
+
+    outputs: Mapping[str, str]
+    """Digest of each thing, by name."""
+    contents: Mapping[str, bytes]
+    """By name."""
+    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,6 +46,10 @@ class Resolution:
     """True on a hit."""
     problem: str | None = None
     """Why the key can't be computed, so that the node runs each time."""
+    shelved: Shelved | None = None
+    """On a miss, what a shelf knows of the result."""
+    damage: str = ""
+    """What of a shelf is damaged, where it might have known the result."""
 
 
 class Resolver:
@@ -66,7 +81,19 @@ class Resolver:
         if node.output is not None:
             return Resolution(key, done=self._output_state(node, key.digest))
         action = self.inputs.store.get_action(key.digest)
-        return Resolution(key, action, done=action is not None)
+        if action is not None:
+            return Resolution(key, action, done=True)
+        return self._on_shelf(node, key)
+
+    def _on_shelf(self, node: Node, key: Key) -> Resolution:
+        inputs, upstream = self.inputs, self._behind[node.parent]
+        seen = len(inputs.shelf.damages)
+        answer = kind_of(node).shelved(node, upstream, inputs)
+        damage = "; ".join(inputs.shelf.damages[seen:])
+        if answer is None:
+            return Resolution(key, damage=damage)
+        outputs = dict(zip(answer.made, inputs.know(answer.made.values()), strict=True))
+        return Resolution(key, shelved=Shelved(outputs, answer.made, answer.facts), damage=damage)
 
     def record_outputs(self, node: Node, outputs: Mapping[str, str]) -> None:
         """Note what a node made: digests by name."""

@@ -1,25 +1,30 @@
-"""A model that someone else exported as a weightless graph; run it in a worker."""
+"""A model that someone else exported as a weightless graph, in today's ONNX; run it in a worker."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import onnx
+import onnx_ir as ir
 from google.protobuf.message import DecodeError
+from onnx_ir.passes import common
+from onnx_ir.traversal import RecursiveGraphIterator
+from onnxscript import optimizer
 
-from olivelike.errors import SourceError
-from olivelike.graphs.adopt.onnx_modern import modernise
+from olivelike.errors import PassError, SourceError
+from olivelike.graphs.adopt.onnx_sizes import infer_sizes, should_fold
+from olivelike.graphs.adopt.onnx_spellings import respell
+from olivelike.graphs.fusion.lowering import LOWEST_OPSET, lowest_opset
+from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.names.adaptation import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from olivelike.model import Graph
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import RawTensor
 
 _METADATA_IR_VERSION = 10
 """The first IR version with metadata on values and nodes."""
@@ -33,19 +38,16 @@ _QUANTISED = frozenset({
 def load_onnx(component: str, graph_path: Path) -> tuple[Adaptation, Graph]:
     """Return what the table of an ONNX model means, and the model as a weightless graph.
 
-    Weights become graph inputs behind the real ones, in order of name, under their own names. What one exporter
-    spells out in small operators is written with the operators of today's ONNX, where that is sure.
+    Weights become graph inputs behind the real ones, in order of name, under their own names. What one exporter spells
+    out in small operators is written with the operators of today's ONNX, where that is sure. Raises `SourceError` if a
+    file is missing or damaged, or the model is quantised or no valid one.
 
     Args:
-        component: name within the pipeline, such as `unet`.
         graph_path: the model file, `Checkpoint.graph`; its data files lie beside it.
 
     Returns:
         An adaptation without architecture whose names are the stored ones, and the graph: valid, and the same
         bytes for the same model wherever its weights lie.
-
-    Raises:
-        SourceError: if a file is missing or damaged, or the model is quantised or no valid one.
     """
     table = read_onnx_table(graph_path)
     model = _parse(graph_path, table.graph)
@@ -184,3 +186,89 @@ def _check(path: Path, model: onnx.ModelProto) -> None:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise SourceError(f"{path}: not a valid ONNX model: {error}; export it again") from error
+
+
+OPSET: Final = 23
+"""What `convert` writes too: the first opset with `Attention`."""
+_IR_VERSION = 11
+
+
+def modernise(model: onnx.ModelProto) -> Graph:
+    """Raise a weightless model to opset 23, and write with its operators what is spelled out in smaller ones.
+
+    What can't be raised stays as it is; `fuse` then finds less in it. Raises `PassError` when the result is not valid
+    ONNX.
+    """
+    raised = _raise_opset(model)
+    graph = ir.from_proto(raised)
+    _restamp(graph)
+    common.InlinePass()(graph)
+    optimizer.fold_constants(graph, onnx_shape_inference=False, should_fold=should_fold)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(graph)
+    _remove_repeats(graph)
+    known = infer_sizes(graph)
+    if known and graph.opset_imports[""] == OPSET:
+        optimizer.fold_constants(graph, onnx_shape_inference=False, should_fold=should_fold)
+        _remove_repeats(graph)
+        respell(graph)
+        _remove_repeats(graph)
+    for constant in graph.graph.initializers.values():
+        assert constant.const_value is not None
+        constant.shape, constant.dtype = constant.const_value.shape, constant.const_value.dtype
+    modern = Graph.from_ir(graph)
+    _check_modern(modern, strict=known)
+    return modern
+
+
+def _check_modern(graph: Graph, *, strict: bool) -> None:
+    """Hold the graph to its types and shapes, too, where ONNX's inference knew its way through the original."""
+    try:
+        onnx.checker.check_model(graph.data)
+        if strict:
+            onnx.shape_inference.infer_shapes(graph.data, check_type=True, strict_mode=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise PassError(f"the model was brought to a graph that is not valid: {error}; report it") from error
+
+
+def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model at opset 23, with the notes that the converter drops; itself if it can't be raised."""
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    if opsets.get("", OPSET) >= OPSET or model.functions or opsets.keys() - {"", "ai.onnx.ml"}:
+        return model
+    try:
+        raised: onnx.ModelProto = onnx.version_converter.convert_version(model, OPSET)
+        onnx.checker.check_model(raised)
+    except (onnx.version_converter.ConvertError, onnx.checker.ValidationError, RuntimeError):
+        return model
+    blocks = {node.output[0]: _note(node, BLOCK_KEY) for node in model.graph.node if node.output}
+    parameters = {value.name: _note(value, PARAMETER_KEY) for value in model.graph.input}
+    for value in raised.graph.input:
+        if (parameter := parameters.get(value.name)) and not value.metadata_props:
+            value.metadata_props.add(key=PARAMETER_KEY, value=parameter)
+    for node in raised.graph.node:
+        if (block := blocks.get(node.output[0] if node.output else "")) and not node.metadata_props:
+            node.metadata_props.add(key=BLOCK_KEY, value=block)
+    raised.ir_version = _IR_VERSION
+    return raised
+
+
+def _note(item: onnx.NodeProto | onnx.ValueInfoProto, key: str) -> str:
+    return next((entry.value for entry in item.metadata_props if entry.key == key), "")
+
+
+def _restamp(model: ir.Model) -> None:
+    """Bring a model up that was stamped with the lowest opset that has its operators, as `fuse` does.
+
+    The converter leaves models alone that have operators of other domains.
+    """
+    current = model.opset_imports.get("", 0)
+    if LOWEST_OPSET <= current < OPSET and all(
+        node.domain or lowest_opset(node, OPSET) <= current for node in RecursiveGraphIterator(model.graph)
+    ):
+        model.opset_imports[""] = OPSET
+
+
+def _remove_repeats(model: ir.Model) -> None:
+    common.CommonSubexpressionEliminationPass()(model)
+    common.IdentityEliminationPass()(model)
+    common.RemoveUnusedNodesPass()(model)

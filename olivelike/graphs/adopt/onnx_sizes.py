@@ -7,7 +7,8 @@ equal if they are equal in all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import onnx
 import onnx_ir as ir
@@ -17,9 +18,6 @@ from olivelike.errors import PassError
 from olivelike.graphs.editing.values import attribute, dims_of, required
 from olivelike.graphs.functions import with_functions
 from olivelike.model.graph import real_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 Sizes = tuple[int, ...]
 """A size in each of the samples."""

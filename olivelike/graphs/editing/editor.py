@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import Dims, dims_of
 from olivelike.model.graph import BARRIERS, BLOCK_KEY, weight_values
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's fused operators."""
@@ -52,13 +50,10 @@ class GraphEditor:
         """Insert a node with one output in front of `before`.
 
         Args:
-            op_type: Operator.
             inputs: Its inputs; `None` for an absent optional one.
-            shape: Shape of the output.
             before: Where to insert; also gives the block unless `block` does.
             name: Wanted name of the output; a number is added if it is taken.
             attributes: As `onnx_ir.node` takes them.
-            domain: Operator domain.
             dtype: Type of the output; that of the first input by default.
             block: Module that the node is from.
 

@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.dimensions import renamed
+from olivelike.graphs.editing.values import renamed
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
 from olivelike.graphs.interface.component_interface import Interface, interface_of
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
@@ -43,8 +43,7 @@ _RULES: Final = (
 )  # fmt: skip
 """Of onnxscript's common rules, in the order of its optimiser, those for operators that these networks may have.
 
-`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet.
-"""
+`slice_split_rule` is left out: it looks through the whole graph for each node, which took 7 s for a UNet."""
 _NEWER: Final = {"materialize_reshape_shape_rule": (0, 7, 1)}
 """The release of onnxscript that a rule came with, where supported ones lack it."""
 _ROUNDS: Final = 2

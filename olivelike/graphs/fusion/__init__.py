@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["fuse"]
 
-__getattr__ = names_from(__name__, {"rules": ("fuse",)})
+__getattr__ = names_from(__name__, __file__)

@@ -10,6 +10,7 @@ nodes behind it are evaluated for several sizes, and the result is compared with
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from olivelike.graphs.editing.values import (
+    Dim,
     attribute,
     constant_array,
     dims_of,
@@ -34,9 +36,6 @@ from olivelike.graphs.editing.values import (
 from olivelike.graphs.fusion.writing import write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from olivelike.graphs.editing.dimensions import Dim
     from olivelike.graphs.fusion.rule import Scope
 
 _SPLIT_HEADS = (0, 2, 1, 3)
@@ -189,9 +188,6 @@ def is_causal(mask: ir.Value, batch: Dim, sequence: Dim, model: ir.Model) -> boo
 
     Args:
         mask: Boolean (true: may see) or float (added to the scores), broadcasts to (B, heads, S, S).
-        batch: Name or size of the batch dimension.
-        sequence: Name or size of the sequence dimension.
-        model: The model that the mask is in.
     """
     constant = constant_array(mask)
     if constant is not None:

@@ -5,10 +5,11 @@ The combined weights are nodes over the weight inputs, so a new checkpoint needs
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from olivelike.graphs.editing.editor import CONTRIB
+from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import (
     attribute,
     dims_of,
@@ -24,11 +25,8 @@ from olivelike.graphs.editing.values import (
 from olivelike.graphs.fusion.writing import attributes_of, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx_ir as ir
 
-    from olivelike.graphs.editing.editor import GraphEditor
     from olivelike.graphs.fusion.rule import Scope
 
 _HEAD_MULTIPLE = 8

@@ -19,8 +19,7 @@ from olivelike.graphs.editing.values import (
     same_shape,
     width_of,
 )
-from olivelike.graphs.fusion.bias import Biased, private_bias
-from olivelike.graphs.fusion.writing import write
+from olivelike.graphs.fusion.writing import Biased, private_bias, write
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -28,8 +28,7 @@ _MASKED = -65504.0
 def lower(scope: Scope) -> None:
     """Attention and GroupNormalization without a kernel → simpler operators; opset and IR come down.
 
-    Raises:
-        PassError: when something remains that is newer than the target reads.
+    Raises `PassError` when something remains that is newer than the target reads.
     """
     if scope.why_not("ai.onnx.Attention") is not None:
         for node in scope.editor.nodes("Attention"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from olivelike.graphs.editing.editor import GraphEditor
     from olivelike.model.targets import Precision, Target
 
@@ -43,7 +42,6 @@ class Scope:
         """Ask the target whether it runs `op_type` like this; record the reason if not.
 
         Args:
-            op_type: Operator, as kernel tables name it.
             layout: `NHWC` or `NCHW` where the operator has that choice.
             width: Size of the last axis where a kernel takes certain ones only.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx
@@ -12,18 +13,20 @@ from olivelike.errors import PassError, UsageError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.fusion.attention import attention
 from olivelike.graphs.fusion.attention_projections import attention_projections, packed_kv, packed_qkv
-from olivelike.graphs.fusion.cleanup import cleanup
 from olivelike.graphs.fusion.feed_forward import bias_add, bias_gelu, bias_split_gelu, fast_gelu, quick_gelu
-from olivelike.graphs.fusion.group_norm import group_norm, group_norm_silu, skip_group_norm
-from olivelike.graphs.fusion.layer_norm import bias_skip_layer_norm, skip_layer_norm
 from olivelike.graphs.fusion.lowering import lower
+from olivelike.graphs.fusion.norms import (
+    bias_skip_layer_norm,
+    group_norm,
+    group_norm_silu,
+    skip_group_norm,
+    skip_layer_norm,
+)
 from olivelike.graphs.fusion.rule import Rule, Scope
 from olivelike.graphs.fusion.tokens import image_tokens
-from olivelike.graphs.fusion.transposes import nhwc_conv, transposes
+from olivelike.graphs.fusion.transposes import cleanup, nhwc_conv, transposes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from olivelike.model.targets import Precision, Target
 
 RULES: Final = (
@@ -61,9 +64,11 @@ def fuse(
 ) -> dict[str, Any]:
     """Rewrite a weightless model for a target, in place.
 
+    Raises `UsageError` when `switches` names no rule, or one of `more` runs before none, and `PassError` when a rule
+    leaves a graph that is not valid, or the target can't read the result.
+
     Args:
         model: As `convert` makes it: opset 23, float32.
-        target: What to write for.
         switches: Rules to turn on or off, by name; the others keep their default.
         precision: What the graph will be computed in; the target's own by default.
         float32_operators: Operators that will stay in float32 all the same.
@@ -72,10 +77,6 @@ def fuse(
     Returns:
         Facts for the run record: node and operator counts before and after, what each rule wrote, and what it
         left and why.
-
-    Raises:
-        UsageError: when `switches` names no rule, or one of `more` runs before none.
-        PassError: when a rule leaves a graph that is not valid, or the target can't read the result.
     """
     rules = in_order(more)
     chosen = {rule.name: rule.default for rule in rules}
@@ -109,8 +110,7 @@ def fuse(
 def in_order(more: Sequence[Rule]) -> tuple[Rule, ...]:
     """Return the built-in rules with others between them.
 
-    Raises:
-        UsageError: when one has the name of another, or runs before none that is there.
+    Raises `UsageError` when one has the name of another, or runs before none that is there.
     """
     rules = list(RULES)
     for rule in more:

@@ -1,15 +1,25 @@
-"""What rules write in place of what they match, and image layouts, NCHW and NHWC."""
+"""What rules write in place of what they match, image layouts (NCHW and NHWC), and the biases of linear layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.graphs.editing.editor import CONTRIB
-from olivelike.graphs.editing.values import Dims, dims_of, node_of
+from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
+from olivelike.graphs.editing.values import (
+    Dims,
+    dims_of,
+    is_used_once,
+    node_of,
+    producer,
+    rank_of,
+    required,
+    same_shape,
+    width_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import onnx_ir as ir
 
     from olivelike.graphs.fusion.rule import Scope
@@ -43,13 +53,9 @@ def write(
     """Let an operator with the shape of `result` take the place of it, and count it.
 
     Args:
-        scope: Where.
-        op_type: Operator.
-        inputs: Its inputs.
         result: What it computes from now on.
         suffix: What its output is called, behind the name of `result`; by default after the operator.
         attributes: As `onnx_ir.node` takes them.
-        domain: Operator domain.
         before: Where to insert; by default where `result` was computed.
         counted: What is counted; by default the operator.
     """
@@ -79,3 +85,34 @@ def write_nhwc(
     )  # fmt: skip
     editor.replace(result, editor.transpose(fused, TO_NCHW, before=before, name=f"{result.name}.nchw"))
     scope.fused[counted or op_type] += 1
+
+
+@dataclass(frozen=True)
+class Biased:
+    """`value + bias`, where `value` has the shape of the sum."""
+
+    value: ir.Value
+    bias: ir.Value
+
+
+def biased(total: ir.Value | None, editor: GraphEditor) -> Biased | None:
+    """Return the parts of `total` if it is a value plus a 1-D weight along the last axis."""
+    add = producer(total, "Add")
+    if add is None:
+        return None
+    for value, bias in ((0, 1), (1, 0)):
+        found = Biased(required(add, value), required(add, bias))
+        fits = found.bias in editor.weights and rank_of(found.bias) == 1
+        if fits and width_of(found.bias) == width_of(found.value) and same_shape(found.value, add.outputs[0]):
+            return found
+    return None
+
+
+def private_bias(total: ir.Value | None, editor: GraphEditor) -> Biased | None:
+    """Return the parts of `total` like `biased`, if nothing else uses `total`."""
+    return biased(total, editor) if total is not None and is_used_once(total) else None
+
+
+def vector_of(value: ir.Value | None, width: int | str | None, editor: GraphEditor) -> bool:
+    """Say whether `value` is a 1-D weight of this width."""
+    return value is not None and value in editor.weights and dims_of(value) == (width,) and width is not None

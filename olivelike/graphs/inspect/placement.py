@@ -9,20 +9,16 @@ Source: the kernel registries of onnxruntime 1.31.1 (CPU, CUDA) and ONNX Runtime
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.model.graph import weight_values
-from olivelike.model.targets.target import CONTRIB_DOMAIN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from olivelike.model.targets import Kernel, Target
+from olivelike.model.targets import CONTRIB_DOMAIN, Kernel, Target
 
 _LETTERS = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}
 

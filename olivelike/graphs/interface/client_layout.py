@@ -6,17 +6,16 @@ Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. N
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.dimensions import renamed, spaced
+from olivelike.graphs.editing.values import renamed, spaced
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.model.client_layouts import Layout
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
@@ -58,16 +57,10 @@ _CHANNELS = "unet_sample_channels"
 def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Args:
-        model: A weightless graph.
-        component: Which network it is.
-        layout: What the client wants.
+    Raises `PassError` if the graph lacks an input that clients feed, or the client can't feed one that it has.
 
     Returns:
         How many inputs and outputs have another type or rank, and how many another name.
-
-    Raises:
-        PassError: if the graph lacks an input that clients feed, or the client can't feed one that it has.
     """
     graph = model.graph
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}

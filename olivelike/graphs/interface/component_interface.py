@@ -5,14 +5,13 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from olivelike.model.architecture import Config
 
 _TIME_IDS = 6
@@ -47,9 +46,8 @@ class Interface:
 def interface_of(component: str, config: Config) -> Interface:
     """Return the interface of `component` for a network with this config.
 
-    Raises:
-        UsageError: for a component that `convert` does not know.
-        PassError: for a config that lacks what decides the interface.
+    Raises `UsageError` for a component that `convert` does not know, and `PassError` for a config that lacks what
+    decides the interface.
     """
     if component not in _INTERFACES:
         raise UsageError(f"convert knows no component {component!r}")

@@ -15,14 +15,13 @@ print(measure_folder(Path("models/demo/unet"), sizes={"unet_sample_height": 32})
 | module | what it does |
 | --- | --- |
 | `bench_settings` | what to measure: `BenchSettings`, checked before anything is opened |
-| `whole_pictures` | `bench`: engines against each other on whole pictures, a row for each and each batch size |
-| `networks` | `measure_folder`, `measure_folders`: single networks, on random inputs |
+| `whole_pictures` | `bench`: engines on pictures, a row for each and each batch size; `measure_folder`: networks |
 | `ablation` | each variant of a workflow: latency, memory and error, network by network |
-| `engines`, `source_checkpoint` | which engines there are, and what each needs |
+| `engines` | which engines there are, and what each needs |
 | `contest` | processes that take turns, and the parent's end of each |
 | `bench_job`, `bench_worker` | what goes to a child, and comes back; the child, which runs an engine when told to |
 | `runtime_engine`, `torch_engine` | what a child may open |
-| `memory`, `quiet` | what is measured, on what, and what speaks against it |
+| `memory` | what is measured, on what, and what speaks against it |
 | `row`, `bench_report` | what comes out, and how two of them compare |
 """
 
@@ -35,17 +34,8 @@ from olivelike._lazy import names_from
 if TYPE_CHECKING:
     from olivelike.measure.bench.bench_report import BenchReport
     from olivelike.measure.bench.bench_settings import BenchSettings
-    from olivelike.measure.bench.networks import Measurement, measure_folder, measure_folders
-    from olivelike.measure.bench.whole_pictures import bench
+    from olivelike.measure.bench.whole_pictures import Measurement, bench, measure_folder, measure_folders
 
 __all__ = ["BenchReport", "BenchSettings", "Measurement", "bench", "measure_folder", "measure_folders"]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "whole_pictures": ("bench",),
-        "networks": ("Measurement", "measure_folder", "measure_folders"),
-        "bench_report": ("BenchReport",),
-        "bench_settings": ("BenchSettings",),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import PIPELINE
+from olivelike.engine.plan import PIPELINE, Node
 from olivelike.engine.preparation import DEFAULTS, prepare
-from olivelike.engine.run import run
+from olivelike.engine.run import ReportWriter, run
 from olivelike.errors import (
     DamagedError,
     MissingError,
@@ -21,21 +23,15 @@ from olivelike.errors import (
     VerificationError,
 )
 from olivelike.measure.bench import measure_folders
-from olivelike.model.components import MODEL_FILE, TOKENIZERS
-from olivelike.runtime.pipeline.folder_target import target_settings
-from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.session_settings import choose_providers
+from olivelike.model.families import MODEL_FILE, TOKENIZERS
+from olivelike.runtime.pipeline.pipeline_folder import target_settings
+from olivelike.runtime.sessions.session import check_dimensions
+from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
-
     from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
-    from olivelike.engine.plan import Node
-    from olivelike.engine.run import ReportWriter
     from olivelike.model.records.run_record import NodeRecord
-    from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.workflow.places import Place
 
 _OPEN = 2.5
@@ -164,13 +160,11 @@ def verified_rows(
 ) -> list[Row]:
     """Return a row for each variant and network, with size and figures of its last step `verify`.
 
+    Raises `UsageError` if the workflow has no sweep, or no variant has a component.
+
     Args:
-        prepared: The workflow after its run.
         components: Networks to show; by default `unet`, or the first one that is in every variant.
         results: How its nodes ended, by id, if one of them failed.
-
-    Raises:
-        UsageError: if the workflow has no sweep, or no variant has a component.
     """
     variants = [output.variant for output in prepared.outputs if output.variant is not None]
     if not variants:
@@ -213,16 +207,8 @@ def measured_rows(
 ) -> list[Row]:
     """Return the rows with latency and memory; the variants of a network take turns if they fit into memory together.
 
-    Args:
-        rows: What is to be measured.
-        prepared: The workflow after its run.
-        sessions: Provider, device and options.
-        sizes: Of dynamic dimensions, by name.
-        runs: Measured runs of each.
-        warmup: Runs before them.
-
-    Raises:
-        UsageError: for numbers that can't be had, or a dimension that no network has.
+    Raises `UsageError` for numbers that can't be had, or a dimension that no network has. `sizes` are those of
+    dynamic dimensions, by name.
     """
     outputs = {output.variant: output.path for output in prepared.outputs}
     found = list(rows)

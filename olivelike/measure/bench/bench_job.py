@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import pickle
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
     from olivelike.measure.bench.bench_settings import TorchDtype
     from olivelike.runtime.sessions.session_settings import SessionSettings
 

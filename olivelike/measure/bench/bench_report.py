@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,14 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from olivelike._files import held
 from olivelike._untrusted import read_json
 from olivelike.errors import UsageError
-from olivelike.measure.bench.row import COLUMNS, Row
+from olivelike.measure.bench.row import COLUMNS, Row, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from olivelike.measure.bench.bench_settings import Checked
-    from olivelike.measure.bench.row import Value
 
 _KIND: Final = "bench/1"
 _ALIKE: Final = (
@@ -62,11 +60,7 @@ class BenchReport:
 
 
 def read_report(path: Path) -> BenchReport:
-    """Read the rows of a report that `to_json` wrote.
-
-    Raises:
-        UsageError: if there is none, or it is something else.
-    """
+    """Read the rows of a report that `to_json` wrote. Raises `UsageError` if there is none, or it is something else."""
     remedy = "write one with `olivelike bench FOLDER --json-file FILE`"
     try:
         content = read_json(path)
@@ -116,8 +110,7 @@ class Comparison:
 def check_baseline(baseline: BenchReport, checked: Checked) -> None:
     """Check that a baseline has something to compare with, before minutes are spent on measuring it.
 
-    Raises:
-        UsageError: if it has no row of what is to be measured.
+    Raises `UsageError` if it has no row of what is to be measured.
     """
     settings, (width, height) = checked.settings, checked.size
     planned = {
@@ -130,13 +123,7 @@ def check_baseline(baseline: BenchReport, checked: Checked) -> None:
 
 
 def compare(report: BenchReport, baseline: BenchReport, threshold: float) -> tuple[Comparison, ...]:
-    """Compare median latencies of the rows that both have.
-
-    Args:
-        report: what was measured now.
-        baseline: what was measured before.
-        threshold: percent that a median may be higher by.
-    """
+    """Compare median latencies of the rows that both have. A median may be higher by `threshold` percent."""
     before = {_key(row, _ALIKE): row.median_latency for row in baseline.rows}
     return tuple(
         Comparison(row.engine, row.batch_size or 0, old, row.median_latency, threshold)
@@ -160,8 +147,7 @@ def _key(row: Row, columns: Sequence[str]) -> tuple[Value, ...]:
 def check_csv(path: Path) -> None:
     """Check that rows can go to the end of a file, before minutes are spent on measuring them.
 
-    Raises:
-        UsageError: if it is no file of these columns, or can't be written.
+    Raises `UsageError` if it is no file of these columns, or can't be written.
     """
     require_writable(path)
     if not os.access(path.parent, os.W_OK):
@@ -170,11 +156,7 @@ def check_csv(path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Check that a file can be written.
-
-    Raises:
-        UsageError: if it is a folder, lies in none, or may not be written.
-    """
+    """Check that a file can be written. Raises `UsageError` if it is a folder, lies in none, or may not be written."""
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"{path}: is a folder, or lies in none; name a file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -184,8 +166,7 @@ def require_writable(path: Path) -> None:
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write rows to the end of a file, after a line of names if it is new; other processes may do the same.
 
-    Raises:
-        UsageError: if it has other columns, or can't be written.
+    Raises `UsageError` if it has other columns, or can't be written.
     """
     lock = path.with_name(f"{path.name}.lock")
     try:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.measure.bench.engines import ENGINES
-from olivelike.runtime.pipeline.folder_target import read_folder_target, target_settings
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder, read_folder_target, target_settings
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 TorchDtype = Literal["float32", "float16", "bfloat16"]
@@ -81,9 +78,7 @@ class Checked:
 def check(settings: BenchSettings) -> Checked:
     """Check settings against each other and the folder.
 
-    Raises:
-        UsageError: for the first value that can't be had.
-        SourceError: if the folder is no pipeline.
+    Raises `UsageError` for the first value that can't be had, and `SourceError` if the folder is no pipeline.
     """
     for name in settings.engines:
         if name not in ENGINES:
@@ -107,11 +102,7 @@ def check(settings: BenchSettings) -> Checked:
 
 
 def parse_torch_dtype(text: str) -> TorchDtype:
-    """Read a precision of torch.
-
-    Raises:
-        UsageError: for another one.
-    """
+    """Read a precision of torch. Raises `UsageError` for another one."""
     known: tuple[TorchDtype, ...] = get_args(TorchDtype)
     for dtype in known:
         if dtype == text:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import re
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import OlivelikeError
-from olivelike.measure.bench.bench_job import NetworkJob, Turn, decode_job
+from olivelike.measure.bench.bench_job import Job, NetworkJob, Timing, Turn, decode_job
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.memory import peak_resident_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from olivelike.measure.bench.bench_job import Job, Timing
 
 _NO_MEMORY: Final = re.compile(r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 
@@ -63,9 +59,7 @@ class _Worker:
 def open_engine(job: Job) -> Engine:
     """Open the engine of a job; what it is made of is imported here.
 
-    Raises:
-        EngineAbsent: if the engine can't be measured here.
-        OlivelikeError: if it can't open what it should.
+    Raises `EngineAbsent` if the engine can't be measured here, and `OlivelikeError` if it can't open what it should.
     """
     if isinstance(job, NetworkJob):
         from olivelike.measure.bench.runtime_engine import NetworkEngine

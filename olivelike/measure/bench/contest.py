@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
-from olivelike.measure.bench.bench_job import Timing, encode_job
-from olivelike.measure.bench.memory import Peaks, open_driver, watching
-from olivelike.measure.bench.quiet import Surroundings, surveying
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from olivelike.measure.bench.bench_job import Job, Turn
-    from olivelike.measure.bench.memory import NvidiaDriver
+from olivelike.measure.bench.bench_job import Job, Timing, Turn, encode_job
+from olivelike.measure.bench.memory import NvidiaDriver, Peaks, Surroundings, open_driver, surveying, watching
 
 EventName = Literal["opening", "opened", "warmed_up", "measured", "failed"]
 Status = Literal["absent", "out of memory", "failed", "died", "timed out"]
@@ -82,10 +76,8 @@ def contest(
 
     Args:
         jobs: by name; a process for each.
-        warmup: runs of each before it is measured.
         turns: measured runs. Each is done by every engine before the next; who begins changes from one to the next.
         limit: seconds that an engine may take to open, or for a run.
-        listen: is told what happens.
         look: is called right after the last run, before the processes end.
 
     Returns:
@@ -207,12 +199,8 @@ class Child:
     def ask(self, message: Mapping[str, Any], limit: float) -> dict[str, Any]:
         """Send a message and wait for its answer.
 
-        Args:
-            message: JSON values.
-            limit: seconds; a child that takes longer is killed.
-
-        Raises:
-            ChildFailure: if there is no answer, or it says that something failed.
+        Raises `ChildFailure` if there is no answer, or it says that something failed. A child that takes longer than
+        `limit` seconds is killed.
         """
         self._process.send(message)
         try:

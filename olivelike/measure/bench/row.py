@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.measure.bench.engines import ONNXRUNTIME, TENSORRT, TORCH
-from olivelike.measure.bench.quiet import noise, outliers, spread_percent
+from olivelike.measure.bench.memory import noise, outliers, spread_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.measure.bench.bench_settings import Checked
     from olivelike.measure.bench.contest import Measured
 
@@ -110,15 +109,7 @@ _MIB: Final = 2**20
 
 
 def make_row(engine: str, batch_size: int, checked: Checked, measured: Measured, machine: Machine) -> Row:
-    """Return the row of an engine.
-
-    Args:
-        engine: its name.
-        batch_size: pictures made at once.
-        checked: what was asked.
-        measured: what came of it.
-        machine: on what.
-    """
+    """Return the row of an engine."""
     settings, asked = checked.settings, checked.settings.asked_sessions
     timings = measured.timings if measured.status == "ok" else []
     seconds = [timing.seconds for timing in timings]

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike.errors import SessionError
-from olivelike.measure.bench.bench_job import Stopwatch
+from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
-from olivelike.measure.network_sizes import sizes_of
-from olivelike.measure.random_inputs import random_values
-from olivelike.model.components import MODEL_FILE, TEXT_ENCODERS
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target
+from olivelike.measure.network_sizes import random_values, sizes_of
+from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.pipeline import Pipeline
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, open_folder, read_folder_target
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.sessions.devices import require_nvidia
-from olivelike.runtime.sessions.model_file import read_model_file
 from olivelike.runtime.sessions.providers import CUDA, OPENVINO, TENSORRT, require_provider
-from olivelike.runtime.sessions.session import Network, Session, open_session
+from olivelike.runtime.sessions.session import BoundCall, Network, Session, ValueSpec, open_session, read_model_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
-
     import torch
 
-    from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Timing, Turn
-    from olivelike.runtime.sessions.session import BoundCall, ValueSpec
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _STAGES: Final[dict[str, Stage]] = {
@@ -220,15 +214,14 @@ def network_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of inputs and outputs, by name.
 
+    Raises `UsageError` for a dimension whose size is not known, and `SourceError` for a `config.json` that can't be
+    read.
+
     Args:
         inputs: Their dimensions are numbers or names.
         outputs: Their dimensions may also be formulas over names (`8*decoder_height`).
         given: Sizes by name. By default a guided batch of one picture, of the size that `config.json` says.
         model: The ONNX file, in its component's folder.
-
-    Raises:
-        UsageError: for a dimension whose size is not known.
-        SourceError: for a `config.json` that can't be read.
     """
     sizes, known = sizes_of(model.parent, guided=_GUIDED), dict(given)
     shapes: dict[str, tuple[int, ...]] = {}

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.measure.bench.bench_job import Stopwatch
+from olivelike.measure.bench.bench_job import PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, EngineAbsent, torch_device
 from olivelike.measure.bench.runtime_engine import weights_dtype
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from olivelike.measure.bench.bench_job import PipelineJob, Stage, Timing, Turn
 
 _GUIDANCE: Final = 7.5
 _PROVIDERS: Final = {TORCH: "default", TORCH_COMPILE: "compile", XFORMERS: "xformers"}

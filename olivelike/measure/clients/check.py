@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.measure.clients import a1111_directml, csharp_sample, diffusers_pipeline, onnx_stack, optimum_pipeline
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
+from olivelike.measure.clients.python_clients import DIFFUSERS, OPTIMUM
+from olivelike.measure.clients.windows_clients import A1111, CSHARP, ONNXSTACK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.measure.clients.requirement import Requirement
 
 CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {
-    "diffusers": diffusers_pipeline.REQUIREMENTS,
-    "optimum": optimum_pipeline.REQUIREMENTS,
-    "csharp": csharp_sample.REQUIREMENTS,
-    "onnxstack": onnx_stack.REQUIREMENTS,
-    "a1111-dml": a1111_directml.REQUIREMENTS,
+    "diffusers": DIFFUSERS,
+    "optimum": OPTIMUM,
+    "csharp": CSHARP,
+    "onnxstack": ONNXSTACK,
+    "a1111-dml": A1111,
 }
 """What each client insists on; the names are those of the layouts."""
 

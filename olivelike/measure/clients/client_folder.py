@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.graphs.inspect import inspect_model
-from olivelike.model.components import INDEX_FILE, MODEL_FILE
+from olivelike.graphs.inspect import Inspection, inspect_model
+from olivelike.model.families import INDEX_FILE, MODEL_FILE
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.graphs.inspect import Inspection
-    from olivelike.graphs.inspect.inspection import TensorInfo
+    from olivelike.graphs.inspect.inspect import TensorInfo
 
 
 class Unreadable(Exception):  # noqa: N818  (a reason, caught by the check)
@@ -26,11 +24,7 @@ class ClientFolder:
     """Index, configs and graph headers of a folder, each read once; no weight is read."""
 
     def __init__(self, path: Path) -> None:
-        """Take a folder.
-
-        Raises:
-            SourceError: if there is no such folder.
-        """
+        """Take a folder. Raises `SourceError` if there is no such folder."""
         if not path.is_dir():
             raise SourceError(f"{path} is no folder; name the folder of a pipeline")
         self.path = path
@@ -46,11 +40,7 @@ class ClientFolder:
         return (self.path / relative).exists()
 
     def json(self, relative: str) -> dict[str, Any]:
-        """Return the content of a JSON file.
-
-        Raises:
-            Unreadable: if it is missing or holds no JSON object.
-        """
+        """Return the content of a JSON file. Raises `Unreadable` if it is missing or holds no JSON object."""
         try:
             content = read_json(self.path / relative)
         except OSError:
@@ -62,13 +52,9 @@ class ClientFolder:
         return content
 
     def model(self, relative: str) -> Inspection:
-        """Return what an ONNX file holds.
+        """Return what an ONNX file holds. Raises `Unreadable` if the file or its data file is missing or broken.
 
-        Args:
-            relative: Its path, or a component's name for its `model.onnx`.
-
-        Raises:
-            Unreadable: if the file or its data file is missing or broken.
+        `relative` is its path, or a component's name for its `model.onnx`.
         """
         relative = relative if relative.endswith(".onnx") else f"{relative}/{MODEL_FILE}"
         if relative not in self._models:
@@ -79,22 +65,14 @@ class ClientFolder:
         return found
 
     def input(self, model: str, name: str) -> TensorInfo:
-        """Return an input by its name.
-
-        Raises:
-            Unreadable: if there is none.
-        """
+        """Return an input by its name. Raises `Unreadable` if there is none."""
         inputs = {value.name: value for value in self.model(model).inputs}
         if name not in inputs:
             raise Unreadable(f"it has the inputs {', '.join(inputs)}")
         return inputs[name]
 
     def output(self, model: str, position: int = 0) -> TensorInfo:
-        """Return an output by its position.
-
-        Raises:
-            Unreadable: if there are not so many.
-        """
+        """Return an output by its position. Raises `Unreadable` if there are not so many."""
         outputs = self.model(model).outputs
         if not -len(outputs) <= position < len(outputs):
             raise Unreadable(f"it has {len(outputs)} outputs")

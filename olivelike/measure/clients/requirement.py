@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from olivelike.graphs.inspect.inspection import TensorInfo
+    from olivelike.graphs.inspect.inspect import TensorInfo
     from olivelike.measure.clients.client_folder import ClientFolder
 
 Problem = str | None

@@ -10,18 +10,17 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from olivelike.engine.environment import host, versions
+from olivelike.engine.run_record import host, versions
 from olivelike.model.targets import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from packaging.requirements import Requirement
 
     from olivelike.model.records.run_record import HostRecord

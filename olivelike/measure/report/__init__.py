@@ -4,11 +4,9 @@
 | --- | --- |
 | `findings` | what steps and commands found out, as values |
 | `page`, `style.css` | `write_report`: the file, from a record and what commands leave beside it; how it looks |
-| `outcome` | the figures at the top |
+| `outcome` | the figures at the top; operators before and after fusion, latency of engines, placement of nodes |
 | `steps` | the axis of time, and the graph |
-| `comparison` | results and pictures against the original |
-| `performance` | operators before and after fusion, latency of engines, placement of nodes |
-| `plain_sections` | what the record says by itself |
+| `comparison` | what the record says by itself; results and pictures against the original |
 | `element` | HTML elements whose text is always escaped |
 | `graph_drawing` | drawings of a plan, for `olivelike graph` |
 """

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 _VOID = frozenset({"img", "meta", "link"})
 
@@ -22,7 +19,6 @@ def element(name: str, *children: str, **attributes: str) -> Html:
     """Return an element; it is well-formed as XML too.
 
     Args:
-        name: Of the element.
         children: `Html` as it is, other text escaped.
         attributes: By name: `class_` is `class`, `aria_label` is `aria-label`. The values are escaped.
     """
@@ -58,8 +54,6 @@ def table(
     """Return a table that scrolls by itself where it is too wide, or nothing if it has no rows.
 
     Args:
-        caption: What the table shows.
-        header: Titles of the columns.
         rows: Cells; the first of each row is its title.
         numbers: Positions of the columns that are flush right.
         class_: Of the table, for style sheets.

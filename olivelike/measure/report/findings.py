@@ -6,15 +6,14 @@ Any pass may leave any facts, so what is not as expected counts as absent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from olivelike.model.records.run_record import NodeRecord
 
 

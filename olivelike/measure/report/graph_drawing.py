@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from olivelike.engine.plan.planner import Plan, PlannedNode
 
 _COLOURS: Mapping[str, str] = {
-    "hit": "#d3f2d3", "miss": "#ffe2b8", "pending": "#e8e8e8", "uncached": "#ffd0d0",
+    "hit": "#d3f2d3", "shelf": "#cfe6f7", "miss": "#ffe2b8", "pending": "#e8e8e8", "uncached": "#ffd0d0",
 }  # fmt: skip
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 200, 44, 36
 _LETTER = 6.6

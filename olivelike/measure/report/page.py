@@ -6,25 +6,22 @@ That is relative to the project, or the name alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._files import write_whole
 from olivelike._text import count, duration, size
 from olivelike._untrusted import parse_json, read_bytes
-from olivelike.measure.report import plain_sections as plain
+from olivelike.measure.report import comparison
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
 from olivelike.measure.report.findings import read_findings
-from olivelike.measure.report.outcome import outcome
-from olivelike.measure.report.performance import operators, placement, speed
+from olivelike.measure.report.outcome import operators, outcome, placement, speed
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 STYLE: Final = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -61,27 +58,22 @@ class Beside:
 
 
 def page(record: RunRecord, beside: Beside) -> str:
-    """Return a report as HTML that is well-formed as XML too.
-
-    Args:
-        record: The run's record.
-        beside: What lies beside it.
-    """
+    """Return a report as HTML that is well-formed as XML too."""
     run, others = without_absolute_paths(record, [beside.profile, beside.verification, beside.bench])
     findings = read_findings(beside.folder, *others)
     sections = [
-        plain.errors(run),
-        plain.changes(run),
+        comparison.errors(run),
+        comparison.changes(run),
         steps(run),
         verification(run, findings.verified),
         pictures(run, findings),
         speed(findings.bench),
         operators(run),
         placement(findings.profile),
-        plain.sizes(run),
-        plain.adapters(run),
-        plain.details(run),
-        plain.environment(run),
+        comparison.sizes(run),
+        comparison.adapters(run),
+        comparison.details(run),
+        comparison.environment(run),
     ]
     head = element(
         "head",
@@ -114,7 +106,7 @@ def _header(run: RunRecord, figures: Html) -> Html:
         facts(
             [
                 ("Target", f"{run.target.name} {run.target.precision}".rstrip()),
-                ("Source", plain.origin_text(run.source)),
+                ("Source", comparison.origin_text(run.source)),
                 ("Output", run.outputs[0] if len(run.outputs) == 1 else ""),
                 ("Workflow", f"from the command line: {run.command}" if run.command else run.file or ""),
                 ("Finished", moment(run.finished)),
@@ -129,6 +121,8 @@ def _sentence(run: RunRecord) -> str:
     parts = [f"{ran} of {count(len(run.nodes), 'node')} ran"]
     if stored:
         parts.append(f"{stored} {'was' if stored == 1 else 'were'} stored already")
+    if shelved := run.count("shelf"):
+        parts.append(f"{shelved} came from the shelf")
     parts += [f"{run.count(status)} {status}" for status in ("failed", "skipped") if run.count(status)]
     memory = f" and {size(run.peak_memory_bytes)} of memory at most" if run.peak_memory_bytes else ""
     end = _ENDS.get(run.status, "ended")
@@ -173,9 +167,7 @@ def _read(path: Path) -> object:
 def without_absolute_paths(record: RunRecord, others: Sequence[object]) -> tuple[RunRecord, list[object]]:
     """Return a record, and JSON about the same run, without absolute paths in any text of theirs.
 
-    Args:
-        record: Of a run; its project folder is what paths in it are shown relative to.
-        others: What lies beside it.
+    Paths are shown relative to the project folder of `record`, a run's.
     """
     root, values = _project(record), [to_json(record), *others]
     known = {place: _short(place, root) for value in values for place in _places(value)}

@@ -31,13 +31,10 @@ class RecordedRun:
         return self.record.run_id
 
     def write_report(self, output: Path | None = None) -> Path:
-        """Write the report again, and return its absolute path.
+        """Write the report again, and return its absolute path. Raises `UsageError` if it can't be written.
 
         Args:
             output: The file; by default `report.html` in the run's folder.
-
-        Raises:
-            UsageError: if it can't be written.
         """
         try:
             return write_report(self.record, self.folder, output).absolute()
@@ -46,14 +43,11 @@ class RecordedRun:
             raise UsageError(f"{place}: the report can't be written: {error.strerror}") from error
 
     def add_to_report(self, name: str, content: Any) -> Path:
-        """Put JSON beside the report, and write the report again.
+        """Put JSON beside the report, and write the report again. Raises `UsageError` if it can't be written.
 
         Args:
             name: `PROFILE_FILE`, `BENCH_FILE` or `VERIFICATION_FILE`.
             content: JSON values; pictures that it names are there already.
-
-        Raises:
-            UsageError: if it can't be written.
         """
         try:
             (self.folder / name).write_text(json.dumps(content), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
@@ -11,15 +12,13 @@ from olivelike.measure.report.element import Html, element, fold, join, section,
 from olivelike.measure.report.outcome import outcome_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
 _TICKS: Final = 5
 """Marks of the axis, about."""
 _LEAST: Final = 0.4
 """Percent of the axis that a bar takes at least, so that it can be seen."""
-STATUSES = {"hit": "stored", "executed": "ran", "failed": "failed", "skipped": "skipped"}
+STATUSES = {"hit": "stored", "shelf": "from the shelf", "executed": "ran", "failed": "failed", "skipped": "skipped"}
 
 
 def steps(run: RunRecord) -> Html:
@@ -31,7 +30,9 @@ def steps(run: RunRecord) -> Html:
 
 def _timeline(run: RunRecord) -> Html:
     labels = output_labels(run)
-    busy = [(node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status != "hit"]
+    busy = [
+        (node, labels.get(place, "")) for place, node in enumerate(run.nodes) if node.status not in ("hit", "shelf")
+    ]
     busy.sort(key=lambda item: math.inf if item[0].start_seconds is None else item[0].start_seconds)
     nodes = [node for node, _ in busy]
     span = max((_start(node) + node.seconds for node in nodes), default=0) or 1

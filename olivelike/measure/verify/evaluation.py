@@ -10,6 +10,7 @@ processors with that type do. Weights are read when their operator runs, so memo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,6 @@ from olivelike.graphs.functions import with_functions
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     Array = np.ndarray[Any, Any]
     Observer = Callable[[ir.Node, Sequence[Array | None], Sequence[Array]], None]
     """Is told of each operator, its operands and its outputs."""
@@ -47,7 +46,6 @@ class Evaluation:
         """Prepare a graph.
 
         Args:
-            model: Any model; it is not changed.
             parameter: Returns the values of a parameter, where the graph is weightless.
             initializer: Returns the values of an initializer, where the model itself has none in memory.
 

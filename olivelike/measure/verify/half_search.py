@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +17,12 @@ from olivelike.model.graph import block_of
 from olivelike.model.half_values import HALF_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from olivelike.model import Model
     from olivelike.pass_api import Context
 
     Array = np.ndarray[Any, Any]
     Convert = Callable[[tuple[str, ...]], ir.Model]
     """Returns the graph in half precision, with some blocks in float32."""
-    from collections.abc import Callable
 
 _SINGLE = 4
 """Bytes of a float32; smaller types are widened, since NumPy finds no maximum of those that it does not know."""
@@ -45,8 +43,6 @@ class HalfSearch:
 
         Args:
             model: With architecture, weights, and the graph in float32.
-            context: Reads weights, and remembers trials.
-            convert: Makes the graph of a trial.
             limit: Largest relative error against torch that is right.
             samples: Number of random inputs of a trial.
             seed: Of the first of them.
@@ -62,11 +58,10 @@ class HalfSearch:
     def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Find the fewest blocks that must stay in float32.
 
+        Raises `VerificationError` when no choice of blocks is enough.
+
         Returns:
             The blocks, as `force_fp32_blocks` takes them, and what the run record should hold.
-
-        Raises:
-            VerificationError: when no choice of blocks is enough.
         """
         blocks: tuple[str, ...] = ()
         facts: dict[str, Any] = {}

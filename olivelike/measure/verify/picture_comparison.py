@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,13 @@ import torch
 
 from olivelike.errors import SourceError
 from olivelike.graphs.export.torch_network import build_network
-from olivelike.measure.verify.reference import fill
+from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from PIL.Image import Image
 
-    from olivelike.measure.verify.originals import Originals
+    from olivelike.measure.verify.folder_verification import Originals
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]
@@ -64,18 +63,15 @@ def compare_pictures(
 ) -> list[Likeness]:
     """Make the same pictures with an output folder and with diffusers on torch in float32, and compare them.
 
+    Raises `SourceError` if the folder or the source is no whole pipeline, and `SessionError` if the folder can't run on
+    this machine.
+
     Args:
-        folder: The output folder.
         originals: What it was made of, its text encoders, UNet and VAE decoder opened.
         prompts: One picture for each.
         seed: Of the first picture; the others have the numbers after it.
-        steps: Of the folder's scheduler.
         size: Width and height in pixels; by default what the UNet was trained on.
         settings: Provider and device; by default those of the folder's target.
-
-    Raises:
-        SourceError: if the folder or the source is no whole pipeline.
-        SessionError: if the folder can't run on this machine.
     """
     pipeline = open_pipeline(folder, settings, safety=False)
     pairs = []
@@ -140,10 +136,8 @@ def _values(image: Image) -> Array:
 def torch_pipeline(originals: Originals) -> Any:
     """Return the text-to-image pipeline in float32 on the CPU, without a safety checker.
 
-    Tokenizers and scheduler are the source's own, as its index names them.
-
-    Raises:
-        SourceError: if the source has no tokenizer or scheduler.
+    Tokenizers and scheduler are the source's own, as its index names them. Raises `SourceError` if the source has no
+    tokenizer or scheduler.
     """
     import diffusers
 

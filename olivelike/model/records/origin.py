@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path, PurePath
+from typing import Literal
 
-from olivelike.model.records.reading import RecordError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.model.records.reading import Content
+from olivelike.model.records.reading import Content, RecordError
 
 _COMMIT_DIGITS = 12
 """Of a commit, as people are shown it."""

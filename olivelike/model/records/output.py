@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
@@ -14,10 +15,7 @@ from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
-from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
 
 RECORD_FILE: Final = "olivelike.json"
 JOURNAL_FILE: Final = ".olivelike-journal.json"
@@ -111,10 +109,8 @@ class OutputRecord:
     def read(cls, folder: Path) -> OutputRecord | None:
         """Read the record of a folder; `None` if there is none, or it is damaged.
 
-        A folder may come from anywhere: a record that names a file outside of it is no record.
-
-        Raises:
-            SourceError: if a later version of olivelike wrote it.
+        A folder may come from anywhere: a record that names a file outside of it is no record. Raises `SourceError` if
+        a later version of olivelike wrote it.
         """
         try:
             return cls._parse(folder)
@@ -127,8 +123,7 @@ class OutputRecord:
     def require(cls, folder: Path) -> OutputRecord:
         """Read the record of a folder that is to have one.
 
-        Raises:
-            SourceError: if there is none, it is damaged, or a later version of olivelike wrote it.
+        Raises `SourceError` if there is none, it is damaged, or a later version of olivelike wrote it.
         """
         try:
             return cls._parse(folder)
@@ -160,8 +155,7 @@ class OutputRecord:
     def model_file(self, component: str) -> str:
         """Return the path of a component's model file, relative to the folder.
 
-        Raises:
-            SourceError: if the record names none.
+        Raises `SourceError` if the record names none.
         """
         for path in self.component_files(component):
             if path.endswith(".onnx"):

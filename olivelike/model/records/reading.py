@@ -29,14 +29,12 @@ class NewerRecordError(RecordError):
 def read_version(cls: type[Record], value: object, migrations: tuple[Migration, ...]) -> Record:
     """Read a record of any version up to today's.
 
+    Raises `NewerRecordError` for a version that is not known yet, and `RecordError` for anything else that is no such
+    record.
+
     Args:
-        cls: A frozen dataclass.
         value: JSON, with its `version`; the first had none.
         migrations: What makes version 2 of version 1, version 3 of version 2, and so on.
-
-    Raises:
-        NewerRecordError: for a version that is not known yet.
-        RecordError: for anything else that is no such record.
     """
     if not isinstance(value, dict):
         raise _wrong("", "an object", value)
@@ -60,8 +58,7 @@ def read_version(cls: type[Record], value: object, migrations: tuple[Migration, 
 def from_json(cls: type[Record], value: object) -> Record:
     """Make a frozen dataclass of JSON; a field of type `object` takes any.
 
-    Raises:
-        RecordError: if a field is missing, unknown, or of another type.
+    Raises `RecordError` if a field is missing, unknown, or of another type.
     """
     found: Record = _read(cls, value, "", exact=True)
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - the reader looks types up
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import read_version, to_json
-from olivelike.model.targets.target import TargetChoice  # noqa: TC001 - the reader looks types up
+from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NodeRecord:
     name: str
     """Of its pass, or its kind: `load`, `materialize`, `assets`."""
     status: str
-    """`hit`, `executed`, `failed` or `skipped`."""
+    """`hit`, `shelf`, `executed`, `failed` or `skipped`."""
     reason: str = ""
     parent: str | None = None
     output: str | None = None
@@ -124,8 +124,7 @@ class RunRecord:
     def from_json(cls, content: object) -> RunRecord:
         """Read what `to_json` returned, in this version or an earlier one.
 
-        Raises:
-            RecordError: if it is something else.
+        Raises `RecordError` if it is something else.
         """
         return read_version(cls, content, _MIGRATIONS)
 

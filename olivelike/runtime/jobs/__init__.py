@@ -11,7 +11,7 @@ draw(plan, PictureWriter("pictures"))
 ```
 
 `plan_jobs(folder, made_before=Path("cat.png"))` plans a picture again. LoRAs come from
-`olivelike.engine.output.live_loras`, given as `lora_files`.
+`olivelike.engine.output.swap`, given as `lora_files`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "JobPlan", "Lora", "LoraFiles", "PromptLine", "draw", "plan_jobs", "read_prompts"]
 
-__getattr__ = names_from(
-    __name__,
-    {
-        "job_drawing": ("draw",),
-        "job_plan": ("Job", "JobPlan", "Lora", "LoraFiles", "plan_jobs"),
-        "prompt_lines": ("PromptLine", "read_prompts"),
-    },
-)
+__getattr__ = names_from(__name__, __file__)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from olivelike.runtime.jobs.job_plan import Job, JobPlan, Lora
     from olivelike.runtime.pictures import PictureRecord, PictureWriter
-    from olivelike.runtime.pictures.sheet import SheetPicture
+    from olivelike.runtime.pictures.writer import SheetPicture
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -90,10 +90,7 @@ def draw(
     """Open the networks, once for each set of LoRAs, and make and write all pictures.
 
     Args:
-        plan: what to make.
-        writer: where it goes.
         settings: of the sessions; by default those of the folder's target.
-        safety: whether pictures are checked.
         sheet: whether all come on one sheet too.
         on_event: called as things happen, in this thread.
         while_writing: goes round the writing of each picture and its event.
@@ -106,7 +103,7 @@ def draw(
         UsageError: if a picture can't be written.
         SessionError: if a network can't be opened or run here.
     """
-    from olivelike.runtime.pictures.sheet import SheetPicture
+    from olivelike.runtime.pictures.writer import SheetPicture
 
     for job in plan.jobs:
         writer.require_writable(job.record)

@@ -1,24 +1,88 @@
-"""What the user should know of jobs before they are drawn."""
+"""What the user should know of jobs before they are drawn, and the records that their pictures carry."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.job_records import HASH_DIGITS, checkpoint_hash
+from olivelike.model.records.output import OutputRecord
+from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
     from olivelike.runtime.jobs.prompt_lines import PromptLine
-    from olivelike.runtime.pictures import PictureRecord, UsedFile
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.request import Request, RequestFields
+
+HASH_DIGITS: Final = 10
+"""Of a checkpoint's SHA-256, as A1111 prints it."""
+_ALIKE: Final = (
+    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "eta", "strength", "fit", "clip_skip",
+    "prompt_weights",
+)  # fmt: skip
+"""Fields that a request and a record both have."""
+
+
+def picture_record(
+    request: Request, folder: PipelineFolder, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
+) -> PictureRecord:
+    """Return what all pictures of a request have in common, as far as it is known before networks are open.
+
+    Args:
+        request: with nothing left open.
+        used: initial picture and mask.
+        loras: on top of the folder.
+    """
+    from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+    from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
+
+    assert request.size is not None
+    scheduler = make_scheduler(request.scheduler, folder.scheduler)
+    own = type(scheduler).__name__
+    sampler, schedule = sampler_of(own, scheduler.config)
+    alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
+    return PictureRecord(
+        **alike,
+        prompt=request.prompts[0],
+        seed=request.seed,
+        scheduler=request.scheduler or (own if own in CLASSES else None),
+        sampler=sampler,
+        schedule=schedule,
+        width=request.size[0],
+        height=request.size[1],
+        init_image=used[0],
+        mask=used[1],
+        model=folder.path.resolve().name,
+        model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
+        loras=tuple(loras),
+        version=f"olivelike {version('olivelike')}",
+    )
+
+
+def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
+    """Return what a picture's record says of the request that makes it again.
+
+    `from_image` says whether there is an initial picture: A1111 writes a strength for its upscaling without one.
+    """
+    values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
+    if record.width and record.height:
+        values["size"] = record.width, record.height
+    if not from_image:
+        del values["strength"]
+    return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
+
+
+def checkpoint_hash(folder: Path) -> str:
+    """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
+    record = OutputRecord.read(folder)
+    return (record.source.sha256 or "") if record is not None else ""
+
 
 _NO_CHOICES: Final = "choices are made in prompts alone"
 _NO_FILE: Final = "no such file in wildcards/; --wildcard-dir names another folder"
@@ -62,10 +126,7 @@ def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildc
 def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str | None:
     """Return one line on what in a prompt looks like syntax and is taken as words; `None` if there is nothing.
 
-    Args:
-        prompt: as the user wrote it.
-        wildcards: that it may name.
-        negative: whether it is a negative prompt, which has less syntax.
+    A `negative` prompt has less syntax.
     """
     found = []
     for pattern, why in (*_UNREAD, *(_NEGATIVE if negative else ())):
@@ -114,14 +175,11 @@ def record_notes(
 ) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
+    Raises `UsageError` if the picture was made of files that are not given.
+
     Args:
-        record: of the picture to make again.
-        folder: the pipeline.
         used: initial picture and mask.
         loras: on top of the folder.
-
-    Raises:
-        UsageError: if the picture was made of files that are not given.
     """
     return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
 

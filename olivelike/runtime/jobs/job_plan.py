@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.job_notes import record_notes, size_notes, unread_notes
-from olivelike.runtime.jobs.job_records import picture_record, recorded_fields
+from olivelike.runtime.jobs.job_notes import picture_record, record_notes, recorded_fields, size_notes, unread_notes
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
@@ -21,8 +21,6 @@ from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from olivelike.runtime.pipeline.pipeline import Initializers
 
 _RANDOM: Final = -1
@@ -46,7 +44,7 @@ class Lora(Protocol):
 
 
 class LoraFiles(Protocol):
-    """Opens LoRAs and merges them: `LiveLoras` of `olivelike.engine.output.live_loras`."""
+    """Opens LoRAs and merges them: `LiveLoras` of `olivelike.engine.output.swap`."""
 
     def tagged(self, written: str, name: str, text_weight: float, unet_weight: float) -> Lora:
         """Open the LoRA that a tag in a prompt names."""
@@ -120,10 +118,10 @@ def plan_jobs(
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
-    No network is opened. What can be refused without importing torch is refused before that.
+    No network is opened. What can be refused without importing torch is refused before that. Raises `UsageError` for a
+    value that can't be had, and `SourceError` if a file is missing or damaged.
 
     Args:
-        folder: the pipeline, as `olivelike run` wrote it.
         lines: the prompts, with options of their own; `read_prompts` makes them.
         fields: of the request for all lines, as far as they are given; a seed of -1 draws one.
         made_before: a picture to make again; what is given here wins over what it says.
@@ -132,10 +130,6 @@ def plan_jobs(
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
-
-    Raises:
-        UsageError: for a value that can't be had.
-        SourceError: if a file is missing or damaged.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.request import RequestFields, parse_size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 STDIN: Final = "-"
 _MOST_BYTES: Final = 16 << 20
@@ -36,10 +34,6 @@ def read_prompts(arguments: Sequence[str], *, literal: bool = False) -> list[Pro
     r"""Return the prompts that arguments of a command line stand for.
 
     `@FILE` is a file's lines, `-` those of standard input; `\\-` and `\\@` are text.
-
-    Args:
-        arguments: prompts, and places of more.
-        literal: take them as they are.
 
     Raises:
         SourceError: if a file can't be read.

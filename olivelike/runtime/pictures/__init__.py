@@ -5,11 +5,5 @@ from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile
 from olivelike.runtime.pictures.writer import PictureWriter
 
 __all__ = [
-    "PictureFile",
-    "PictureRecord",
-    "PictureWriter",
-    "UsedFile",
-    "is_picture",
-    "read_picture",
-    "read_picture_record",
-]
+    "PictureFile", "PictureRecord", "PictureWriter", "UsedFile", "is_picture", "read_picture", "read_picture_record",
+]  # fmt: skip

@@ -7,6 +7,7 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pictures.encoding import EXIF_IFD, IMAGE_DESCRIPTION, PARAMETERS, RECORD, UNICODE, USER_COMMENT
-from olivelike.runtime.pictures.picture_record import PictureRecord, UsedFile, parse_a1111, record_from_json
+from olivelike.runtime.pictures.picture_record import (
+    EXIF_IFD,
+    IMAGE_DESCRIPTION,
+    PARAMETERS,
+    RECORD,
+    UNICODE,
+    USER_COMMENT,
+    PictureRecord,
+    UsedFile,
+    parse_a1111,
+    record_from_json,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from PIL import Image
 
 _MOST_BYTES = 256 << 20
@@ -100,9 +109,7 @@ def _check_pixels(path: Path, image: Image.Image) -> None:
 def read_picture_record(path: Path) -> PictureRecord:
     """Return what made a picture.
 
-    Raises:
-        SourceError: if the file can't be read, or its record is damaged.
-        UsageError: if it has no record.
+    Raises `SourceError` if the file can't be read, or its record is damaged, and `UsageError` if it has no record.
     """
     record = read_picture(path).record
     if record is None:
@@ -113,8 +120,7 @@ def read_picture_record(path: Path) -> PictureRecord:
 def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
     """Read a picture; return it, and its name and hash for the record.
 
-    Raises:
-        SourceError: if there is no such file, or it is no picture that Pillow reads.
+    Raises `SourceError` if there is no such file, or it is no picture that Pillow reads.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -132,12 +138,7 @@ def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
 
 
 def find_used(used: UsedFile | None, made: Path) -> Path | None:
-    """Return the file that a picture was made from, known by its content: beside the picture, here, or in `pictures/`.
-
-    Args:
-        used: what the picture's record says of it.
-        made: the picture.
-    """
+    """Return the file that a picture was made from, by its content: beside the picture, here, or in `pictures/`."""
     if used is None or used.hash is None:
         return None
     folders = dict.fromkeys((made.resolve().parent, Path.cwd(), Path.cwd() / "pictures"))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.components import MODEL_FILE
+from olivelike.model.families import MODEL_FILE
 from olivelike.runtime.pipeline.denoising import Terms, terms_of
-from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
-from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, encode_prompts
+from olivelike.runtime.prompts.prompt_encoding import EncodedText, PromptEmbeddings, PromptTokenizer, encode_prompts
+from olivelike.runtime.prompts.syntax import read_terms, texts_of_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import torch
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
-    from olivelike.runtime.prompts.prompt_tokenizer import PromptTokenizer
     from olivelike.runtime.sessions.session import Network
 
 _AESTHETIC_SCORES: Final = (6.0, 2.5)
@@ -63,18 +61,14 @@ def encode(
     """Encode the prompts of a batch, each text that a step has once.
 
     As diffusers' pipelines, but for `clip_skip`: it holds for negative prompts too, as in A1111, since the UNet
-    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the
-    negative prompt.
+    compares the two. Prompts of several terms are guided at any scale: what leads is how terms differ from the negative
+    prompt. Raises `UsageError` if more layers are to be skipped than there are, and `SourceError` if a text encoder
+    lacks an output.
 
     Args:
         prompts: one for each picture.
         request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
-        folder: the pipeline.
         encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
-
-    Raises:
-        UsageError: if more layers are to be skipped than there are.
-        SourceError: if a text encoder lacks an output.
     """
     weights = request.prompt_weights
     parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
@@ -227,8 +221,7 @@ class FinalNorm:
 def read_final_norm(path: Path) -> FinalNorm:
     """Read the norm that gives `last_hidden_state` from a model file.
 
-    Raises:
-        SourceError: if the file can't be read, or its last operator is no norm.
+    Raises `SourceError` if the file can't be read, or its last operator is no norm.
     """
     import onnx
     import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +11,12 @@ from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from threading import Event
 
     import torch
 
-    from olivelike.runtime.pipeline.batch_state import BatchState
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
-    from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.pipeline.latents import BatchState, Start
     from olivelike.runtime.sessions.session import Call, Network
 
 
@@ -58,20 +57,14 @@ def denoise(
 ) -> torch.Tensor:
     """Run the UNet on each timestep.
 
+    Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
+
     Args:
         start: latents and timesteps to begin with.
-        conditioning: what leads the pictures at each step.
-        state: the batch: scheduler, generators, guidance.
-        unet: the network.
         decoder: `vae_decoder`, for previews.
-        callbacks: callbacks.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
-
-    Raises:
-        Interrupted: if `callbacks.cancel` is set.
-        SessionError: if the engine fails.
     """
     request, scheduler, latents = state.request, state.scheduler, start.latents
     pictures, channels = latents.shape[:2]
@@ -188,7 +181,6 @@ def guide(prediction: torch.Tensor, scale: float, rescale: float, terms: Terms |
 
     Args:
         prediction: of shape (pictures + rows of prompts, channels, height, width): first the negative prompts.
-        scale: `guidance_scale`.
         rescale: share of the result whose deviation is brought to that of the prompts' prediction (section 3.4 of
             https://arxiv.org/abs/2305.08891).
         terms: rows of prompts that add up to what leads a picture: each by its difference from the negative prompt,

@@ -1,15 +1,23 @@
 """What denoising starts from: noise, a picture with noise, or a picture with a hole, where the mask is white.
 
 After `StableDiffusionPipeline`, `StableDiffusionImg2ImgPipeline` and `StableDiffusionInpaintPipeline` of diffusers.
+
+`BatchState` is a batch in the making: its scheduler, and all chance in it, fresh for each. Each picture has a torch
+generator on the CPU. The order of draws is that of those pipelines with a list of generators: sample of the encoded
+picture, initial noise, sample of the masked picture, then what each step draws.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.runtime.pipeline.batch_state import BatchState, draw_noise
+from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.request import SEEDS, Request
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
+from olivelike.runtime.schedulers.make_scheduler import Scheduler, make_scheduler
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +25,76 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.sessions.session import Network
+
+
+@dataclass(frozen=True, eq=False)
+class BatchState:
+    """What all that makes a batch of pictures needs."""
+
+    request: Request
+    """With nothing left open."""
+    folder: PipelineFolder
+    scheduler: Scheduler
+    """Of diffusers, with its timesteps set."""
+    seeds: tuple[int, ...]
+    """One for each picture."""
+    sources: list[torch.Generator]
+    """Generators of these seeds."""
+    device: str
+    """Where latents live."""
+
+    @property
+    def latent_size(self) -> tuple[int, int]:
+        """Height and width of the latents."""
+        assert self.request.size is not None
+        width, height = self.request.size
+        return height // self.folder.vae_factor, width // self.folder.vae_factor
+
+
+def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> BatchState:
+    """Make generators and scheduler of a batch.
+
+    Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
+    if the folder's own is for networks of another kind, or its config is damaged.
+    """
+    scheduler = make_scheduler(request.scheduler, folder.scheduler)
+    try:
+        scheduler.set_timesteps(request.steps, device=device)
+    except (ValueError, IndexError) as error:
+        name = type(scheduler).__name__
+        raise UsageError(
+            f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
+        ) from error
+    return BatchState(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+
+
+def generators(seeds: Sequence[int]) -> list[torch.Generator]:
+    """Return a generator on the CPU for each seed."""
+    import torch
+
+    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+
+
+def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> torch.Tensor:
+    """Draw standard normal noise, each picture's from its own generator.
+
+    Args:
+        shape: of one picture: (channels, height, width).
+
+    Returns:
+        Noise of shape (pictures, channels, height, width), float32, on the CPU.
+    """
+    import torch
+
+    return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
+
+
+def seed_of_attempt(seed: int, attempt: int) -> int:
+    """Return the seed that a picture is drawn with when its first `attempt - 1` drawings were flagged."""
+    if attempt == 1:
+        return seed
+    digest = hashlib.sha256(f"olivelike retry/{seed}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % SEEDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +136,7 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
 def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, unet_channels: int) -> Start:
     """Start from the request's picture, of which only what the mask shows white is painted.
 
-    Args:
-        state: the batch.
-        encoder: `vae_encoder`.
-        channels: of latents.
-        unet_channels: a UNet of nine takes mask and masked picture; with four, the picture is put back in each step.
+    A UNet of nine `unet_channels` takes mask and masked picture; with four, the picture is put back in each step.
     """
     import torch
     from torch.nn.functional import interpolate

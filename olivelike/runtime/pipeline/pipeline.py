@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.components import SAFETY_CHECKER
-from olivelike.runtime.pipeline.batch_state import BatchState, begin_batch, seed_of_attempt
+from olivelike.model.families import SAFETY_CHECKER
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
-from olivelike.runtime.pipeline.latents import from_noise, from_picture, from_picture_with_hole, masked_channels
-from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder, open_folder
+from olivelike.runtime.pipeline.latents import (
+    BatchState,
+    Start,
+    begin_batch,
+    from_noise,
+    from_picture,
+    from_picture_with_hole,
+    masked_channels,
+    seed_of_attempt,
+)
+from olivelike.runtime.pipeline.pipeline_folder import (
+    PipelineFolder,
+    check_folder_target,
+    open_folder,
+    read_folder_target,
+    target_settings,
+)
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
-from olivelike.runtime.prompts.prompt_tokenizer import open_tokenizer
-from olivelike.runtime.sessions.model_file import check_dimensions
-from olivelike.runtime.sessions.session import Network, open_session
-from olivelike.runtime.sessions.session_failures import memory_errors
+from olivelike.runtime.prompts.prompt_encoding import open_tokenizer
+from olivelike.runtime.sessions.providers import memory_errors
+from olivelike.runtime.sessions.session import Network, check_dimensions, open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from threading import Event
 
     import numpy as np
 
-    from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
@@ -112,9 +123,8 @@ class Pipeline:
     def resolve_defaults(self, request: Request) -> Request:
         """Check a request and fill in what it leaves open: seed, size and strength.
 
-        Raises:
-            UsageError: for a value that can't be had, an unknown scheduler among them.
-            SourceError: if the folder lacks a network that it needs.
+        Raises `UsageError` for a value that can't be had, an unknown scheduler among them, and `SourceError` if the
+        folder lacks a network that it needs.
         """
         inpaints = self._unet_channels != self._latent_channels
         if inpaints and request.mask is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from olivelike.errors import SafetyError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from PIL.Image import Image
 
 
@@ -105,11 +104,7 @@ class RequestFields(TypedDict, total=False):
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Read `512x768`: width, then height.
-
-    Raises:
-        UsageError: if it is none.
-    """
+    """Read `512x768`: width, then height. Raises `UsageError` if it is none."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
@@ -167,13 +162,7 @@ class Result:
 def require_safe(pictures: int, flagged: Sequence[int], retries: int) -> None:
     """Refuse pictures that are still flagged after the retries that were allowed; none allowed, none refused.
 
-    Args:
-        pictures: how many there are.
-        flagged: first seeds of those that are flagged.
-        retries: that were allowed.
-
-    Raises:
-        SafetyError: if there are any.
+    Raises `SafetyError` if there are any.
     """
     if retries and flagged:
         raise SafetyError(

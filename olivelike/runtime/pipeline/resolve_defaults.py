@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
-from olivelike.runtime.pipeline.batch_state import begin_batch
+from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.request import SEEDS, Request
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     """Check a request against a pipeline and fill in what it leaves open: seed, size and strength.
 
-    Raises:
-        UsageError: for the first value that can't be had, an unknown scheduler among them.
-        SourceError: if the folder lacks the network that encodes the initial picture.
+    Raises `UsageError` for the first value that can't be had, an unknown scheduler among them, and `SourceError` if the
+    folder lacks the network that encodes the initial picture.
     """
     _check_counts(request)
     _check_ranges(request)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     import numpy as np
     from PIL.Image import Image
 
@@ -58,11 +57,7 @@ class Preprocessing:
 
 
 def read_preprocessing(path: Path) -> Preprocessing:
-    """Read a `preprocessor_config.json`.
-
-    Raises:
-        SourceError: if it can't be read, or is of another kind.
-    """
+    """Read a `preprocessor_config.json`. Raises `SourceError` if it can't be read, or is of another kind."""
     try:
         config = read_json(path)
         return Preprocessing(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.runtime.pictures.encoding import to_pictures
+from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
     from PIL.Image import Image
 
@@ -25,9 +24,6 @@ def encode_picture(
     Args:
         pixels: of shape (1, 3, height, width), in [-1, 1].
         encoder: `vae_encoder`. One that has only the mean, as other exporters write it, draws nothing.
-        channels: of latents.
-        folder: gives the scale of latents.
-        sources: a generator for each picture of the batch.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the CPU.
@@ -57,8 +53,6 @@ def decode_latents(
 
     Args:
         latents: scaled as the UNet has them.
-        decoder: `vae_decoder`.
-        folder: gives the scale of latents.
         singly: one picture at a time, in buffers for one.
 
     Returns:
@@ -86,8 +80,7 @@ def decode_latents(
 def to_images(pixels: torch.Tensor) -> list[Image]:
     """Return pixels of shape (pictures, 3, height, width), in [-1, 1], as 8-bit pictures.
 
-    Raises:
-        SessionError: if there are values that are no numbers.
+    Raises `SessionError` if there are values that are no numbers.
     """
     return to_pictures((pixels * 0.5 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy())
 

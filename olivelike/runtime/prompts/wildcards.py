@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _TOKEN: Final = re.compile(r"\\.|__[\w*./-]*?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
 _HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$)?")
@@ -58,9 +56,7 @@ class Wildcards:
     def choices(self, name: str) -> list[str]:
         """Return the texts of a name, which may have `*`; none if there is no such file.
 
-        Raises:
-            UsageError: if folders are named and none has the file.
-            SourceError: if a file can't be read.
+        Raises `UsageError` if folders are named and none has the file, and `SourceError` if a file can't be read.
         """
         known = self.files
         short = [key for key in known if key.rpartition("/")[2] == name]
@@ -78,9 +74,8 @@ class Wildcards:
     def resolve(self, prompt: str, seed: int) -> str:
         """Return a prompt in which every choice is made; the same for the same seed.
 
-        Raises:
-            UsageError: if choices lead to choices without end, or too few are left to choose.
-            SourceError: if a file can't be read.
+        Raises `UsageError` if choices lead to choices without end, or too few are left to choose, and `SourceError` if
+        a file can't be read.
         """
         return _Choice(self, random.Random(seed)).read(prompt, 0)  # noqa: S311  (no secret)
 

@@ -1,21 +1,28 @@
-"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name."""
+"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name.
+
+Diffusers' modules import `torch._dynamo` for one decorator of networks, `scipy.stats` for Beta schedules and `requests`
+for pictures by URL: more time than the demo's picture takes. Diffusers has no setting for it. So while its modules are
+imported, others stand in for these, and import the real ones as soon as anything of them is used.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
 import math
+import sys
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import MissingError, SourceError
-from olivelike.runtime.schedulers.diffusers_import import light_diffusers
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, SIGMAS, find_scheduler, packages_for, why_not_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     import torch
 
     Rule = tuple[Callable[[Any], bool], str]
@@ -66,16 +73,10 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
     """Return a new scheduler for a pipeline.
 
     How the network was trained is taken from the config whatever the class. Another class takes its own defaults for
-    the rest, as diffusers' `from_config` does between schedulers of a published pipeline.
-
-    Args:
-        name: what the user asked for; `None` is the folder's own scheduler.
-        config: the folder's `scheduler_config.json`.
-
-    Raises:
-        UsageError: if there is no scheduler of that name.
-        MissingError: if a package that it needs is not installed.
-        SourceError: if the config is not one of a scheduler that diffusers has, or of networks of another kind.
+    the rest, as diffusers' `from_config` does between schedulers of a published pipeline. Raises `UsageError` if
+    there is no scheduler of that name, `MissingError` if a package that it needs is not installed, and `SourceError`
+    if the config is not one of a scheduler that diffusers has, or of networks of another kind. `name` is what the
+    user asked for; `None` is the folder's own scheduler.
     """
     # All that can be refused is refused before diffusers is imported.
     choice = find_scheduler(name) if name is not None else None
@@ -131,7 +132,6 @@ def seed_noise(scheduler: Any, seeds: Sequence[int], latents: torch.Tensor) -> N
 
     Args:
         scheduler: its timesteps are set, and no step is done.
-        seeds: one for each picture of the batch.
         latents: of shape (pictures, channels, height, width).
     """
     if not hasattr(scheduler, "noise_sampler"):
@@ -236,8 +236,7 @@ _RULES: Final[Mapping[str, Rule]] = {
 def check_scheduler_config(config: Mapping[str, Any]) -> None:
     """Check the settings that schedulers of diffusers share.
 
-    Raises:
-        SourceError: for the first one that no scheduler could work with.
+    Raises `SourceError` for the first one that no scheduler could work with.
     """
     for name, (fits, what) in _RULES.items():
         if name in config and not fits(config[name]):
@@ -250,3 +249,47 @@ def check_scheduler_config(config: Mapping[str, Any]) -> None:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+_PUT_OFF: Final = ("torch._dynamo", "scipy.stats", "requests")
+
+
+class _PutOff(ModuleType):
+    """A module that is imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        # What looks through all modules, as `inspect` does, asks for these.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.really(), name)
+
+    def really(self) -> ModuleType:
+        """Return the module itself, from now on in its own place."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return import_module(self.__name__)
+
+
+@contextmanager
+def light_diffusers() -> Iterator[None]:
+    """Import from diffusers in here; what it would decorate with `torch._dynamo` later is decorated all the same."""
+    stand_ins = [_PutOff(name) for name in _PUT_OFF if name not in sys.modules]
+    for module in stand_ins:
+        sys.modules[module.__name__] = module
+        if module.__name__ == "torch._dynamo":
+            _put_off_decorator(module)
+    try:
+        yield
+    finally:
+        for module in stand_ins:
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
+
+
+def _put_off_decorator(dynamo: _PutOff) -> None:
+    """Let `from torch._dynamo import allow_in_graph` have a decorator without having the module."""
+
+    def allow_in_graph(decorated: Any) -> Any:
+        return dynamo.really().allow_in_graph(decorated)
+
+    dynamo.__dict__["allow_in_graph"] = allow_in_graph

@@ -8,14 +8,12 @@ what they are in diffusers is the table in its guide "Schedulers"
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -171,9 +169,7 @@ def find_scheduler(name: str, schedule: str | None = None) -> SchedulerChoice:
 def written_schedule(sampler: str, schedule: str | None) -> str | None:
     """Return the schedule type that a text of A1111 means; `None` for the plain one.
 
-    Args:
-        sampler: as the text has it.
-        schedule: the schedule type that it states; `None` and `Automatic` leave it to A1111.
+    `schedule` is the type that it states; `None` and `Automatic` leave it to A1111.
     """
     if schedule is None or _plain(schedule) == "automatic":
         return DEFAULT_SCHEDULES.get(sampler)
@@ -188,9 +184,7 @@ def scheduler_names() -> tuple[str, ...]:
 def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, str | None]:
     """Return A1111's sampler and schedule type for a scheduler; `None` for its plain schedule.
 
-    Args:
-        class_name: of diffusers; one that A1111 has no sampler for is named without `Scheduler`.
-        settings: the scheduler's config.
+    A class of diffusers that A1111 has no sampler for is named without `Scheduler`.
     """
     names = [
         sampler

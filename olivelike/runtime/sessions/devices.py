@@ -5,17 +5,15 @@ from __future__ import annotations
 import ctypes
 import io
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike.errors import SessionError
 from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, Provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}
@@ -42,7 +40,6 @@ def find_device(asked: int | str | None, provider: Provider, devices: Sequence[D
 
     Args:
         asked: A number, a part of a name in any case, or `None` for what the provider's options say.
-        provider: Whose device it is.
         devices: What there is to choose from; by default what `list_devices` finds.
 
     Raises:
@@ -132,8 +129,7 @@ def place(provider: Provider, device: int | None) -> Placement:
 def require_nvidia(provider: Provider) -> None:
     """Check that CUDA or TensorRT can start, which ONNX Runtime would pass over with a line in its log.
 
-    Raises:
-        SessionError: without a GPU, or without a library that the provider needs.
+    Raises `SessionError` without a GPU, or without a library that the provider needs.
     """
     if provider.name not in NVIDIA:
         return

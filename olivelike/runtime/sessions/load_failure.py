@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError
@@ -13,16 +15,14 @@ from olivelike.runtime.sessions.providers import (
     CPU,
     OPENVINO,
     RuntimeOffer,
+    lacks_memory,
     onnxruntime_offer,
     openvino_offer,
+    reason,
     require_provider,
 )
-from olivelike.runtime.sessions.session_failures import lacks_memory, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from olivelike.graphs.inspect import Inspection
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -94,12 +94,9 @@ _SHOWN: Final = 5
 def operators_without_kernel(path: Path, settings: SessionSettings) -> str:
     """Return the operators of a file that nothing runs, as text; empty if all run, or nothing is known.
 
-    ONNX Runtime's kernels are looked up in the tables of `olivelike.model.targets`. OpenVINO is asked itself: it
-    takes more than `olivelike` writes for it.
-
-    Raises:
-        SessionError: if OpenVINO can't read the file for another reason, or is not installed.
-        SourceError: if the file is no ONNX model.
+    ONNX Runtime's kernels are looked up in the tables of `olivelike.model.targets`. OpenVINO is asked itself: it takes
+    more than `olivelike` writes for it. Raises `SessionError` if OpenVINO can't read the file for another reason, or is
+    not installed, and `SourceError` if the file is no ONNX model.
     """
     if settings.provider.name == OPENVINO:
         require_provider(settings.provider)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError, UsageError
 from olivelike.runtime.sessions.devices import Device, find_device
-from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 from olivelike.runtime.sessions.load_failure import load_failure
-from olivelike.runtime.sessions.model_file import check_initializers, read_model_file, value_specs
 from olivelike.runtime.sessions.ort_options import library_path
-from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import Session, ValueSpec
-from olivelike.runtime.sessions.session_failures import run_failure
+from olivelike.runtime.sessions.providers import require_provider, run_failure
+from olivelike.runtime.sessions.session import (
+    ENGINE_CALLS,
+    Session,
+    ValueSpec,
+    check_initializers,
+    read_model_file,
+    value_specs,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import onnx
     import torch
@@ -115,9 +118,8 @@ class OpenVinoBoundCall:
 def open_openvino_session(path: Path, settings: SessionSettings, initializers: Mapping[str, Array]) -> OpenVinoSession:
     """Open a network in OpenVINO; `open_session` says how.
 
-    Raises:
-        SessionError: if the package or the device is not there, or the network can't be opened.
-        UsageError: for settings that are ONNX Runtime's alone.
+    Raises `SessionError` if the package or the device is not there, or the network can't be opened, and `UsageError`
+    for settings that are ONNX Runtime's alone.
     """
     require_provider(settings.provider)
     _refuse_foreign(settings)

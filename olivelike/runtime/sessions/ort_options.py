@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -9,13 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.sessions.model_file import check_initializers, read_model_file
-from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT
-from olivelike.runtime.sessions.session_failures import onnxruntime_errors, reason
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, onnxruntime_errors, reason
+from olivelike.runtime.sessions.session import check_initializers, read_model_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import numpy as np
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
@@ -35,16 +33,14 @@ def provider_list(
 ) -> list[tuple[str, dict[str, str]]]:
     """Return providers with their options as `InferenceSession` takes them, the CPU last.
 
+    Raises `UsageError` for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
+    `device_id` that says another device, and `SessionError` for a CUDA graph whose tensors torch can't keep on the GPU.
+
     Args:
         settings: Names and options; what is set there wins, but for the device.
         device_id: Number of the device for the providers that have several, where tensors are, too; `None` leaves it
             to the options.
         stream: Address of the CUDA stream that tensors are computed on; `None` lets each session make its own.
-
-    Raises:
-        UsageError: for options of the CPU provider, which has none, a CUDA graph on another provider, or an option
-            `device_id` that says another device.
-        SessionError: for a CUDA graph whose tensors torch can't keep on the GPU.
     """
     listed = []
     for choice in settings.providers:
@@ -82,13 +78,11 @@ def session_options(
 ) -> Iterator[tuple[str | bytes, Any]]:
     """Yield the model and `SessionOptions` for `InferenceSession`; what they point to lives until it is open.
 
+    Raises `SessionError` for a library of operators, a weights file or an initializer that can't be used.
+
     Args:
         path: The model; its folder's name is in the names of profiles.
-        settings: What to set.
         initializers: Arrays in place of the model's, by name.
-
-    Raises:
-        SessionError: for a library of operators, a weights file or an initializer that can't be used.
     """
     import onnxruntime
 
@@ -152,11 +146,7 @@ def _share_arena() -> dict[str, str]:
 
 
 def library_path(library: str) -> str:
-    """Return the file of a library of operators.
-
-    Raises:
-        SessionError: if it is not there.
-    """
+    """Return the file of a library of operators. Raises `SessionError` if it is not there."""
     if library == _EXTENSIONS:
         if find_spec(_EXTENSIONS) is None:
             raise SessionError(f"{library}: is not installed; run: pip install onnxruntime-extensions")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
-from olivelike.runtime.sessions.interruption import ENGINE_CALLS
 from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.ort_options import provider_list, session_options
-from olivelike.runtime.sessions.providers import require_provider
-from olivelike.runtime.sessions.session import Session, ValueSpec
-from olivelike.runtime.sessions.session_failures import onnxruntime_errors, run_failure
+from olivelike.runtime.sessions.providers import onnxruntime_errors, require_provider, run_failure
+from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import torch
 
@@ -117,9 +114,8 @@ class OrtBoundCall:
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
-        Raises:
-            SessionError: if ONNX Runtime fails, out of memory included.
-            Interrupted: if it was asked to end early.
+        Raises `SessionError` if ONNX Runtime fails, out of memory included, and `Interrupted` if it was asked to end
+        early.
         """
         try:
             if self.placement.stream is None:
@@ -158,9 +154,8 @@ def open_ort_session(
 ) -> OrtSession:
     """Open a network in ONNX Runtime; `open_session` says how.
 
-    Raises:
-        SessionError: if a provider or device is not there, or the network can't be opened.
-        Interrupted: if ONNX Runtime was asked to end early.
+    Raises `SessionError` if a provider or device is not there, or the network can't be opened, and `Interrupted` if
+    ONNX Runtime was asked to end early.
     """
     for choice in settings.providers:
         require_provider(choice.provider)
@@ -180,16 +175,14 @@ def start_inference(
 ) -> Any:
     """Return an `InferenceSession` as settings say, all of whose providers have started.
 
+    Raises `SessionError` if the network can't be opened, or a provider does not start, and `Interrupted` if ONNX
+    Runtime was asked to end early.
+
     Args:
-        path: The model.
         settings: Their providers are installed.
         initializers: Arrays in place of the model's, by name.
         device: Number of the first provider's device; `None` leaves it to the options.
         stream: Torch's, that tensors are computed on; `None` lets the session make one.
-
-    Raises:
-        SessionError: if the network can't be opened, or a provider does not start.
-        Interrupted: if ONNX Runtime was asked to end early.
     """
     import onnxruntime
 

@@ -1,28 +1,87 @@
 """What the pipeline asks of an inference engine: one network, opened for one device, and its buffers.
 
-Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where
-the engine reads and writes them in place.
+Tensors that go in and out are torch's: on the CPU, or on the GPU that the session runs on (`tensor_device`), where the
+engine reads and writes them in place.
+
+`EngineCalls` ends what engines are doing, from another thread than the one that waits for them: a thread in an engine's
+code sees no signal until that code returns, which for a large picture takes hours.
+
+What an ONNX file says of its inputs, outputs and initializers; weights are not read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from olivelike.errors import SessionError, SourceError
+from olivelike._text import did_you_mean
+from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.runtime.sessions.providers import OPENVINO
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     import numpy as np
     import torch
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Shapes = dict[str, tuple[int, ...]]
+    Array = np.ndarray[Any, Any]
+
+
+class EngineCalls:
+    """The calls of engines that are in progress."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], object]] = []
+        self.watched = False
+        """Whether anybody may end them: only then do they have to be made so that this can be done."""
+        self.ended = False
+        """Whether they were ended, so that what an engine raises is no failure of its own."""
+
+    @contextlib.contextmanager
+    def in_progress(self, end: Callable[[], object]) -> Iterator[None]:
+        """Have a call listed while the block runs.
+
+        `end` makes the engine return early with an error; it is called in another thread.
+        """
+        with self._lock:
+            self._ends.append(end)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ends.remove(end)
+
+    @property
+    def any(self) -> bool:
+        """Whether a call is in progress."""
+        return bool(self._ends)
+
+    def end(self) -> None:
+        """Ask all of them to return early."""
+        with self._lock:
+            self.ended = True
+            for end in self._ends:
+                end()
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Let calls be made that can be ended while the block runs."""
+        self.watched, self.ended = True, False
+        try:
+            yield
+        finally:
+            self.watched = self.ended = False
+
+
+ENGINE_CALLS = EngineCalls()
+"""Those of this process, which is what signals are for."""
 
 
 def open_session(
@@ -32,7 +91,6 @@ def open_session(
 
     Args:
         model_path: An ONNX file; its data files are read from its folder.
-        settings: Provider, device and options.
         initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
 
     Raises:
@@ -67,8 +125,7 @@ class BoundCall(Protocol):
     def run(self) -> None:
         """Read the bound inputs, compute, and fill the bound outputs.
 
-        Raises:
-            SessionError: if the engine fails, out of memory included.
+        Raises `SessionError` if the engine fails, out of memory included.
         """
 
 
@@ -175,19 +232,11 @@ class Network:
         return self.session.tensor_device
 
     def input(self, name: str) -> ValueSpec:
-        """Return what is known of an input.
-
-        Raises:
-            SourceError: if the network has none of that name.
-        """
+        """Return what is known of an input. Raises `SourceError` if the network has none of that name."""
         return self._spec("input", self.session.inputs, name)
 
     def output(self, name: str) -> ValueSpec:
-        """Return what is known of an output.
-
-        Raises:
-            SourceError: if the network has none of that name.
-        """
+        """Return what is known of an output. Raises `SourceError` if the network has none of that name."""
         return self._spec("output", self.session.outputs, name)
 
     def prepare(self, inputs: Shapes, outputs: Shapes) -> Call:
@@ -224,3 +273,81 @@ class Network:
         import torch
 
         return torch.empty(shape, dtype=getattr(torch, spec.dtype), device=self.device)
+
+
+def read_model_file(path: Path) -> Any:
+    """Return an ONNX file as an `onnx.ModelProto`, the values of its larger initializers left out.
+
+    Raises `SessionError` if it can't be read, or is no ONNX model.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    from olivelike.graphs.inspect.inspect import read_skeleton
+
+    try:
+        return onnx.ModelProto.FromString(read_skeleton(path))
+    except SourceError as error:
+        raise SessionError(str(error)) from error
+    except DecodeError as error:
+        raise SessionError(f"{path}: is not an ONNX model") from error
+
+
+def value_specs(values: Iterable[Any], without: Iterable[Any] = ()) -> dict[str, ValueSpec]:
+    """Return `ValueInfoProto`s by name, those of initializers left out."""
+    left_out = {tensor.name for tensor in without}
+    return {value.name: _spec(value) for value in values if value.name not in left_out}
+
+
+def check_initializers(path: Path, known: Mapping[str, Any], given: Mapping[str, Array]) -> None:
+    """Check that arrays can take the places of a model's initializers.
+
+    Raises `SessionError` for an unknown name, or another dtype or shape. `known` are its initializers, as
+    `TensorProto`s.
+    """
+    for name, array in given.items():
+        if name not in known:
+            raise SessionError(f"{path}: has no initializer {name!r}; {did_you_mean(name, known, 'initializers')}")
+        dtype, shape = _dtype(known[name].data_type), tuple(known[name].dims)
+        if array.dtype.name != dtype or array.shape != shape:
+            raise SessionError(
+                f"{path}: initializer {name!r} is {dtype} {shape}, the array given for it {array.dtype.name} "
+                f"{array.shape}"
+            )
+
+
+def check_dimensions(sizes: Mapping[str, int], models: Iterable[Path]) -> None:
+    """Check that each dimension whose size is set belongs to a network: engines pass over those that do not.
+
+    `models` are all networks that they are meant for; nothing is read if no size is set.
+
+    Raises:
+        UsageError: for a name that none of them has; the message has the nearest.
+    """
+    if not sizes:
+        return
+    graphs = [read_model_file(path).graph for path in models]
+    specs = [spec for graph in graphs for spec in value_specs(graph.input, graph.initializer).values()]
+    known = sorted({dim for spec in specs for dim in spec.dims if isinstance(dim, str)})
+    if unknown := [name for name in sizes if name not in known]:
+        hint = did_you_mean(unknown[0], known, "dimensions")
+        raise UsageError(f"no network has a dynamic dimension {unknown[0]!r}; {hint}")
+
+
+def _spec(value: Any) -> ValueSpec:
+    tensor = value.type.tensor_type
+    dims = (
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}.{axis}"
+        for axis, dim in enumerate(tensor.shape.dim)
+    )
+    return ValueSpec(value.name, _dtype(tensor.elem_type), tuple(dims))
+
+
+def _dtype(element: int) -> str:
+    import onnx
+
+    try:
+        name: str = onnx.helper.tensor_dtype_to_np_dtype(element).name
+    except KeyError:
+        raise SessionError(f"a value has ONNX type {element}, which is unknown; export the model again") from None
+    return name

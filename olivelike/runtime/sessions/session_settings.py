@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 from olivelike.errors import UsageError
 from olivelike.runtime.sessions.providers import CPU, CUDA, TENSORRT, Provider, find_provider
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
 OptimizationLevel = Literal["none", "basic", "extended", "layout", "all"]
 
@@ -68,14 +66,8 @@ def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSett
     """Return settings for the providers of a command line, in place of those of a folder's target.
 
     Options, device and configuration entries of the base stay where its first provider is the one that is asked for
-    first; what a text sets wins.
-
-    Args:
-        base: What the folder's target asks for.
-        texts: `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is.
-
-    Raises:
-        UsageError: for an unknown name, a name given twice, or what is no pair.
+    first; what a text sets wins. Raises `UsageError` for an unknown name, a name given twice, or what is no pair.
+    `texts` are `NAME` or `NAME:key=value,…`, in order of preference; none leaves the base as it is.
     """
     choices = with_fallback([parse_provider(text) for text in texts])
     names = [choice.provider.name for choice in choices]
@@ -105,11 +97,7 @@ def set_options(base: SessionSettings, options: Mapping[str, str]) -> SessionSet
 
 
 def parse_provider(text: str) -> ProviderChoice:
-    """Read `NAME` or `NAME:key=value,key=value`.
-
-    Raises:
-        UsageError: for an unknown name, or what is no pair.
-    """
+    """Read `NAME` or `NAME:key=value,key=value`. Raises `UsageError` for an unknown name, or what is no pair."""
     name, _, options = text.partition(":")
     pairs = options.split(",") if options else []
     return ProviderChoice(find_provider(name), parse_pairs(pairs, f"--provider {name}"))
@@ -118,8 +106,7 @@ def parse_provider(text: str) -> ProviderChoice:
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Read `key=value` texts; `option` is named in errors.
 
-    Raises:
-        UsageError: for a text without key or `=`, or a key given twice with different values.
+    Raises `UsageError` for a text without key or `=`, or a key given twice with different values.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -132,11 +119,7 @@ def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def parse_dimensions(texts: Iterable[str], option: str = "--dimension") -> dict[str, int]:
-    """Read `name=size` texts.
-
-    Raises:
-        UsageError: for what is no pair, or no positive size.
-    """
+    """Read `name=size` texts. Raises `UsageError` for what is no pair, or no positive size."""
     sizes: dict[str, int] = {}
     for name, value in parse_pairs(texts, option).items():
         if not value.isdecimal() or int(value) == 0:
@@ -151,11 +134,7 @@ def parse_device(text: str) -> int | str:
 
 
 def parse_optimization(text: str, option: str = "--graph-optimization") -> OptimizationLevel:
-    """Read a graph optimisation level.
-
-    Raises:
-        UsageError: for an unknown one.
-    """
+    """Read a graph optimisation level. Raises `UsageError` for an unknown one."""
     levels: tuple[OptimizationLevel, ...] = get_args(OptimizationLevel)
     for level in levels:
         if level == text:

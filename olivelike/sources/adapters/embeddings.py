@@ -6,20 +6,13 @@ diffusers' one tensor under the token itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from olivelike.sources.files.safetensors_header import RawTensor
-    from olivelike.sources.files.weight_table import ReadPickle
+from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
+from olivelike.sources.identify.identify import PLACES, identify
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."
@@ -48,12 +41,8 @@ class EmbeddingTable:
 def read_embedding_table(path: Path, read_pickle: ReadPickle | None = None) -> EmbeddingTable:
     """Return token and vectors of an embedding file, from its header alone.
 
-    Args:
-        path: a `.safetensors` file, or a pickled one.
-        read_pickle: reads the table of a pickled file; `None` refuses such files.
-
-    Raises:
-        SourceError: if the file is no embedding, damaged, or pickled and may not be read.
+    Raises `SourceError` if the file is no embedding, damaged, or pickled and may not be read. `read_pickle` reads
+    the table of a pickled file; `None` refuses such files.
     """
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)

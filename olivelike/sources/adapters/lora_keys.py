@@ -14,17 +14,16 @@ A name says module, role, spelling, component, adapter:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
-from olivelike.model.components import LORA_COMPONENTS
+from olivelike.model.families import LORA_COMPONENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from olivelike.sources.files.safetensors_header import RawTensor
+    from olivelike.sources.files.weight_table import RawTensor
 
 _KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
 NATIVE_PREFIX = "base_model.model."
@@ -50,7 +49,7 @@ _ROLES = {"A": "down", "B": "up"}
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class LoraKey:
     """One stored name, taken apart."""
 
     stored: str
@@ -64,7 +63,7 @@ class Key:
     adapter: str | None
 
 
-def parse_key(stored: str) -> Key | None:
+def parse_key(stored: str) -> LoraKey | None:
     """Take a stored name apart; `None` if it is no part of a LoRA."""
     for pattern, spelling in _PATTERNS:
         found = pattern.fullmatch(stored)
@@ -73,7 +72,7 @@ def parse_key(stored: str) -> Key | None:
         module, role = found["module"], _ROLES.get(found["role"], found["role"])
         component, path, prefix_spelling = _place(module)
         adapter = found.groupdict().get("adapter")
-        return Key(stored, module, role, prefix_spelling or spelling, component, path, adapter)
+        return LoraKey(stored, module, role, prefix_spelling or spelling, component, path, adapter)
     return None
 
 
@@ -156,8 +155,7 @@ def refuse_other_networks(path: Path, names: Iterable[str]) -> None:
 def refuse_unknown(path: Path, names: Iterable[str]) -> None:
     """Refuse keys of a LoRA file that have no known meaning.
 
-    Raises:
-        SourceError: if there is one, naming keys and format.
+    Raises `SourceError` if there is one, naming keys and format.
     """
     unknown = sorted(names)
     if not unknown:

@@ -12,7 +12,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from olivelike._text import did_you_mean_path
@@ -20,9 +22,6 @@ from olivelike._untrusted import parse_json, read_bytes
 from olivelike.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
-
     from olivelike.model.architecture import Config
 
 METADATA_KEY = "lora_adapter_metadata"
@@ -63,11 +62,7 @@ class Place:
 
 
 def find_files(path: Path, adapter: str | None) -> Place:
-    """Return the files of a LoRA.
-
-    Raises:
-        SourceError: if there is none, or several and none is chosen.
-    """
+    """Return the files of a LoRA. Raises `SourceError` if there is none, or several and none is chosen."""
     if path.is_file():
         if path.suffix not in SUFFIXES:
             raise SourceError(f"{path}: a LoRA file ends in {', '.join(SUFFIXES)}; check the path")
@@ -132,8 +127,7 @@ class Settings:
     def of_modules(self, paths: Collection[str]) -> dict[str, tuple[int | None, float | None]]:
         """Return rank and alpha of each module, by PEFT's matching of patterns.
 
-        Raises:
-            SourceError: if a pattern can't be matched.
+        Raises `SourceError` if a pattern can't be matched.
         """
         ranks = match_patterns(self.where, self.ranks, paths)
         alphas = match_patterns(self.where, self.alphas, paths)
@@ -143,8 +137,7 @@ class Settings:
 def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, Settings]:
     """Return the settings that diffusers left in a header, by component; the empty name is that of a lone network.
 
-    Raises:
-        SourceError: if they are damaged, or of a kind that can't be merged.
+    Raises `SourceError` if they are damaged, or of a kind that can't be merged.
     """
     if METADATA_KEY not in metadata:
         return {}
@@ -159,8 +152,7 @@ def settings_from_header(path: Path, metadata: Mapping[str, str]) -> dict[str, S
 def settings_from_file(config_path: Path) -> Settings:
     """Return the settings of an `adapter_config.json`.
 
-    Raises:
-        SourceError: if it can't be read, or is of a kind that can't be merged.
+    Raises `SourceError` if it can't be read, or is of a kind that can't be merged.
     """
     try:
         text = read_bytes(config_path)
@@ -210,13 +202,8 @@ def _settings(where: str, values: Config) -> Settings:
 def match_patterns(where: str, values: Mapping[str, Value], paths: Collection[str]) -> dict[str, Value]:
     """Return for each path the value of the first pattern that matches it; paths that none matches are left out.
 
-    Args:
-        where: The file, for messages.
-        values: Pattern → value.
-        paths: Modules' paths, such as `down_blocks.0.attentions.0.to_q`.
-
-    Raises:
-        SourceError: if a pattern is no regular expression, or matching takes too long.
+    Raises `SourceError` if a pattern is no regular expression, or matching takes too long. `paths` are those of
+    modules, such as `down_blocks.0.attentions.0.to_q`.
     """
     plain: dict[str, int] = {}
     others: dict[str, int] = {}

@@ -1,39 +1,47 @@
 """Merging LoRAs into one network, tensor by tensor; it runs in a worker.
 
-The law is W + Σ weightᵢ · changeᵢ(W) in float32. Each change is measured against the base W, so neither order
-nor company of the files matters; the sum is taken in an order that content decides.
+The law is W + Σ weightᵢ · changeᵢ(W) in float32. Each change is measured against the base W, so neither order nor
+company of the files matters; the sum is taken in an order that content decides.
 
-For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the
-low-rank difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
+For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the low-rank
+difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
 
-For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape
-and no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to
-merge.
+For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape and
+no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to merge.
+
+Which layer a module of a LoRA file changes, under names other than the network's own, is diffusers' business: a
+stand-in pair of one-element factors goes through its converters for each module, one at a time. Its converters know
+plain LoRA alone, drop or refuse what else a file holds, and judge all keys by the first or by a sample; one stand-in
+pair at a time is free of that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from olivelike._ahead import ahead
 from olivelike.errors import SourceError, UsageError
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
-from olivelike.sources.adapters.lora_names import match_modules
+from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _ADAPTER = "merged"
+_PEFT = Lock()
+"""PEFT makes its parameters on the meta device by patching torch for a while, for all threads."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +63,9 @@ def merge(
 
     Args:
         component: `unet`, `text_encoder` or `text_encoder_2`.
-        config: the network's config.
         base: parameter → shape.
         loras: the files with their weights, in any order.
-        read_base: returns a parameter's values, in any floating dtype.
+        read_base: returns a parameter's values, in any floating dtype; called from two threads.
 
     Returns:
         An iterator over name and float32 values of each parameter that a LoRA of weight other than 0 changes,
@@ -84,7 +91,7 @@ def merge(
 def _merged(
     component: str, parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
 ) -> Iterator[tuple[str, Array]]:
-    for parameter in sorted(parts):
+    def merged(parameter: str) -> Array:
         stored = read_base(parameter)
         if stored.dtype.kind in "iub":
             raise SourceError(
@@ -98,7 +105,10 @@ def _merged(
             change *= np.float32(part.lora.weight)
             total = change if total is None else np.add(total, change, out=total)
         assert total is not None
-        yield parameter, np.add(total, base, out=total)
+        whole: Array = np.add(total, base, out=total)
+        return whole
+
+    return ahead(merged, sorted(parts))
 
 
 def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:
@@ -156,7 +166,6 @@ def _change_of(module: LoraModule, factors: Mapping[str, Array], base: Array) ->
     For DoRA, merged weight minus base: m · (W + Δ) / ‖W + Δ‖ - W (https://arxiv.org/abs/2402.09353, eq. 5).
 
     Args:
-        module: the module.
         factors: role → values in float32, without alpha.
         base: the layer's weight W in float32, (out, in) or (out, in, height, width).
     """
@@ -198,14 +207,14 @@ def _library_difference(module: LoraModule, factors: Mapping[str, Array], shape:
     """Return the difference of a LoHa or LoKr module, by PEFT."""
     import torch
 
-    layer = _build_layer(module, shape)
-    for role in layer.adapter_layer_names:
-        slot = getattr(layer, role)
-        if _ADAPTER in slot:
-            del slot[_ADAPTER]
-        if role in factors:
-            slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
-    with torch.no_grad():
+    with _PEFT, torch.no_grad():
+        layer = _build_layer(module, shape)
+        for role in layer.adapter_layer_names:
+            slot = getattr(layer, role)
+            if _ADAPTER in slot:
+                del slot[_ADAPTER]
+            if role in factors:
+                slot[_ADAPTER] = torch.nn.Parameter(torch.from_numpy(factors[role]), False)
         delta: Array = layer.get_delta_weight(_ADAPTER).detach().numpy()
     return delta
 
@@ -247,3 +256,121 @@ def _magnitude(factors: Mapping[str, Array], merged: Array) -> tuple[Array, int]
 def _dora_axis(shape: tuple[int, ...]) -> int:
     """Return the axis that a `dora_scale` of this shape runs along: (out, 1, …) or (out,) is 0, (1, in, …) is 1."""
     return 1 if len(shape) > 1 and shape[0] == 1 and math.prod(shape) > 1 else 0
+
+
+_STAND_INS = {
+    "kohya": (".lora_down.weight", ".lora_up.weight"),
+    "diffusers_old": ("_lora.down.weight", "_lora.up.weight"),
+    "diffusers_mid": (".lora.down.weight", ".lora.up.weight"),
+    "peft": (".lora_A.weight", ".lora_B.weight"),
+    "peft_native": (".lora_A.weight", ".lora_B.weight"),
+}
+_TEXT_STAND_INS = (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight")
+_TEXT_LEVEL = "text_model."
+_LISTED = 5
+
+
+def match_modules(
+    component: str, config: Config, base: Mapping[str, tuple[int, ...]], lora: LoraFile
+) -> dict[str, LoraModule]:
+    """Return the modules of a component by the parameter that each changes.
+
+    Raises `SourceError` if a module has no layer in the network, or two have the same.
+
+    Args:
+        component: `unet`, `text_encoder` or `text_encoder_2`.
+        base: parameter → shape.
+    """
+    flat = _flat_names(base)
+    matched: dict[str, LoraModule] = {}
+    unmatched: list[str] = []
+    for module in lora.modules.values():
+        if module.component != component:
+            continue
+        parameter = _find(module, config, base, flat)
+        if parameter is None:
+            unmatched.append(module.name)
+        elif parameter in matched:
+            raise SourceError(
+                f"{lora.path}: {matched[parameter].name} and {module.name} both change {parameter} of "
+                f"{component}; get another version of the file"
+            )
+        else:
+            matched[parameter] = module
+    if unmatched:
+        rest = f", and {len(unmatched) - _LISTED} more" if len(unmatched) > _LISTED else ""
+        raise SourceError(
+            f"{lora.path}: {len(unmatched)} modules have no layer in {component}: "
+            f"{', '.join(unmatched[:_LISTED])}{rest}; the LoRA is for another network"
+        )
+    return matched
+
+
+def _find(
+    module: LoraModule, config: Config, base: Mapping[str, tuple[int, ...]], flat: Mapping[str, str]
+) -> str | None:
+    # What is spelled as a layer of this network is that layer, and no library is imported to say so; kohya's own
+    # definition is a path with its dots as underscores.
+    if f"{module.path}.weight" in base:
+        return f"{module.path}.weight"
+    if module.spelling == "kohya":
+        for spelled in (module.path, module.path.removeprefix("text_model_"), f"text_model_{module.path}"):
+            if spelled in flat:
+                return flat[spelled]
+    name = library_name(module, config.get("layers_per_block"))
+    if name is not None:
+        # transformers 5 has dropped this level in one class of text encoder and kept it in the other.
+        for spelled in (name, name.removeprefix(_TEXT_LEVEL), _TEXT_LEVEL + name):
+            if f"{spelled}.weight" in base:
+                return f"{spelled}.weight"
+    return None
+
+
+def library_name(module: LoraModule, layers_per_block: int | Iterable[int] | None) -> str | None:
+    """Return the layer that diffusers' converters make of a module; `None` if they refuse it or make nothing."""
+    import torch
+    from diffusers.loaders import StableDiffusionXLLoraLoaderMixin
+    from diffusers.utils import logging
+    from diffusers.utils.state_dict_utils import (
+        StateDictType,
+        convert_state_dict_to_diffusers,
+        convert_state_dict_to_peft,
+        convert_unet_state_dict_to_peft,
+    )
+
+    one = torch.zeros(1)
+    is_text = module.component != "unet"
+    down, up = _STAND_INS[module.spelling]
+    with quiet(logging):
+        if module.spelling == "kohya":
+            pair = {f"{module.name}{down}": one, f"{module.name}{up}": one}
+            unet_config = SimpleNamespace(layers_per_block=layers_per_block) if layers_per_block else None
+            try:
+                pair, _ = StableDiffusionXLLoraLoaderMixin.lora_state_dict(pair, unet_config=unet_config)
+            except (ValueError, IndexError, KeyError, TypeError):
+                return None
+            pair = {key.removeprefix(f"{module.component}."): value for key, value in pair.items()}
+        else:
+            if is_text and module.spelling == "diffusers_mid":
+                down, up = _TEXT_STAND_INS
+            pair = {f"{module.path}{down}": one, f"{module.path}{up}": one}
+        if is_text:
+            # Named types: the library would infer them from keys that a single module need not have.
+            pair = convert_state_dict_to_diffusers(pair, original_type=StateDictType.DIFFUSERS_OLD)
+        else:
+            pair = convert_unet_state_dict_to_peft(pair)
+        pair = convert_state_dict_to_peft(pair, original_type=StateDictType.DIFFUSERS)
+    names = {key.removesuffix(".lora_A.weight") for key in pair if key.endswith(".lora_A.weight")}
+    return names.pop() if names else None
+
+
+def _flat_names(base: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """Return kohya's name → parameter, for the names that stand for one parameter only."""
+    flat: dict[str, str] = {}
+    ambiguous: set[str] = set()
+    for parameter in base:
+        if parameter.endswith(".weight"):
+            name = parameter.removesuffix(".weight").replace(".", "_")
+            ambiguous |= {name} & flat.keys()
+            flat[name] = parameter
+    return {name: parameter for name, parameter in flat.items() if name not in ambiguous}

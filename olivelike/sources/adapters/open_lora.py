@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import BinaryIO
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
@@ -15,12 +17,13 @@ from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
     cross_attention_dim_of,
+    difference_of,
     family_of,
     is_second_encoder,
 )
 from olivelike.sources.adapters.lora_keys import (
     NATIVE_PREFIX,
-    Key,
+    LoraKey,
     parse_key,
     refuse_other_files,
     refuse_other_networks,
@@ -28,22 +31,13 @@ from olivelike.sources.adapters.lora_keys import (
 )
 from olivelike.sources.adapters.lora_settings import (
     CONFIG_NAME,
+    Place,
     Settings,
     find_files,
     settings_from_file,
     settings_from_header,
 )
-from olivelike.sources.adapters.lora_shapes import difference_of
-from olivelike.sources.files.weight_table import read_weight_table
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import BinaryIO
-
-    from olivelike.sources.adapters.lora_settings import Place
-    from olivelike.sources.files.safetensors_header import Header, RawTensor
-    from olivelike.sources.files.weight_table import ReadPickle
+from olivelike.sources.files.weight_table import Header, RawTensor, ReadPickle, read_weight_table
 
 _SCALARS = {
     "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",
@@ -69,7 +63,7 @@ def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle
     by_component = settings_from_header(place.weights, header.metadata)
     native = _native_settings(place, grouped, by_component)
     alphas = _read_alphas(place.weights, header, grouped)
-    members: defaultdict[str, list[Key]] = defaultdict(list)
+    members: defaultdict[str, list[LoraKey]] = defaultdict(list)
     for name in sorted(grouped):
         first = grouped[name][0]
         members["" if _is_bare(first) else str(first.component)].append(first)
@@ -99,7 +93,7 @@ def open_lora(path: Path, *, adapter: str | None = None, read_pickle: ReadPickle
 
 
 def _native_settings(
-    place: Place, grouped: Mapping[str, list[Key]], by_component: Mapping[str, Settings]
+    place: Place, grouped: Mapping[str, list[LoraKey]], by_component: Mapping[str, Settings]
 ) -> Settings | None:
     """Return the settings of a network that was saved on its own: of its header, else of the config beside it."""
     bare = [keys[0] for keys in grouped.values() if _is_bare(keys[0])]
@@ -115,13 +109,13 @@ def _native_settings(
     return None
 
 
-def _is_bare(named: Key | LoraModule) -> bool:
+def _is_bare(named: LoraKey | LoraModule) -> bool:
     """Tell whether a name in PEFT's spelling says nothing about the network that it is in."""
-    name = named.module if isinstance(named, Key) else named.name
+    name = named.module if isinstance(named, LoraKey) else named.name
     return named.spelling.startswith("peft") and name.removeprefix(NATIVE_PREFIX) == named.path
 
 
-def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Key]]:
+def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[LoraKey]]:
     """Return the keys of each module, after all that can be said about names alone."""
     parsed = {name: parse_key(name) for name in header.tensors}
     keys = [key for key in parsed.values() if key is not None]
@@ -135,7 +129,7 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Ke
             f"{path}: {len(strange)} keys belong to no known network, {strange[0]} the first; "
             "a LoRA for Stable Diffusion changes its UNet and text encoders"
         )
-    grouped: dict[str, list[Key]] = defaultdict(list)
+    grouped: dict[str, list[LoraKey]] = defaultdict(list)
     for key in _of_adapter(path, keys, adapter):
         grouped[key.module].append(key)
     for name, members in grouped.items():
@@ -148,7 +142,7 @@ def _group(path: Path, header: Header, adapter: str | None) -> dict[str, list[Ke
     return grouped
 
 
-def _of_adapter(path: Path, keys: list[Key], adapter: str | None) -> list[Key]:
+def _of_adapter(path: Path, keys: list[LoraKey], adapter: str | None) -> list[LoraKey]:
     """Return the keys of one adapter; keys that name none, such as alphas, belong to all."""
     names = sorted({key.adapter for key in keys if key.adapter is not None})
     if adapter is None and len(names) <= 1:
@@ -164,7 +158,7 @@ def _of_adapter(path: Path, keys: list[Key], adapter: str | None) -> list[Key]:
     return [key for key in keys if key.adapter == adapter or (key.adapter is None and key.module in modules)]
 
 
-def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[Key]]) -> dict[str, float]:
+def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[LoraKey]]) -> dict[str, float]:
     stored = {name: key.stored for name, keys in grouped.items() for key in keys if key.role == "alpha"}
     if not stored:
         return {}
@@ -193,7 +187,7 @@ def _read_scalar(file: BinaryIO, path: Path, name: str, tensor: RawTensor) -> fl
 
 
 def _module(
-    path: Path, header: Header, keys: list[Key], rank: int | None, alpha: float | None, *, rslora: bool
+    path: Path, header: Header, keys: list[LoraKey], rank: int | None, alpha: float | None, *, rslora: bool
 ) -> LoraModule:
     first = keys[0]
     roles = {key.role: key.stored for key in keys}

@@ -6,18 +6,24 @@ Field numbers are those of https://github.com/onnx/onnx/blob/main/onnx/onnx.prot
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.sources.files.onnx_tensor import OnnxTensor, TensorPlaces, read_tensor_proto, read_text
-from olivelike.sources.files.onnx_wire import DEEPEST_GRAPH, Field, WireError, WireReader
-from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+from olivelike.sources.files.onnx_tensor import (
+    DEEPEST_GRAPH,
+    Field,
+    OnnxTensor,
+    TensorPlaces,
+    WireError,
+    WireReader,
+    read_tensor_proto,
+    read_text,
+)
+from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, POINTER_BYTES, RawTensor, refuse_pointer
 
 WEIGHT_ELEMENTS: Final = 2
 """Float initializers of so many elements are weights; scalars stay in the graph."""
@@ -48,8 +54,7 @@ class OnnxTable:
     """Weight → tensor and the file that holds it, which is the model file or a data file beside it.
 
     A weight is a float initializer of `WEIGHT_ELEMENTS` or more, or the value of a `Constant` node of
-    `CONSTANT_BYTES` or more, by its name in the graph.
-    """
+    `CONSTANT_BYTES` or more, by its name in the graph."""
     graph: bytes
     """The serialised model; weights have name, type and shape and no values, so it is no valid model by itself."""
 
@@ -57,16 +62,13 @@ class OnnxTable:
 def read_onnx_table(path: Path, locate: Callable[[str], Path] | None = None) -> OnnxTable:
     """Split the ONNX file at `path` in a table of weights and a graph, by seeking over what is not needed.
 
-    Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it.
+    Equal graphs give equal `graph` bytes wherever their weights lie: in the model file or beside it. Raises
+    `SourceError` if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't be held
+    out.
 
     Args:
-        path: the model file.
         locate: returns the path of a data file by its location relative to the model file's folder; by default it
             must lie there.
-
-    Raises:
-        SourceError: if a file is missing, truncated, a Git LFS pointer or no ONNX file, or has tensors that can't
-            be held out.
     """
     try:
         with open_file(path) as file:

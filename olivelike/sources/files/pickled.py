@@ -12,15 +12,12 @@ import subprocess
 import sys
 import zipfile
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from olivelike.errors import SourceError
-from olivelike.sources.files.safetensors_header import DOWNLOAD_AGAIN, RawTensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+from olivelike.sources.files.weight_table import DOWNLOAD_AGAIN, RawTensor
 
 _LOCAL_HEADER, _LENGTHS_AT = 30, 26
 """Bytes of a local file header before its name, and where in it the lengths of name and extra field are."""
@@ -32,8 +29,7 @@ _SAVE_AGAIN = "load it with torch once and save it as safetensors"
 def read_pickle_table(path: Path) -> dict[str, RawTensor]:
     """Return dtype, shape and place of each tensor in a `.bin` file, from a child process.
 
-    Raises:
-        SourceError: if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
+    Raises `SourceError` if the file is damaged, holds more than plain tensors, or is of torch's oldest format.
     """
     # -P: a module in the current folder, such as json.py, is not taken for the library's.
     command = [sys.executable, "-P", "-m", "olivelike.sources.files.pickled", str(path)]
@@ -51,8 +47,7 @@ def read_pickle_table(path: Path) -> dict[str, RawTensor]:
 def describe_pickle(path: Path) -> dict[str, list[Any]]:
     """Return `[dtype, shape, offset]` of each tensor in a `.bin` file; imports torch.
 
-    Raises:
-        SourceError: as `read_pickle_table`.
+    Raises `SourceError` as `read_pickle_table`.
     """
     import pickle
 
@@ -126,8 +121,7 @@ class _Entry(NamedTuple):
 def _read_entries(path: Path) -> list[_Entry]:
     """Return the entries of an archive in order of place; none if the file is no archive.
 
-    Raises:
-        SourceError: if it is damaged, or its numbers are big-endian.
+    Raises `SourceError` if it is damaged, or its numbers are big-endian.
     """
     if not zipfile.is_zipfile(path):
         return []
@@ -148,11 +142,7 @@ def _read_entries(path: Path) -> list[_Entry]:
 
 
 def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, size: int) -> None:
-    """Check that a tensor's bytes are inside one entry, and are there as they are.
-
-    Raises:
-        SourceError: if not.
-    """
+    """Check that a tensor's bytes are inside one entry, and are there as they are. Raises `SourceError` if not."""
     position = bisect_right(entries, start, key=lambda entry: entry.start) - 1
     entry = entries[position] if position >= 0 else None
     if entry is not None and start < entry.end and not entry.is_stored:

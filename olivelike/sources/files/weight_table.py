@@ -1,26 +1,185 @@
-"""The table of one weight file, whatever its format: tensors and metadata, by content and not by suffix.
+"""Safetensors headers: what a file holds and where, without reading a tensor.
+
+Format: https://huggingface.co/docs/safetensors/index#format: 8 bytes (u64, little-endian) with the length of
+a JSON object, the object, and the tensors' bytes, which lie in one piece without holes.
+
+The table of one weight file, whatever its format: tensors and metadata, by content and not by suffix.
 
 A file that is something else is told apart, so that a message can name the command that reads it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
 
 from olivelike._text import did_you_mean_path
-from olivelike._untrusted import open_file
+from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
-from olivelike.sources.files.safetensors_header import Header, read_header
+from olivelike.model.weights import ITEM_SIZES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+_LENGTH_BYTES = 8
+_LARGEST_HEADER = 16_000_000
+"""Bytes; the format allows 100 MB, of which nothing that is known takes a tenth."""
+_MOST_TENSORS = 50_000
+"""Checkpoints of SDXL have 2,500, its LoRAs up to 10,000; with more, what they are takes seconds to tell."""
+_LONGEST_NAME = 300
+_MOST_DIMENSIONS = 16
+_LFS_POINTER = b"version https://git-lfs"
+POINTER_BYTES = len(_LFS_POINTER)
 
-    from olivelike.sources.files.safetensors_header import RawTensor
+DOWNLOAD_AGAIN = "download it again, for instance with `hf download … --force-download`"
 
-    ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
-    """Returns the table of a pickled file."""
 
+@dataclass(frozen=True, slots=True)
+class RawTensor:
+    """A stored tensor: dtype as safetensors names it, shape, and where in the file its bytes begin."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a safetensors file says about itself."""
+
+    tensors: Mapping[str, RawTensor]
+    metadata: Mapping[str, str]
+    file_size: int
+
+
+def read_header(path: Path) -> Header:
+    """Read and check the header of the safetensors file at `path`.
+
+    Raises `SourceError` if the file is absent, empty, truncated, a Git LFS pointer, or no safetensors file.
+    """
+    try:
+        with open_file(path) as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            start = file.read(_LENGTH_BYTES)
+            _check_start(path, start, size)
+            (length,) = struct.unpack("<Q", start)
+            if length > _LARGEST_HEADER:
+                _not_safetensors(
+                    path, f"its header would have {length} bytes, and at most {_LARGEST_HEADER:,} are read"
+                )
+            if _LENGTH_BYTES + length > size:
+                _truncated(path, f"at least {_LENGTH_BYTES + length}", size)
+            text = file.read(length)
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; {DOWNLOAD_AGAIN}") from error
+    return _parse(path, text, size)
+
+
+def _check_start(path: Path, start: bytes, size: int) -> None:
+    if size == 0:
+        raise SourceError(f"{path}: the file is empty, its download did not finish; {DOWNLOAD_AGAIN}")
+    refuse_pointer(path, start, size)
+    if len(start) < _LENGTH_BYTES:
+        _truncated(path, f"at least {_LENGTH_BYTES}", size)
+
+
+def refuse_pointer(path: Path, start: bytes, size: int) -> None:
+    """Refuse a file that begins as the pointers do that Git leaves in place of large files.
+
+    Raises `SourceError` if it does.
+    """
+    if start and start.startswith(_LFS_POINTER[: len(start)]):
+        raise SourceError(
+            f"{path}: this is a Git LFS pointer of {size} bytes in place of the file; "
+            "run `git lfs pull` in the repository, or download the file with `hf download`"
+        )
+
+
+def _parse(path: Path, text: bytes, size: int) -> Header:
+    # Each tensor has an object and two lists; what is far beyond that is not worth the memory of parsing it.
+    if text.count(b"{") + text.count(b"[") > 4 * _MOST_TENSORS:
+        _too_many(path)
+    try:
+        entries = parse_json(text.decode(), _without_repeats)
+    except ValueError as error:
+        _not_safetensors(path, f"its header can't be parsed ({error})")
+    if not isinstance(entries, dict):
+        _not_safetensors(path, "its header is no JSON object")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        _not_safetensors(path, "its metadata is no JSON object")
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            _not_safetensors(path, f"its metadata {key[:_LONGEST_NAME]} is no text")
+    if len(entries) > _MOST_TENSORS:
+        _too_many(path)
+
+    data_start = _LENGTH_BYTES + len(text)
+    spans: list[tuple[int, int, str]] = []
+    tensors: dict[str, RawTensor] = {}
+    for name, entry in entries.items():
+        dtype, shape, begin, end = _entry(path, name, entry)
+        spans.append((begin, end, name))
+        tensors[name] = RawTensor(dtype, shape, data_start + begin)
+
+    expected = 0
+    for begin, end, name in sorted(spans):
+        if begin != expected:
+            _not_safetensors(path, f"tensor {name} begins at {begin} where {expected} is due")
+        expected = end
+    if data_start + expected > size:
+        _truncated(path, str(data_start + expected), size)
+    if data_start + expected < size:
+        _not_safetensors(path, f"it has {size} bytes where its header accounts for {data_start + expected}")
+    return Header(tensors, metadata, size)
+
+
+def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
+    if len(name) > _LONGEST_NAME:
+        _not_safetensors(path, f"the name of tensor {name[:_LONGEST_NAME]}… has {len(name)} characters")
+    try:
+        dtype, dims, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (KeyError, TypeError, ValueError):
+        _not_safetensors(path, f"tensor {name} lacks dtype, shape or data_offsets")
+    if not isinstance(dtype, str) or not isinstance(dims, list) or len(dims) > _MOST_DIMENSIONS:
+        _not_safetensors(path, f"tensor {name} has a dtype or shape that is none")
+    shape = tuple(dims)
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, begin, end)):
+        _not_safetensors(path, f"tensor {name} has a shape or offsets that are no counts")
+    if dtype not in ITEM_SIZES:
+        raise SourceError(
+            f"{path}: tensor {name} is stored as {dtype[:_LONGEST_NAME]}, which is not supported; "
+            f"use a checkpoint in one of {', '.join(ITEM_SIZES)}"
+        )
+    expected = math.prod(shape) * ITEM_SIZES[dtype]
+    if end - begin != expected:
+        _not_safetensors(path, f"tensor {name} has {end - begin} bytes where its shape needs {expected}")
+    return dtype, shape, begin, end
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return values
+
+
+def _too_many(path: Path) -> NoReturn:
+    _not_safetensors(path, f"it names more than {_MOST_TENSORS:,} tensors")
+
+
+def _truncated(path: Path, expected: str, found: int) -> NoReturn:
+    raise SourceError(f"{path}: truncated: {expected} bytes expected, {found} found; {DOWNLOAD_AGAIN}")
+
+
+def _not_safetensors(path: Path, why: str) -> NoReturn:
+    raise SourceError(f"{path}: not a valid safetensors file: {why}; {DOWNLOAD_AGAIN}")
+
+
+ReadPickle = Callable[[Path], Mapping[str, RawTensor]]
+"""Returns the table of a pickled file."""
 ONNX_SUFFIXES = (".onnx", ".onnx.data", ".onnx_data", ".pb")
 """How ONNX models and the files with their weights end."""
 WEIGHT_FILE_SUFFIXES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
@@ -35,12 +194,8 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
 def read_weight_table(path: Path, read_pickle: ReadPickle | None = None) -> Header:
     """Return the tensors and the metadata of a `.safetensors` or pickled file, without reading a tensor.
 
-    Args:
-        path: the file.
-        read_pickle: reads the table of a pickled file; `None` refuses such files.
-
-    Raises:
-        SourceError: if the file is missing or damaged, of another format, or pickled and may not be read.
+    Raises `SourceError` if the file is missing or damaged, of another format, or pickled and may not be read.
+    `read_pickle` reads the table of a pickled file; `None` refuses such files.
     """
     try:
         with open_file(path) as file:

@@ -8,6 +8,7 @@ So distilled and small networks of a family open as well as the published ones.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,9 @@ from olivelike.errors import SourceError
 from olivelike.model.supported import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
-    from olivelike.sources.identify.identity import Part
+    from olivelike.sources.identify.identify import Part
     from olivelike.sources.identify.published import Published
 
 Shapes = dict[str, tuple[int, ...]]
@@ -36,14 +35,8 @@ def derive_config(
 ) -> Config:
     """Return the `config.json` of a part of a checkpoint.
 
-    Args:
-        family: the family of the checkpoint.
-        part: which of its networks.
-        tensors: stored name → shape, of this part at least.
-        prediction: what the UNet predicts.
-
-    Raises:
-        SourceError: if a tensor that tells a width is missing, or the structure is none that diffusers builds.
+    Raises `SourceError` if a tensor that tells a width is missing, or the structure is none that diffusers builds.
+    `tensors` are shapes by stored name, of this part at least.
     """
     template = family.configs[part.folder]
     shapes = {name.removeprefix(part.prefix): shape for name, shape in tensors.items() if name.startswith(part.prefix)}
@@ -215,11 +208,7 @@ class _UnetLevels:
 
 
 def _layer_number(text: str) -> int:
-    """Return the number of a layer in a stored name.
-
-    Raises:
-        ValueError: if no network has so many.
-    """
+    """Return the number of a layer in a stored name. Raises `ValueError` if no network has so many."""
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"a layer of number {text[:20]}")
     return int(text)
@@ -228,9 +217,7 @@ def _layer_number(text: str) -> int:
 def _read_levels(shapes: Shapes) -> _UnetLevels:
     """Read the structure off the stored names.
 
-    Raises:
-        KeyError: if a block is missing.
-        ValueError: if levels have different numbers of layers.
+    Raises `KeyError` if a block is missing, and `ValueError` if levels have different numbers of layers.
     """
     counts = {"input_blocks": 0, "middle_block": 0, "output_blocks": 0}
     depths: dict[tuple[str, int], int] = {}

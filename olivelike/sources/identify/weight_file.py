@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
-from olivelike.sources.adapters.embeddings import read_embedding_table
+from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
-from olivelike.sources.files.weight_table import read_weight_table
-from olivelike.sources.identify.identify import identify
+from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
+from olivelike.sources.identify.identify import Identity, identify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from olivelike.sources.adapters.embeddings import EmbeddingTable
     from olivelike.sources.adapters.lora_file import LoraFile
-    from olivelike.sources.files.safetensors_header import Header
-    from olivelike.sources.files.weight_table import ReadPickle
-    from olivelike.sources.identify.identity import Identity
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes
@@ -146,14 +141,9 @@ class FileHashes:
 
 
 def hash_file(path: Path, data_start: int | None) -> FileHashes:
-    """Read a file once and return its hashes.
+    """Read a file once and return its hashes. Raises `SourceError` if it can't be read.
 
-    Args:
-        path: The file.
-        data_start: Where a safetensors file's tensors begin, in bytes; `None` for other files.
-
-    Raises:
-        SourceError: if it can't be read.
+    `data_start` is where a safetensors file's tensors begin, in bytes; `None` for other files.
     """
     whole, data = hashlib.sha256(), hashlib.sha256()
     position = 0

@@ -77,7 +77,7 @@ def load_transformers(
     except (*REFUSALS, StrictDataclassError) as error:
         raise refuse(error) from error
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    normalised = _as_json(_fields(parsed))
+    normalised = normalised_fields(network_class.config_class, config)
 
     with quiet(logging):
         network, info = network_class.from_pretrained(
@@ -103,6 +103,11 @@ def _parse(config_class: Any, config: Config) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
         return config_class.from_pretrained(folder)
+
+
+def normalised_fields(config_class: Any, config: Config) -> Config:
+    """Return what transformers makes of a raw config, defaults filled in, as JSON values."""
+    return _as_json(_fields(_parse(config_class, config)))
 
 
 def _fields(config: Any) -> Config:

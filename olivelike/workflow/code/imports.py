@@ -1,14 +1,18 @@
-"""Reads from a module's source what it imports, without running it."""
+"""Reads from a module's source what it imports, without running it.
+
+Versions of installed distributions: those that a pass's code imports, and those that it declares.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cache, lru_cache
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+from olivelike.errors import MissingError
 
 LOADERS = frozenset({"import_module", "__import__", "spec_from_file_location", "run_path", "run_module"})
 """What loads code under a name that may be computed."""
@@ -38,14 +42,9 @@ class ModuleImports:
 
 @lru_cache(maxsize=1024)
 def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
-    """Return what the source text of a module imports, inside functions too.
+    """Return what the source text of a module imports, inside functions too. Raises `SyntaxError` if it is not Python.
 
-    Args:
-        source: The text.
-        ours: Whether it is olivelike's own, where `TYPE_CHECKING` is that of `typing` without a look.
-
-    Raises:
-        SyntaxError: if it is not Python.
+    If the text is `ours`, olivelike's own, `TYPE_CHECKING` is that of `typing` without a look.
     """
     tree = ast.parse(source)
     flag = _Flag(frozenset({_FLAG}), frozenset({"typing"})) if ours else _flag(tree, source)
@@ -59,22 +58,13 @@ def read_imports(source: bytes, *, ours: bool = False) -> ModuleImports:
 
 
 @lru_cache(maxsize=256)
-def read_exports(source: bytes, package: str) -> Mapping[str, tuple[str, str]]:
+def read_exports(source: bytes) -> Mapping[str, tuple[str, str]]:
     """Return what the `__init__` of one of olivelike's packages hands on: module and name there, by name here."""
     found: dict[str, tuple[str, str]] = {}
-    for node in ast.parse(source).body:
-        match node:
-            case ast.ImportFrom(level=0, module=str(module), names=names):
-                found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
-            case ast.Assign(
-                targets=[ast.Name(id="__getattr__")],
-                value=ast.Call(func=ast.Name(id="names_from"), args=[root, ast.Dict(keys=keys, values=values)]),
-            ):
-                above = ast.literal_eval(root) if isinstance(root, ast.Constant) else package
-                for key, value in zip(keys, values, strict=True):
-                    assert key is not None
-                    module = f"{above}.{ast.literal_eval(key)}"
-                    found |= {name: (module, name) for name in ast.literal_eval(value)}
+    body = ast.parse(source).body
+    for node in [*body, *(inner for block in body if isinstance(block, ast.If) for inner in block.body)]:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
     return found
 
 
@@ -187,3 +177,104 @@ def _loader_uses(node: ast.AST) -> Iterator[int]:
             yield line
         case ast.alias(name=name, asname=str(), lineno=line) if name in LOADERS:
             yield line
+
+
+NOT_INSTALLED = "not installed"
+"""Stands for the version of a distribution that code would import if it were there."""
+
+DISTRIBUTIONS: Final[Mapping[str, str]] = {
+    "PIL": "pillow",
+    "accelerate": "accelerate",
+    "diffusers": "diffusers",
+    "diskcache": "diskcache",
+    "filelock": "filelock",
+    "google": "protobuf",
+    "huggingface_hub": "huggingface_hub",
+    "ml_dtypes": "ml_dtypes",
+    "numpy": "numpy",
+    "onnx": "onnx",
+    "onnx_ir": "onnx-ir",
+    "onnxruntime": "onnxruntime",
+    "onnxruntime_extensions": "onnxruntime-extensions",
+    "onnxscript": "onnxscript",
+    "openvino": "openvino",
+    "packaging": "packaging",
+    "peft": "peft",
+    "platformdirs": "platformdirs",
+    "psutil": "psutil",
+    "pydantic": "pydantic",
+    "pydantic_core": "pydantic",
+    "rich": "rich",
+    "safetensors": "safetensors",
+    "scipy": "scipy",
+    "tokenizers": "tokenizers",
+    "torch": "torch",
+    "torchsde": "torchsde",
+    "transformers": "transformers",
+    "typer": "typer",
+    "yaml": "pyyaml",
+}
+"""The distribution of each module that olivelike itself imports, by which `pyproject.toml` declares it; asking the
+environment takes 90 ms."""
+
+IDLE: Final = frozenset(
+    {"diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core"}
+)
+"""Modules on which no result of olivelike's own code depends: they fetch, lock and keep, or check options."""
+
+_SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")}
+"""Distributions that bring the same module; only one of them is installed."""
+
+
+def tool_versions(names: Iterable[str], imported: Iterable[str] = ()) -> dict[str, str]:
+    """Return each distribution's version, by the name given; nothing is imported.
+
+    Args:
+        names: Distributions that must be there.
+        imported: Distributions of modules that code imports, and may do without.
+
+    Raises:
+        MissingError: if some of `names` are not installed; the message has the command that installs them.
+    """
+    from importlib.metadata import PackageNotFoundError
+
+    versions: dict[str, str] = {}
+    missing: list[str] = []
+    for name in names:
+        try:
+            versions[name] = _version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        raise MissingError(f"not installed: {', '.join(missing)}; run `pip install {' '.join(missing)}`")
+    for name in imported:
+        try:
+            versions.setdefault(name, _version(name))
+        except PackageNotFoundError:
+            versions[name] = NOT_INSTALLED
+    return dict(sorted(versions.items()))
+
+
+def distributions_of(module: str) -> tuple[str, ...]:
+    """Return the installed distributions that bring a top-level module; none if no distribution did."""
+    if module in DISTRIBUTIONS:
+        return (DISTRIBUTIONS[module],)
+    return _installed().get(module, ())
+
+
+@cache
+def _installed() -> dict[str, tuple[str, ...]]:
+    from importlib.metadata import packages_distributions
+
+    return {name: tuple(sorted(set(owners))) for name, owners in packages_distributions().items()}
+
+
+@cache
+def _version(name: str) -> str:
+    """Return a distribution's version; several passes ask for the same ones."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for other in _SAME.get(name, ()):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(other)
+    return version(name)

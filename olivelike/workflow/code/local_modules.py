@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from olivelike.workflow.code.imports import read_all, read_exports
-from olivelike.workflow.code.tool_versions import distributions_of
+from olivelike.workflow.code.imports import Import, distributions_of, read_all, read_exports
 from olivelike.workflow.passes.plugin_files import installed_spec, sibling_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.machinery import ModuleSpec
-
-    from olivelike.workflow.code.imports import Import
 
 ENGINE = "olivelike"
 """Top-level name of olivelike's own modules."""
@@ -133,13 +130,7 @@ class Targets:
         self._local = local
 
     def of(self, importer: LocalModule, item: Import, source: bytes) -> Iterator[str]:
-        """Return absolute names: of all local modules, and of the one that a statement names elsewhere.
-
-        Args:
-            importer: The module that the statement stands in.
-            item: The statement.
-            source: The importer's text.
-        """
+        """Return absolute names: of all local modules, and of the one that a statement names elsewhere."""
         base = _absolute(importer, item)
         if not base:
             return
@@ -197,7 +188,7 @@ class Targets:
         if package is None or not package.is_package or package.file is None:
             yield base
             return
-        home = read_exports(package.file.read_bytes(), base).get(name)
+        home = read_exports(package.file.read_bytes()).get(name)
         if home is None or home[0].partition(".")[0] != ENGINE:
             yield base
         else:

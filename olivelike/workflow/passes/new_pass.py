@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import keyword
 import re
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 from olivelike.errors import UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z][a-z0-9]*)*")
 

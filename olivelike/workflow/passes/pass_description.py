@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from olivelike.workflow.code.code_digest import code_digest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from olivelike.workflow.passes.entry import PassEntry
+    from olivelike.workflow.passes.registry import PassEntry
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
@@ -24,10 +25,9 @@ from typing import TYPE_CHECKING
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import PluginError
-from olivelike.workflow.passes.text_paths import absolute, exists
+from olivelike.workflow.places import absolute, exists
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from types import CodeType, ModuleType
 
 PRIVATE_PREFIX = "_olivelike_plugin_"
@@ -172,9 +172,7 @@ def explain_import(subject: str, folder: Path | None, remedy: str) -> Iterator[N
     """Guard the import of a plugin.
 
     Args:
-        subject: what is being imported, for the message.
         folder: the plugin's own folder; the error is placed at the innermost frame in it.
-        remedy: what to do, for the message.
 
     Raises:
         PluginError: for anything that the plugin raises.

@@ -1,19 +1,28 @@
-"""The registry: every pass that a workflow may name."""
+"""The registry: every pass and rule that a workflow may name, found in modules, entry points and plugins."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.workflow.passes.discovery import built_in_passes, entry_point_passes, plugin_passes
-from olivelike.workflow.passes.entry import PassEntry, RuleEntry
+from olivelike.graphs.fusion.rule import Rule
+from olivelike.model import FACETS
+from olivelike.pass_api import INPUTS, PASS_API, Pass
+from olivelike.workflow.passes.plugin_files import explain_import, load_plugin_modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from types import ModuleType
 
-    from olivelike.pass_api import Pass
+Entry: TypeAlias = "PassEntry | RuleEntry"
 
 FUSE = "fuse"
 """The pass that rules of plugins are added to."""
@@ -47,8 +56,7 @@ class Registry:
     def load(cls, plugins: Sequence[str] = ()) -> Registry:
         """Find the built-in passes, those of installed plugins, and those of `plugins`.
 
-        Args:
-            plugins: absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
+        `plugins` are absolute paths of `.py` files or folders, or dotted module names (see `resolve_plugin`).
 
         Raises:
             PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name.
@@ -118,3 +126,220 @@ def _with_rules(entry: PassEntry, rules: Sequence[RuleEntry]) -> PassEntry:
 
 def _place(entry: PassEntry) -> str:
     return f"{entry.module_file or entry.cls.__module__} ({entry.origin})"
+
+
+ENTRY_POINT_GROUP = "olivelike.passes"
+"""Group of the entry points by which an installed distribution offers passes and rules: modules, or one of them."""
+
+_BUILT_IN_PACKAGE = "olivelike.passes"
+
+
+def built_in_passes() -> list[PassEntry]:
+    """Return the passes of `olivelike.passes`, one module after the other."""
+    modules = _package_modules(importlib.import_module(_BUILT_IN_PACKAGE))
+    classes = _pass_classes(modules, within=_BUILT_IN_PACKAGE)
+    return [_entry(cls, "built-in", None) for cls in classes]
+
+
+def entry_point_passes() -> list[Entry]:
+    """Return the passes and rules that installed distributions offer.
+
+    Raises:
+        PluginError: if one can't be loaded; the message names its distribution.
+    """
+    from importlib.metadata import entry_points
+
+    entries: list[Entry] = []
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        owner = f"distribution {point.dist.name}" if point.dist else f"entry point {point.name}"
+        remedy = f"fix or uninstall {owner}"
+        entries += _module_passes(point.value, f"entry point of {owner}", remedy)
+    return entries
+
+
+def plugin_passes(plugin: str) -> list[Entry]:
+    """Return the passes and rules of one plugin.
+
+    Args:
+        plugin: absolute path of a `.py` file or folder, or a dotted module name, or `module:NAME` of one pass or rule.
+
+    Raises:
+        PluginError: if it can't be imported, or holds neither, or a wrong pass.
+    """
+    location = Path(plugin)
+    if not location.is_absolute():
+        _check_name(plugin)
+        return _module_passes(plugin, f"plugin {plugin}", "fix it, or take it out of `plugins:`")
+    package, modules = load_plugin_modules(location)
+    return _checked(modules, package, f"plugin {plugin}", plugin)
+
+
+def _check_name(plugin: str) -> None:
+    """Refuse, before it is imported, what is Python's own or a program: importing that may do anything but give passes.
+
+    Raises:
+        PluginError: with what to name.
+    """
+    parts = plugin.partition(":")[0].split(".")
+    if "__main__" in parts or parts[0] in sys.stdlib_module_names or not all(map(str.isidentifier, parts)):
+        raise PluginError(
+            f"plugin {plugin!r} is no module that may hold passes; name an installed one, or a file with its path"
+        )
+
+
+def _module_passes(reference: str, origin: str, remedy: str) -> list[Entry]:
+    """Return what a module on the import path has, or its package, or the pass or rule in it that is named."""
+    name, _, attribute = reference.partition(":")
+    with explain_import(f"{origin} ({reference})", folder=None, remedy=remedy):
+        module = importlib.import_module(name)
+        modules = [module] if attribute else _package_modules(module)
+    if not attribute:
+        # A module may re-export passes from the rest of its own distribution.
+        return _checked(modules, name.partition(".")[0], origin, reference)
+    found = getattr(module, attribute, None)
+    if isinstance(found, Rule):
+        return [RuleEntry(found, origin, reference)]
+    if isinstance(found, type) and issubclass(found, Pass):
+        return [_entry(found, origin, reference)]
+    raise PluginError(
+        f"{module.__file__ or name}: {origin} names {attribute!r}, which is not a class derived from "
+        f"olivelike.pass_api.Pass; {remedy}"
+    )
+
+
+def _package_modules(module: ModuleType) -> list[ModuleType]:
+    """Return the module; of a package also the public modules directly in it, tests left out."""
+    names = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    public = [name for name in names if not name.startswith(("_", "test_"))]
+    return [module, *(importlib.import_module(f"{module.__name__}.{name}") for name in public)]
+
+
+def _pass_classes(modules: Iterable[ModuleType], within: str) -> list[type[Pass]]:
+    """Return the concrete passes in the modules that were defined in the package `within`."""
+    found: dict[type[Pass], None] = {}
+    for module in modules:
+        for value in vars(module).values():
+            if (
+                isinstance(value, type)
+                and issubclass(value, Pass)
+                and not value.__abstractmethods__
+                and value.chosen_by is None
+                and f"{value.__module__}.".startswith(f"{within}.")
+            ):
+                found[value] = None
+    return list(found)
+
+
+def _checked(modules: Sequence[ModuleType], within: str, origin: str, plugin: str) -> list[Entry]:
+    """Return the passes and rules in the modules that were defined in the package `within`."""
+    rules = {
+        id(value): RuleEntry(value, origin, plugin)
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Rule) and f"{value.apply.__module__}.".startswith(f"{within}.")
+    }
+    found: list[Entry] = [_entry(cls, origin, plugin) for cls in _pass_classes(modules, within)]
+    found += rules.values()
+    if not found:
+        places = ", ".join(str(module.__file__) for module in modules if getattr(module, "__file__", None))
+        raise PluginError(
+            f"{origin} holds no pass (looked into {places or plugin}); "
+            "define a class derived from olivelike.pass_api.Pass that has a method `run`"
+        )
+    return found
+
+
+def _entry(cls: type[Pass], origin: str, plugin: str | None) -> PassEntry:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    entry = PassEntry(cls.name(), cls, Path(file) if file else None, origin, plugin)
+    check_pass_class(entry)
+    return entry
+
+
+_EXAMPLES = {
+    "reads": "graph", "optional": "architecture", "writes": "graph", "tools": "scipy", "files": "table.csv",
+    "environment": "NAME", "components": "unet", "requires_before": "convert", "requires_after": "float16",
+    "comes_before": "float16", "conflicts": "bfloat16",
+}  # fmt: skip
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """A rule that a plugin adds to `fuse`."""
+
+    rule: Rule
+    origin: str
+    """For people, as that of a pass."""
+    plugin: str
+    """What finds the rule again in another process."""
+
+
+@dataclass(frozen=True)
+class PassEntry:
+    """A pass as the registry knows it."""
+
+    name: str
+    cls: type[Pass]
+    module_file: Path | None
+    """The file that defines the class; `None` when Python does not say."""
+    origin: str
+    """For people: `built-in`, `entry point of DISTRIBUTION` or `plugin PATH`."""
+    plugin: str | None
+    """What `Registry.load_pass` needs to find it again in another process; `None` for a built-in pass."""
+    rules: tuple[RuleEntry, ...] = ()
+    """Those that plugins add to the pass."""
+
+    @property
+    def rule_plugins(self) -> list[str]:
+        """Return the plugins that add rules to the pass, each once."""
+        return list(dict.fromkeys(entry.plugin for entry in self.rules))
+
+
+def check_pass_class(entry: PassEntry) -> None:
+    """Check what a pass declares: a mistake shows when the class is loaded, not in the middle of a run.
+
+    Raises:
+        PluginError: with file, line and what to do, for everything that is wrong with the class.
+    """
+    findings = list(_findings(entry))
+    if findings:
+        place = f"{entry.module_file or entry.cls.__module__}:{_class_line(entry)}"
+        raise PluginError("\n".join(f"{place}: pass {entry.name!r}: {finding}" for finding in findings))
+
+
+def _findings(entry: PassEntry) -> Iterator[str]:
+    cls = entry.cls
+    if cls.pass_api != PASS_API:
+        remedy = "update olivelike" if cls.pass_api > PASS_API else "use a newer version of the pass"
+        yield f"it is for pass API {cls.pass_api}, and this olivelike has {PASS_API}; {remedy}"
+        return
+    if not _NAME.fullmatch(entry.name):
+        yield "its name must be lower-case letters, digits and `_`; rename the class or change `name()`"
+    yield from _names("reads", cls.reads, [*FACETS, *INPUTS], "facets")
+    yield from _names("optional", cls.optional, [name for name in FACETS if name in cls.reads], "facets it reads")
+    yield from _names("writes", cls.writes, list(FACETS), "facets")
+    for attribute in ("tools", "requires_before", "requires_after", "comes_before", "conflicts"):
+        yield from _names(attribute, getattr(cls, attribute), None, "")
+    for attribute in ("files", "environment", "components"):
+        if getattr(cls, attribute) is not None:
+            yield from _names(attribute, getattr(cls, attribute), None, "")
+
+
+def _names(attribute: str, value: object, valid: Collection[str] | None, kind: str) -> Iterator[str]:
+    if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+        yield f'`{attribute}` is {value!r}; make it a tuple of names, such as ("{_EXAMPLES[attribute]}",)'
+        return
+    for item in value:
+        if valid is not None and item not in valid:
+            yield f"`{attribute}` names the unknown facet {item!r}; {did_you_mean(item, valid, kind)}"
+
+
+def _class_line(entry: PassEntry) -> int:
+    """Return the line on which the class begins; 1 if the source can't be read."""
+    import inspect
+
+    try:
+        return inspect.getsourcelines(entry.cls)[1]
+    except (OSError, TypeError):
+        return 1

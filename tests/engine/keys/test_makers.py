@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from olivelike.engine.keys import formulas
+from olivelike.engine import keys as formulas
 from olivelike.engine.kinds import KINDS as KIND
 from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
 from olivelike.engine.kinds.kind import Job
@@ -22,7 +22,7 @@ from olivelike.engine.kinds.load import AdoptJob, LoadJob
 from olivelike.engine.kinds.materialize import MaterializeJob
 from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
-from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.code.imports import tool_versions
 from olivelike.workflow.passes import Registry
 
 GOLDEN = Path(__file__).with_name("makers.json")
@@ -105,7 +105,7 @@ def test_no_key_of_olivelikes_own_code_asks_the_environment_who_installed_what(m
     def asked():
         raise AssertionError
 
-    monkeypatch.setattr(sys.modules["olivelike.workflow.code.tool_versions"], "_installed", asked)
+    monkeypatch.setattr(sys.modules["olivelike.workflow.code.imports"], "_installed", asked)
     assert listed()
 
 
@@ -114,7 +114,7 @@ def test_an_onnx_source_is_keyed_by_what_reads_onnx():
     assert KIND["load"].work(node, a_source(None)) is LoadJob.run
     assert KIND["load"].work(node, a_source(Path("model.onnx"))) is AdoptJob.run
     found = formulas.code_behind(AdoptJob.run)
-    assert {"olivelike.graphs.adopt.onnx_modern", "olivelike.graphs.editing.editor"} <= set(found.modules)
+    assert {"olivelike.graphs.adopt.onnx_graph", "olivelike.graphs.editing.editor"} <= set(found.modules)
     assert {"onnx", "onnx-ir", "onnxscript"} <= set(found.tools)
 
 

@@ -10,7 +10,7 @@ from olivelike.engine.output.publication import check_is_ours, publish, recover
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TargetChoice
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.errors import SourceError
 from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs, real_inputs
+from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.names.adaptation import Adaptation, bind
-from olivelike.sources.onnx_pipeline import open_onnx_component
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.pipeline import open_onnx_component
 
 RANDOM = np.random.default_rng(0)
 

@@ -16,12 +16,12 @@ from olivelike.digest import digest_file
 from olivelike.errors import PassError
 from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import random_inputs
+from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Architecture
+from olivelike.sources.checkpoint import FolderFiles
 from olivelike.sources.names.adaptation import bind
-from olivelike.sources.onnx_pipeline import open_onnx_component
-from olivelike.sources.source_files import FolderFiles
+from olivelike.sources.pipeline import open_onnx_component
 from olivelike.testing import Case, LocalModel, LocalTensors, random_model, run_pass, tiny_model
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model, open_on_cpu

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import CASES, Case, random_inputs
-from olivelike.measure.verify.original import relative_error
-from olivelike.measure.verify.reference import run_torch
+from olivelike.measure.network_sizes import CASES, Case, random_inputs
+from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.testing import compare_with_torch, run_pass
 from olivelike.testing.parity import materialize_model, open_on_cpu, torch_network
 from olivelike.workflow.passes import Registry

@@ -16,9 +16,8 @@ from onnxscript.rewriter.rules import common as rules
 from olivelike.errors import PassError
 from olivelike.graphs.export.exporter import simplify
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import Case, random_inputs
-from olivelike.measure.verify.original import relative_error
-from olivelike.measure.verify.reference import run_torch
+from olivelike.measure.network_sizes import Case, random_inputs
+from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.testing.parity import torch_network
 

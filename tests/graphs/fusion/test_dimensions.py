@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from olivelike.graphs.editing.dimensions import normal_form, same_dim
+from olivelike.graphs.editing.values import normal_form, same_dim
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from fusion_running import any_width, relative_error, run, session
 
 from olivelike.graphs.fusion import fuse
 from olivelike.graphs.fusion.rules import RULES
-from olivelike.graphs.precision.half import HalfPrecision
+from olivelike.graphs.precision import HalfPrecision
 from olivelike.model import Graph
 from olivelike.model.targets import TARGETS, find_target
 from tests.fixtures.fusion_networks import ARCHITECTURES

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from olivelike.errors import PassError
-from olivelike.graphs.precision.half import HalfPrecision
+from olivelike.graphs.precision import HalfPrecision
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
 from olivelike.model.half_values import to_half

@@ -11,9 +11,8 @@ import pytest
 
 from olivelike.errors import UsageError
 from olivelike.measure.bench.bench_report import BenchReport, append_rows, check_csv, compare, read_report
-from olivelike.measure.bench.engines import EngineAbsent
+from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
 from olivelike.measure.bench.row import COLUMNS, Row, percentile
-from olivelike.measure.bench.source_checkpoint import recorded_checkpoint
 from olivelike.model.records.origin import Origin
 from tests.fixtures.sample_records import write_output_record
 

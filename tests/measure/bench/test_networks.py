@@ -10,8 +10,7 @@ from bench_samples import ONE_THREAD
 from olivelike.errors import SessionError, UsageError
 from olivelike.measure.bench import measure_folder, measure_folders
 from olivelike.measure.bench.runtime_engine import network_shapes
-from olivelike.runtime.sessions.model_file import read_model_file, value_specs
-from olivelike.runtime.sessions.session import ValueSpec
+from olivelike.runtime.sessions.session import ValueSpec, read_model_file, value_specs
 
 
 def shape_of(spec, sizes, path):

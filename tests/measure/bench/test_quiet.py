@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from olivelike.measure.bench.quiet import Surroundings, noise, outliers, spread_percent, surveying
+from olivelike.measure.bench.memory import Surroundings, noise, outliers, spread_percent, surveying
 from olivelike.measure.bench.row import Row, with_speeds
 
 QUIET = Surroundings(10.0, 0.0, (0.5,))

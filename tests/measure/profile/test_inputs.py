@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from olivelike.measure.network_sizes import PictureSizes, sizes_of
-from olivelike.measure.random_inputs import random_values
+from olivelike.measure.network_sizes import PictureSizes, random_values, sizes_of
 
 SIZES = PictureSizes(batch_size=2, height=512, width=384)
 

@@ -6,8 +6,7 @@ import zlib
 
 import pytest
 from example_run import BENCH, PREVIOUS, PROFILE, RECORD
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from olivelike.measure.report.page import STYLE, Beside, page
 from olivelike.model.records.run_record import RunRecord

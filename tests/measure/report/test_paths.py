@@ -10,7 +10,7 @@ from example_run import BENCH, PREVIOUS, PROFILE
 from olivelike.measure.report.page import without_absolute_paths
 from olivelike.model.records.origin import Origin
 from olivelike.model.records.run_record import RunRecord
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TargetChoice
 
 RECORD = RunRecord(
     run_id="x",

@@ -7,8 +7,8 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import Case, random_inputs
-from olivelike.measure.verify.reference import Reference, run_torch
+from olivelike.measure.network_sizes import Case, random_inputs
+from olivelike.measure.verify.original import Reference, run_torch
 from olivelike.testing.models import load_model
 from olivelike.testing.parity import torch_network
 from tests.fixtures.little_pipeline import little_checkpoint

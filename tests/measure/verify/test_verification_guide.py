@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import CASES
+from olivelike.measure.network_sizes import CASES
 from olivelike.measure.verify.original import LIMITS
 from olivelike.sources.identify.published import PUBLISHED
 from olivelike.workflow import load_workflow

@@ -11,7 +11,7 @@ import pytest
 from olivelike.model.records.origin import EmbeddingRecord, Identification, LoraRecord, Origin
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.run_record import EarlierNode, RunRecord
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TargetChoice
 
 WRITTEN = Path(__file__).parent / "written_by_0_1_0"
 HUB = {"kind": "hub", "repository": "some/painter", "commit": "0123456789abcdef0123"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from olivelike.engine.output.live_loras import LiveLoras
+from olivelike.engine.output.swap import LiveLoras
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline

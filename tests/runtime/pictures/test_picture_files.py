@@ -16,10 +16,8 @@ from PIL import Image
 
 from olivelike.errors import SessionError, UsageError
 from olivelike.runtime.pictures import PictureWriter, is_picture, read_picture, read_picture_record
-from olivelike.runtime.pictures.encoding import to_pictures
-from olivelike.runtime.pictures.picture_record import a1111_text
-from olivelike.runtime.pictures.sheet import SheetPicture, picture_sheet
-from olivelike.runtime.pictures.writer import parse_output, slug
+from olivelike.runtime.pictures.picture_record import a1111_text, to_pictures
+from olivelike.runtime.pictures.writer import SheetPicture, parse_output, picture_sheet, slug
 
 
 def test_nothing_is_overwritten_unasked(tmp_path, image):

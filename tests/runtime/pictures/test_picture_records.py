@@ -6,8 +6,7 @@ import string
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from picture_samples import PLAIN, RECORD, save
 from PIL import Image, ImageChops
 from PIL.PngImagePlugin import PngInfo

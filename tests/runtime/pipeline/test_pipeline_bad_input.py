@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from olivelike.errors import MissingError, SessionError, SourceError, UsageError
-from olivelike.model.targets.target import TargetChoice
+from olivelike.model.targets import TargetChoice
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from tests.fixtures.little_pipeline import little_pipeline

@@ -10,8 +10,7 @@ import pytest
 from torch_pipelines import SCHEDULERS, assert_alike, paint, psnr, torch_pipeline
 
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline.batch_state import begin_batch
-from olivelike.runtime.pipeline.latents import from_noise, from_picture
+from olivelike.runtime.pipeline.latents import begin_batch, from_noise, from_picture
 from olivelike.runtime.sessions.providers import find_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 from tests.fixtures.little_pipeline import little_pipeline

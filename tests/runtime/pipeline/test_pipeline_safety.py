@@ -13,7 +13,7 @@ from PIL import Image
 
 from olivelike.errors import SafetyError, SourceError
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline.batch_state import seed_of_attempt
+from olivelike.runtime.pipeline.latents import seed_of_attempt
 from olivelike.runtime.pipeline.safety import read_preprocessing
 from tests.fixtures.little_networks import PREPROCESSING, make_networks
 

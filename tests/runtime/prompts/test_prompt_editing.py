@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.runtime.prompts.editing import read_terms, texts_of_steps
+from olivelike.runtime.prompts.syntax import read_terms, texts_of_steps
 
 
 def schedule(text, steps=10):

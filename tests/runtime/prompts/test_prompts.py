@@ -5,10 +5,15 @@ import json
 import pytest
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.prompts.prompt_encoding import EncodedText, chunk_prompt, encode_prompts, weighted
-from olivelike.runtime.prompts.prompt_tokenizer import open_tokenizer
+from olivelike.runtime.prompts.prompt_encoding import (
+    EncodedText,
+    chunk_prompt,
+    encode_prompts,
+    open_tokenizer,
+    weighted,
+)
 from olivelike.runtime.prompts.syntax import BREAK, Fragment, parse_prompt
-from olivelike.testing.checkpoint_tokenizer import write_tokenizer
+from olivelike.testing.checkpoint_configs import write_tokenizer
 
 VOCABULARY = 2000
 TOKENS = ["<style>", "<style>_1", "<style>_2"]

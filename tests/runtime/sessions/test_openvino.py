@@ -11,9 +11,8 @@ from olivelike.passes.bfloat16 import Bfloat16
 from olivelike.passes.fuse import Fuse
 
 from olivelike.graphs.interface.component_interface import interface_of
-from olivelike.measure.random_inputs import CASES, random_inputs
-from olivelike.measure.verify.original import relative_error
-from olivelike.measure.verify.reference import run_torch
+from olivelike.measure.network_sizes import CASES, random_inputs
+from olivelike.measure.verify.original import relative_error, run_torch
 from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
 from olivelike.testing import Case, LocalModel, run_pass

@@ -7,8 +7,8 @@ from small_networks import CONTRIB, FOREIGN, PASSTHROUGH, write_linear, write_ne
 
 from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
-from olivelike.model.targets.target import TargetChoice
-from olivelike.runtime.pipeline.folder_target import check_folder_target, read_folder_target, target_settings
+from olivelike.model.targets import TargetChoice
+from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import onnxruntime_offer
 from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider

@@ -12,7 +12,7 @@ import pytest
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.merge import merge
 from olivelike.testing.checkpoint_configs import component_configs
-from olivelike.testing.checkpoint_weights import random_parameter
+from olivelike.testing.checkpoints import random_parameter
 
 
 @dataclass(frozen=True)

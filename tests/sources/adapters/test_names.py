@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from olivelike.sources.adapters.lora_names import library_name, match_modules
+from olivelike.sources.adapters.merge import library_name, match_modules
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
-from olivelike.testing.original_spelling import kohya_name, ldm_name
+from olivelike.testing.single_file_writer import kohya_name, ldm_name
 
 UNKNOWN_TO_DIFFUSERS = {"add_embedding.linear_1", "add_embedding.linear_2"}
 

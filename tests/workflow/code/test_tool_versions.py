@@ -6,7 +6,7 @@ import pydantic
 import pytest
 
 from olivelike.errors import MissingError
-from olivelike.workflow.code.tool_versions import tool_versions
+from olivelike.workflow.code.imports import tool_versions
 
 
 def test_versions_come_under_the_names_that_were_asked_for():

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from olivelike.engine.keys.formulas import pass_code
+from olivelike.engine.keys import pass_code
 from olivelike.errors import PluginError
 from olivelike.pass_api import Graph, Model, PassError, Rule
 from olivelike.testing import fuse_with

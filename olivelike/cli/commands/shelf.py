@@ -1,0 +1,127 @@
+"""`olivelike shelf`: graphs and tables of names that no run has to make."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from olivelike.cli import options as shared
+from olivelike.cli.display.help_pages import Command, Group
+from olivelike.cli.stdout import write_found, write_line
+from olivelike.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from olivelike.graphs.shelf import Damage, Entry
+
+app = typer.Typer(cls=Group, help="Show, check and extend what runs need not trace.", rich_markup_mode=None)
+
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--shelf", metavar="DIR", help="A shelf's folder; by default the first of $OLIVELIKE_SHELF, else the user's."
+    ),
+]
+_Fresh = Annotated[bool, typer.Option("--fresh", help="Trace also what is there.")]
+
+
+@app.command(cls=Command)
+def add(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A .safetensors file, a pipeline's folder, or a hub id.", show_default=False
+        ),
+    ],
+    components: Annotated[
+        list[str] | None, typer.Option("--component", metavar="NAME", help="Of all networks this one; may be repeated.")
+    ] = None,
+    about: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What it is, for `shelf list`; by default the source's name.")
+    ] = None,
+    shelf: _Folder = None,
+    fresh: _Fresh = False,
+    allow_pickle: shared.AllowPickle = False,
+) -> None:
+    """Trace the networks of a pipeline once, for all runs of its architecture.
+
+    No weight is read. What is on a shelf already is not traced again.
+    """
+    import logging
+
+    from olivelike.cli.display.text import count
+    from olivelike.engine import networks_of
+    from olivelike.graphs.shelf import ShelfFolder, own_folder
+    from olivelike.graphs.shelf.filling import add_network
+
+    folder = ShelfFolder(shelf or own_folder())
+    networks = networks_of(source, components, allow_pickle=allow_pickle)
+    for checkpoint in networks:
+        write_line(f"{checkpoint.component}: {checkpoint.class_name}")
+        said = about or Path(source).name
+        add_network(folder, checkpoint, said, logging.getLogger("shelf"), fresh=fresh)
+    verb = "is" if len(networks) == 1 else "are"
+    write_line(f"{count(len(networks), 'network')} {verb} on the shelf {folder.path}")
+
+
+@app.command("list", cls=Command)
+def list_entries(shelf: _Folder = None, json: shared.Json = False) -> None:
+    """List what is on the shelves: the one that ships, and your own."""
+    from dataclasses import asdict
+
+    from olivelike.cli.display.text import size, table
+    from olivelike.graphs.shelf import VERSION, Damage
+
+    found = list(_entries(shelf))
+    values: list[dict[str, Any]] = [
+        {"path": str(path), "damage": str(entry)} if isinstance(entry, Damage) else {"path": str(path), **asdict(entry)}
+        for path, entry in found
+    ]
+    rows = []
+    for path, entry in found:
+        if isinstance(entry, Damage):
+            rows.append((path.name, "damaged", "", "", ""))
+        else:
+            about = entry.about if entry.version == VERSION else f"{entry.about} (of version {entry.version}: not used)"
+            rows.append((entry.component, entry.kind, entry.class_name, size(entry.size), about))
+    write_found(values, table(("network", "holds", "class", "size", "of"), rows, right={3}), json=json)
+
+
+@app.command(cls=Command)
+def verify(shelf: _Folder = None, fresh: _Fresh = False, json: shared.Json = False) -> None:
+    """Check every entry against its SHA-256; with --fresh also against what the installed exporter makes.
+
+    The exit status is 3 if something is wrong. Remove a file that is; runs trace what it held.
+    """
+    import logging
+
+    from olivelike.cli.display.text import count
+    from olivelike.graphs.shelf import VERSION, Damage
+    from olivelike.graphs.shelf.filling import differs
+
+    found, logger = list(_entries(shelf)), logging.getLogger("shelf")
+    problems = []
+    for path, entry in found:
+        if isinstance(entry, Damage):
+            problems.append({"path": str(path), "reason": str(entry).removeprefix(f"{path} ")})
+        elif fresh and entry.kind == "graph" and entry.version == VERSION and differs(entry, logger):
+            problems.append({"path": str(path), "reason": "is not what the installed exporter makes"})
+    verdict = count(len(problems), "problem") if problems else "all is well"
+    write_found(
+        {"ok": not problems, "entries": len(found), "problems": problems},
+        [
+            *(f"{problem['path']} {problem['reason']}" for problem in problems),
+            f"checked {count(len(found), 'file')}: {verdict}",
+        ],
+        json=json,
+    )
+    if problems:
+        raise typer.Exit(StoreError.exit_code)
+
+
+def _entries(shelf: Path | None) -> "Iterator[tuple[Path, Entry | Damage]]":
+    from olivelike.graphs.shelf import ShelfFolder, folders
+
+    for path in folders() if shelf is None else [shelf]:
+        yield from ShelfFolder(path).entries()

@@ -1,0 +1,51 @@
+"""Schedulers and tokenizers by diffusers and transformers themselves: for what is not known without them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tokenizers import Tokenizer
+
+
+def scheduler_with_defaults(class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a scheduler's config with the defaults of its class; as it is, if diffusers has no such class."""
+    import diffusers
+
+    scheduler = getattr(diffusers, class_name, None)
+    if scheduler is None:
+        return config
+    filled: dict[str, Any] = json.loads(scheduler.from_config(config).to_json_string())
+    return filled
+
+
+class LibraryTokenizer:
+    """A CLIP tokenizer as the installed transformers reads and writes it."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        """Load a folder.
+
+        Args:
+            files: Content by name.
+
+        Raises:
+            OSError, ValueError, TypeError, KeyError: if transformers can't.
+        """
+        from transformers import CLIPTokenizer
+
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, data in files.items():
+                (Path(scratch) / name).write_bytes(data)
+            self._loaded = CLIPTokenizer.from_pretrained(scratch, local_files_only=True)
+        self.tokenizer: Tokenizer = self._loaded.backend_tokenizer
+
+    def files(self) -> dict[str, bytes]:
+        """Return what transformers saves."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._loaded.save_pretrained(scratch)
+            return {path.name: path.read_bytes() for path in Path(scratch).iterdir()}

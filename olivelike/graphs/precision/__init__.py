@@ -1,1 +1,0 @@
-"""Half precision in graphs: conversion, and what must stay in float32."""

@@ -1,0 +1,223 @@
+"""What of a network decides an answer: its form, from which everything is left out that changes no graph.
+
+Configs are completed as the libraries complete them, by the defaults of their classes, which ship as data. A key of
+which nothing is known makes a form of its own (`exact`), so that it is never taken for a published one.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.digest import digest_json
+from olivelike.graphs.shelf.folder import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from olivelike.model import Architecture
+    from olivelike.model.architecture import Config
+    from olivelike.sources import Checkpoint
+
+DEFAULTS_FILE: Final = Path(__file__).parents[2] / "data" / "shelf" / "networks.json"
+"""Class → its `library`, and the `config` that it has of itself: what a raw config is laid over."""
+
+INERT: Final[Mapping[str, frozenset[str]]] = {
+    "UNet2DConditionModel": frozenset({"sample_size", "dropout"}),
+    "AutoencoderKL": frozenset(
+        {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
+    ),
+    "CLIPTextModel": frozenset(
+        {
+            "attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id",
+            "projection_dim",
+        }
+    ),
+    "CLIPTextModelWithProjection": frozenset(
+        {"attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id"}
+    ),
+    "StableDiffusionSafetyChecker": frozenset(
+        {
+            "initializer_factor", "logit_scale_init_value", "text_config", "vision_config.attention_dropout",
+            "vision_config.initializer_factor", "vision_config.initializer_range", "vision_config.projection_dim",
+        }
+    ),
+}  # fmt: skip
+"""Class → keys of its config on which no graph depends; a key within another one has both names."""
+
+_BOOKKEEPING: Final = frozenset(
+    {"name_or_path", "torch_dtype", "dtype", "architectures", "transformers_version", "model_type"}
+)
+"""Keys that tell of a file, not of a network; so do all that begin with an underscore."""
+_TRAINING: Final = frozenset(
+    {"decay", "min_decay", "inv_gamma", "power", "update_after_step", "optimization_step", "use_ema_warmup"}
+)
+"""What an average of weights left in the config of a UNet or a VAE; diffusers ignores it."""
+_GENERATION: Final[Mapping[str, Any]] = {
+    "add_cross_attention": False, "bad_words_ids": None, "begin_suppress_tokens": None, "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None, "decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False,
+    "dropout": 0.0, "early_stopping": False, "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None, "finetuning_task": None, "forced_bos_token_id": None,
+    "forced_eos_token_id": None, "gradient_checkpointing": False, "id2label": {"0": "LABEL_0", "1": "LABEL_1"},
+    "is_decoder": False, "is_encoder_decoder": False, "label2id": {"LABEL_0": 0, "LABEL_1": 1}, "length_penalty": 1.0,
+    "max_length": 20, "min_length": 0, "no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_beams": 1,
+    "num_return_sequences": 1, "output_attentions": False, "output_hidden_states": False, "output_scores": False,
+    "prefix": None, "problem_type": None, "pruned_heads": {}, "remove_invalid_values": False,
+    "repetition_penalty": 1.0, "return_dict": True, "return_dict_in_generate": False, "sep_token_id": None,
+    "suppress_tokens": None, "task_specific_params": None, "temperature": 1.0, "tf_legacy_loss": False,
+    "tie_encoder_decoder": False, "tie_word_embeddings": True, "tokenizer_class": None, "top_k": 50, "top_p": 1.0,
+    "torchscript": False, "typical_p": 1.0, "use_bfloat16": False, "use_cache": True,
+}  # fmt: skip
+"""What transformers 4 wrote into every config, with the value that says nothing; CLIP's networks read none of it.
+
+In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_id` are such, too.
+"""
+_TOKEN_IDS: Final = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+_TOWERS: Final = ("text_config", "vision_config")
+
+UNUSED: Final = ("embeddings.position_ids", "logit_scale")
+"""Ends of stored names that are no parameter of any network here: counted-up numbers, and what training scales by."""
+
+PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    "unet": ("model.diffusion_model.", "diffusion_model."),
+    "vae": ("first_stage_model.", "vae."),
+    "clip": ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
+    "open_clip": ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model."),
+}
+"""Converter → what files of the original code put before the names of a network."""
+
+
+@cache
+def _known() -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = json.loads(DEFAULTS_FILE.read_bytes())
+    return found
+
+
+def complete(class_name: str, config: Config) -> tuple[str, Config] | None:
+    """Return the library of a class, and what it makes of a raw config; `None` if that can't be told without it."""
+    known = _known().get(class_name)
+    if known is None:
+        return None
+    whole = _complete(known["config"], config)
+    return None if whole is None else (known["library"], whole)
+
+
+def _complete(defaults: Config, config: Config) -> Config | None:
+    whole = dict(defaults)
+    for name, value in config.items():
+        tower = name.removesuffix("_dict")
+        if name.startswith("_") or name in _BOOKKEEPING:
+            if name == "model_type" and value != defaults.get(name, value):
+                return None
+        elif tower in _TOWERS and isinstance(defaults.get(tower), dict):
+            # Old configs hold each tower twice, and what the second one does not say has its default.
+            chosen = config.get(f"{tower}_dict", value)
+            found = _complete(defaults[tower], chosen) if isinstance(chosen, dict) else None
+            if found is None:
+                return None
+            whole[tower] = found
+        elif name in defaults:
+            whole[name] = value
+        elif not _says_nothing(name, value, defaults):
+            return None
+    return whole
+
+
+def _says_nothing(name: str, value: Any, defaults: Config) -> bool:
+    """Tell whether a key that a class does not have is known to be of no meaning."""
+    if "model_type" not in defaults:
+        return name in _TRAINING
+    idle = {**_GENERATION, **({} if "vocab_size" in defaults else _TOKEN_IDS)}
+    return name in idle and value == idle[name]
+
+
+def form_of(class_name: str, config: Config) -> Any:
+    """Return what of a completed config decides the graph, as JSON values.
+
+    Keys that have their default are left out, so a library that adds one changes nothing.
+    """
+    known = _known().get(class_name)
+    if known is None or _strange(known["config"], config):
+        return ["exact", config]
+    form = _differing(known["config"], config, INERT.get(class_name, frozenset()))
+    if class_name == "UNet2DConditionModel":
+        try:
+            return {name: value for name, value in form.items() if name not in _BY_LEVEL} | _by_level(config)
+        except (TypeError, LookupError):
+            return ["exact", config]
+    return form
+
+
+_BY_LEVEL: Final = (
+    "layers_per_block", "attention_head_dim", "transformer_layers_per_block", "reverse_transformer_layers_per_block",
+)  # fmt: skip
+"""Keys of a UNet that may have one value for all levels, or say something of levels that do not use it."""
+
+
+def _by_level(config: Config) -> dict[str, Any]:
+    """Return what those keys mean, level by level, however they are written."""
+    count = len(config["block_out_channels"])
+
+    def spread(value: Any) -> list[Any]:
+        return list(value) if isinstance(value, list) else [value] * count
+
+    layers, depths = spread(config["layers_per_block"]), spread(config["transformer_layers_per_block"])
+    back = config["reverse_transformer_layers_per_block"] or depths[::-1]
+    down = [_depths(kind, depths[i], layers[i]) for i, kind in enumerate(config["down_block_types"])]
+    up = [_depths(kind, back[i], layers[::-1][i] + 1) for i, kind in enumerate(config["up_block_types"])]
+    middle = _depths(config["mid_block_type"] or "", depths[-1], 1)
+    return {"layers": layers, "heads": spread(config["attention_head_dim"]), "depths": [down, middle, up]}
+
+
+def _depths(kind: str, depth: Any, layers: int) -> list[int]:
+    """Return how many transformers stand behind each layer of a block; none where it does not attend."""
+    if "CrossAttn" not in kind:
+        return []
+    return list(depth)[:layers] if isinstance(depth, list) else [depth] * layers
+
+
+def _strange(defaults: Config, config: Config) -> bool:
+    return any(
+        name not in defaults or (isinstance(defaults[name], dict) and _strange(defaults[name], value))
+        for name, value in config.items()
+    )
+
+
+def _differing(defaults: Config, config: Config, inert: frozenset[str], within: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        path, default = within + name, defaults[name]
+        if path in inert or value == default or (default is False and value is None):
+            continue
+        found[name] = _differing(default, value, inert, f"{path}.") if isinstance(default, dict) else value
+    return found
+
+
+def graph_question(architecture: Architecture) -> str:
+    """Return the digest of what decides the graph of an architecture."""
+    form = form_of(architecture.class_name, architecture.config)
+    return digest_json(["shelf/graph", VERSION, architecture.component, architecture.class_name, form])
+
+
+def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
+    """Return the prefix of the stored names of a network, and each name that counts without it."""
+    known = PREFIXES.get(checkpoint.original or "", ())
+    names = checkpoint.tensors
+    prefix = next((prefix for prefix in known if all(name.startswith(prefix) for name in names)), "")
+    return prefix, {name: name.removeprefix(prefix) for name in names if not name.endswith(UNUSED)}
+
+
+def names_question(checkpoint: Checkpoint, config: Config) -> str:
+    """Return the digest of what decides which stored tensor is which parameter.
+
+    Args:
+        checkpoint: The network as it is stored.
+        config: Its completed config.
+    """
+    form = form_of(checkpoint.class_name, config)
+    _, names = stored_form(checkpoint)
+    shapes = checkpoint.shapes
+    rows = sorted([name, list(shapes[stored])] for stored, name in names.items())
+    return digest_json(["shelf/names", VERSION, checkpoint.class_name, checkpoint.original or "", form, rows])

@@ -1,0 +1,324 @@
+"""Targets: named execution providers with what their runtime reads and which precision they want.
+
+Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from olivelike._text import did_you_mean
+from olivelike.errors import UsageError
+
+Precision = Literal["fp32", "fp16", "bf16"]
+
+CONTRIB_DOMAIN: Final = "com.microsoft"
+"""Domain of ONNX Runtime's own operators."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a provider's implementation of one operator accepts."""
+
+    dtypes: frozenset[str]
+    """Tensor types: `f` float32, `h` float16, `b` bfloat16, `d` float64."""
+    layouts: frozenset[str] = frozenset()
+    """`NHWC`, `NCHW`; empty where the operator has no such choice."""
+    channels: frozenset[int] | None = None
+    """The only widths of the last axis that run; `None` for any."""
+    packed: bool = False
+    """Attention also takes packed QKV (B,S,N,3,D) and packed KV (B,L,N,2,D)."""
+    causal: bool = True
+    """Attention also takes `unidirectional`."""
+    float32_inputs: tuple[int, ...] = ()
+    """Positions of inputs that stay float32 when the others are float16."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON, sets sorted."""
+        return {
+            "dtypes": "".join(sorted(self.dtypes)),
+            "layouts": sorted(self.layouts),
+            "channels": None if self.channels is None else sorted(self.channels),
+            "packed": self.packed,
+            "causal": self.causal,
+            "float32_inputs": list(self.float32_inputs),
+        }
+
+
+@dataclass(frozen=True)
+class TargetChoice:
+    """What a workflow chose of a target, as records keep it."""
+
+    name: str
+    precision: str = ""
+    device_id: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of the provider."""
+    session_options: Mapping[str, object] = field(default_factory=dict)
+    """ONNX Runtime's configuration entries of sessions."""
+    run_options: Mapping[str, object] = field(default_factory=dict)
+    """Those of runs."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One execution provider and what decides how a graph is lowered for it."""
+
+    name: str
+    provider: str
+    """Execution provider as ONNX Runtime names it; `OpenVINO` means the `openvino` package itself."""
+    opset: int
+    """Highest `ai.onnx` opset that every supported release of the runtime reads and the provider has kernels for."""
+    ir_version: int
+    """Highest ONNX IR version that every supported release of the runtime reads."""
+    precision: Precision
+    """The precision that shipped workflows choose for it."""
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    """Fused operators that run there. `Attention` is com.microsoft's, `ai.onnx.Attention` the standard one."""
+    avoided: Mapping[str, str] = field(default_factory=dict)
+    """Operators that run there and that fusion leaves alone all the same, with the reason."""
+    bfloat16: bool = False
+    """Whether whole graphs run in bfloat16 there."""
+    device_id: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Provider options, passed to the session as they are."""
+    session_options: Mapping[str, Any] = field(default_factory=dict)
+    """ONNX Runtime's session configuration entries."""
+    run_options: Mapping[str, Any] = field(default_factory=dict)
+    """ONNX Runtime's run configuration entries."""
+
+    def kernel(self, op_type: str) -> Kernel | None:
+        """Return the kernel that fusion may aim at, or `None`: there is none, or it is better avoided."""
+        return None if op_type in self.avoided else self.kernels.get(op_type)
+
+    def why_not(self, op_type: str) -> str | None:
+        """Return why fusion must not write `op_type` for this target, or `None` if it may."""
+        if op_type in self.avoided:
+            return self.avoided[op_type]
+        return None if op_type in self.kernels else f"{self.name} has no kernel for {op_type}"
+
+    def choice(self) -> TargetChoice:
+        """Return what a workflow chose: enough to name the target again with `find_target` and `replace`."""
+        return TargetChoice(
+            self.name,
+            self.precision,
+            self.device_id,
+            dict(self.options),
+            dict(self.session_options),
+            dict(self.run_options),
+        )
+
+    def lowering(self) -> dict[str, Any]:
+        """Return what passes may see of the choice, as JSON: what is in their keys, and nothing of sessions."""
+        return {"name": self.name, "precision": self.precision}
+
+    def facts(self) -> dict[str, Any]:
+        """Return what may change a pass's result, as JSON: everything but device and options of sessions."""
+        return {
+            "name": self.name,
+            "provider": self.provider,
+            "opset": self.opset,
+            "ir_version": self.ir_version,
+            "precision": self.precision,
+            "bfloat16": self.bfloat16,
+            "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
+            "avoided": dict(sorted(self.avoided.items())),
+        }
+
+
+_F: Final = frozenset("f")
+_FH: Final = frozenset("fh")
+_FHB: Final = frozenset("fhb")
+_FHBD: Final = frozenset("fhbd")
+_NHWC: Final = frozenset({"NHWC"})
+_NCHW: Final = frozenset({"NCHW"})
+
+# The CPU provider; a test holds this table against the installed runtime.
+#
+# It has no kernel for GroupNormalization, which would run as its function body.
+CPU: Final = Target(
+    "cpu",
+    "CPUExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp32",
+    kernels={
+        "Attention": Kernel(_F),
+        "MultiHeadAttention": Kernel(_F),
+        "SkipLayerNormalization": Kernel(_FHB),
+        "LayerNormalization": Kernel(_FHBD),
+        "BiasGelu": Kernel(_F),
+        "FastGelu": Kernel(_F),
+        "QuickGelu": Kernel(_F),
+        "ai.onnx.Attention": Kernel(_FH),
+    },
+    avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
+)
+"""Any machine: ONNX Runtime's CPU provider."""
+
+# The CUDA provider: a kernel for every fusion, some for the widths of Stable Diffusion alone.
+CUDA: Final = Target(
+    "cuda",
+    "CUDAExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp16",
+    kernels={
+        "Attention": Kernel(_FHB),
+        "MultiHeadAttention": Kernel(_FHB, packed=True),
+        "GroupNorm": Kernel(_FH, layouts=_NHWC, float32_inputs=(1, 2)),
+        "SkipGroupNorm": Kernel(_FH, layouts=_NHWC, float32_inputs=(1, 2)),
+        "SkipLayerNormalization": Kernel(_FHB),
+        "LayerNormalization": Kernel(_FHBD),
+        "BiasSplitGelu": Kernel(_FH, channels=frozenset({2560, 5120, 10240})),
+        "BiasAdd": Kernel(_FH, channels=frozenset({320, 640, 1280})),
+        "NhwcConv": Kernel(_FH, layouts=_NHWC),
+        "BiasGelu": Kernel(_FHBD),
+        "FastGelu": Kernel(_FHBD),
+        "QuickGelu": Kernel(_FHBD),
+        "ai.onnx.Attention": Kernel(_FHB),
+        "GroupNormalization": Kernel(_FH, layouts=_NCHW),
+    },
+)
+"""NVIDIA GPUs."""
+
+# DirectML, the Windows provider for any GPU; its last release is onnxruntime-directml 1.24.4.
+#
+# That release parses up to opset 25 and IR 13. But its kernels end at opset 21, and a runtime matches kernels by the
+# opset that an operator's form dates from: a graph stamped 22 or newer would leave each Conv to the CPU.
+# There is no kernel for ai.onnx GroupNormalization, Gelu and Attention: they run as their function bodies.
+DIRECTML: Final = Target(
+    "directml",
+    "DmlExecutionProvider",
+    opset=21,
+    ir_version=11,
+    precision="fp16",
+    kernels={
+        "Attention": Kernel(_FH),
+        "MultiHeadAttention": Kernel(_FH, packed=True),
+        "GroupNorm": Kernel(_FH, layouts=_NHWC | _NCHW),
+        "SkipLayerNormalization": Kernel(_FH),
+        "LayerNormalization": Kernel(_FH),
+        "BiasSplitGelu": Kernel(_FH),
+        "BiasAdd": Kernel(_FH),
+        "NhwcConv": Kernel(_FH, layouts=_NHWC),
+        "BiasGelu": Kernel(_FH),
+        "FastGelu": Kernel(_FH),
+        "QuickGelu": Kernel(_FH),
+    },
+)
+"""Windows, any GPU with DirectX 12."""
+
+# MIGraphX for AMD GPUs, `rocm` by its older name.
+#
+# AMD tests its parser up to opset 19, and it goes by operator names: 21 is what GroupNormalization and Gelu need.
+_BETTER_ALONE: Final = "MIGraphX fuses this itself, and AMD's own recipe turns the fusion off"
+
+MIGRAPHX: Final = Target(
+    "migraphx",
+    "MIGraphXExecutionProvider",
+    opset=21,
+    ir_version=11,
+    precision="fp16",
+    kernels={
+        "Attention": Kernel(_FH),
+        "MultiHeadAttention": Kernel(_FH),
+        "GroupNorm": Kernel(_FH, layouts=_NHWC),
+        "SkipLayerNormalization": Kernel(_FH),
+        "LayerNormalization": Kernel(_FH),
+        "BiasGelu": Kernel(_FH),
+        "FastGelu": Kernel(_FH),
+        "GroupNormalization": Kernel(_FH, layouts=_NCHW),
+    },
+    avoided=dict.fromkeys(("Attention", "GroupNorm", "MultiHeadAttention", "SkipLayerNormalization"), _BETTER_ALONE),
+)
+"""AMD GPUs on Linux."""
+
+# OpenVINO, through the `openvino` package, which reads standard operators and fuses by itself.
+OPENVINO: Final = Target(
+    "openvino",
+    "OpenVINO",
+    opset=23,
+    ir_version=11,
+    precision="fp32",
+    kernels={
+        "LayerNormalization": Kernel(_FHB),
+        "GroupNormalization": Kernel(_FHB, layouts=_NCHW),
+        "ai.onnx.Attention": Kernel(_FHB),
+    },
+    bfloat16=True,
+)
+"""Intel CPUs and GPUs; the runtime chooses its own inner precision."""
+
+# TensorRT, which takes standard operators only and fuses by itself.
+TENSORRT: Final = Target(
+    "tensorrt",
+    "TensorrtExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp16",
+    kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+)
+"""NVIDIA GPUs, with engines built on first use."""
+
+# WebGPU: browsers, and native GPUs through Dawn.
+WEBGPU: Final = Target(
+    "webgpu",
+    "WebGpuExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp16",
+    kernels={
+        "Attention": Kernel(_FH),
+        "MultiHeadAttention": Kernel(_FH, causal=False),
+        "GroupNorm": Kernel(_FH, layouts=_NHWC),
+        "SkipGroupNorm": Kernel(_FH, layouts=_NHWC),
+        "SkipLayerNormalization": Kernel(_FH),
+        "LayerNormalization": Kernel(_FH),
+        "BiasSplitGelu": Kernel(_FH),
+        "BiasAdd": Kernel(_FH),
+        "BiasGelu": Kernel(_FH),
+        "FastGelu": Kernel(_FH),
+        "QuickGelu": Kernel(_FH),
+    },
+)
+"""Browsers and native applications."""
+
+
+TARGETS: Final[Mapping[str, Target]] = {
+    target.name: target for target in (CPU, OPENVINO, CUDA, TENSORRT, DIRECTML, MIGRAPHX, WEBGPU)
+}
+"""All targets by name."""
+
+ALIASES: Final[Mapping[str, str]] = {
+    "dml": "directml", "trt": "tensorrt", "nvidia": "cuda", "intel": "openvino", "rocm": "migraphx",
+}  # fmt: skip
+"""Other names, and the targets that they mean; the ROCm provider left ONNX Runtime in 1.23."""
+
+_SEVERAL: Final[Mapping[str, str]] = {
+    "gpu": "cuda (NVIDIA), directml (Windows), migraphx (AMD), openvino (Intel)",
+    "amd": "directml (Windows), migraphx (Linux)",
+}
+"""Names that may mean several targets."""
+
+
+def find_target(name: str) -> Target:
+    """Return the target called `name`, or by another name of it.
+
+    Raises:
+        UsageError: for an unknown name; the message has the nearest known one.
+    """
+    target = TARGETS.get(ALIASES.get(name, name))
+    if target is not None:
+        return target
+    if several := _SEVERAL.get(name.lower()):
+        raise UsageError(f"{name!r} may mean several targets; say which: {several}")
+    raise UsageError(f"unknown target {name!r}; {did_you_mean(name, [*TARGETS, *ALIASES], 'targets')}")
+
+
+def float32_inputs(target: Target | None, op_type: str) -> frozenset[int]:
+    """Return the positions of a fused operator's inputs that stay float32 in half precision on `target`."""
+    kernel = None if target is None else target.kernels.get(op_type)
+    return frozenset() if kernel is None else frozenset(kernel.float32_inputs)

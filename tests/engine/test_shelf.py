@@ -1,0 +1,159 @@
+"""Runs of what a shelf knows: nothing is traced, no library is imported, and the result is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from olivelike import engine
+from olivelike.engine.execute.inline_executor import InlineExecutor
+from olivelike.engine.run_record import readable_runs
+from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
+from olivelike.store import Store
+
+HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft", "onnxscript")
+WORKFLOW = """
+source: demo
+target: cpu
+components:
+  text_encoder: [convert{text}]
+  vae_decoder: [convert]
+output: models/out
+"""
+
+
+@pytest.fixture
+def workflow(tmp_path) -> Path:
+    path = tmp_path / "workflows" / "shelf.yaml"
+    path.parent.mkdir()
+    path.write_text(WORKFLOW.format(text=""))
+    return path
+
+
+def run(workflow: Path, events: list | None = None, **options) -> engine.RunResult:
+    heard = (events.append) if events is not None else (lambda _: None)
+    return engine.run(str(workflow), engine.Options(**options), heard, executor=InlineExecutor)
+
+
+def statuses(workflow: Path) -> dict[str, str]:
+    _, plan = engine.plan(str(workflow))
+    return {planned.node.id: planned.status for planned in plan.nodes}
+
+
+def output(workflow: Path) -> dict[str, bytes]:
+    folder = workflow.parents[1] / "models" / "out"
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "olivelike.json"
+    }
+
+
+def test_plan_run_and_record_say_shelf_and_the_second_run_finds_all_stored(workflow):
+    assert statuses(workflow) == {
+        "text_encoder.load": "shelf",
+        "text_encoder.convert": "shelf",
+        "text_encoder.materialize": "miss",
+        "vae_decoder.load": "shelf",
+        "vae_decoder.convert": "shelf",
+        "vae_decoder.materialize": "miss",
+        "pipeline.assets": "miss",
+    }
+    events = []
+    result = run(workflow, events)
+    assert (result.shelved, result.executed, result.hits) == (4, 3, 0)
+    assert [event.data["node"] for event in events if event.name == "node_shelved"] == [
+        "text_encoder.load", "text_encoder.convert", "vae_decoder.load", "vae_decoder.convert",
+    ] or sum(event.name == "node_shelved" for event in events) == 4  # fmt: skip
+    (record,) = readable_runs(Store.open(workflow.parents[1] / "cache"))
+    assert record.count("shelf") == 4
+    again = run(workflow)
+    assert (again.shelved, again.executed, again.hits) == (0, 0, 7)
+
+
+def test_a_fresh_trace_gives_the_same_bytes_in_another_node(workflow):
+    run(workflow)
+    before = output(workflow)
+    workflow.write_text(WORKFLOW.format(text=": {fresh: true}"))
+    assert statuses(workflow)["text_encoder.convert"] == "miss"
+    result = run(workflow)
+    assert result.executed >= 1
+    assert output(workflow) == before
+
+
+def test_no_process_of_a_run_imports_the_exporter_or_its_libraries(workflow, tmp_path):
+    """Each process of a real run tells that it began, and every module that it imports."""
+    spy = tmp_path / "spy"
+    spy.mkdir()
+    (spy / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        f"told = open(os.path.join({str(spy)!r}, f'{{os.getpid()}}.modules'), 'a', buffering=1)\n"
+        "sys.addaudithook(lambda event, values: event == 'import' and told.write(f'{values[0]}\\n'))\n"
+    )
+    workflow.write_text(
+        WORKFLOW.format(text="").replace("vae_decoder: [convert]", "vae_decoder: [convert, fuse, float16]")
+    )
+    command = [sys.executable, "-m", "olivelike", "run", str(workflow), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(spy)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    finished = json.loads(done.stdout.splitlines()[-1])
+    assert (finished["shelved"], finished["executed"]) == (4, 5)
+    told = [path.read_text().split("\n") for path in spy.glob("*.modules")]
+    assert sum("olivelike.engine.execute.worker" in modules or "onnx_ir" in modules for modules in told) >= 1
+    assert [name for modules in told for name in HEAVY if name in modules] == []
+
+
+def test_a_damaged_entry_is_told_and_traced_instead(workflow, tmp_path, monkeypatch):
+    run(workflow)
+    before = output(workflow)
+    shutil.rmtree(workflow.parents[1] / "cache")
+    shutil.rmtree(workflow.parents[1] / "models")
+    shelf = tmp_path / "shelf"
+    shutil.copytree(BUILT_IN, shelf)
+    for path, entry in ShelfFolder(shelf).entries():
+        if entry.kind == "graph" and entry.component == "text_encoder":
+            path.write_bytes(path.read_bytes()[:-9] + bytes(9))
+    monkeypatch.setattr("olivelike.graphs.shelf.shelf.BUILT_IN", shelf)
+    events = []
+    result = run(workflow, events)
+    assert (result.shelved, result.executed) == (3, 4)
+    (told,) = [event.data["message"] for event in events if event.name == "warning"]
+    assert "is damaged" in told
+    assert str(shelf) in told
+    assert output(workflow) == before
+
+
+def test_an_invalid_graph_on_a_shelf_of_ones_own_is_told_and_traced_instead(workflow, tmp_path, monkeypatch):
+    from dataclasses import replace
+
+    from olivelike.digest import digest_bytes
+
+    run(workflow)
+    before = output(workflow)
+    shutil.rmtree(workflow.parents[1] / "cache")
+    shelf = ShelfFolder(tmp_path / "shelf")
+    for path, entry in ShelfFolder(BUILT_IN).entries():
+        if entry.kind == "names":
+            shutil.copy(path, tmp_path)
+        elif entry.component == "vae_decoder":
+            bad = b"\x08\x0b no graph"
+            shelf.write(replace(entry, digest=digest_bytes(bad), size=len(bad)), bad)
+    monkeypatch.setattr("olivelike.graphs.shelf.shelf.BUILT_IN", tmp_path / "nothing")
+    monkeypatch.setenv("OLIVELIKE_SHELF", str(shelf.path))
+    events = []
+    assert run(workflow, events).shelved == 0
+    assert any("holds no valid graph" in event.data["message"] for event in events if event.name == "warning")
+    assert output(workflow) == before
+
+
+def test_explain_says_that_a_shelved_node_does_not_run(workflow, capsys):
+    from olivelike.cli.app import run_command_line
+
+    assert run_command_line(["explain", str(workflow), "text_encoder.convert"]) == 0
+    assert capsys.readouterr().out.startswith("text_encoder.convert: does not run, the shelf has it")

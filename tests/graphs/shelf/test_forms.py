@@ -1,0 +1,198 @@
+"""What of configs and stored names counts: each form is taken for its network, and for no other one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
+from olivelike.graphs.shelf.folder import VERSION
+from olivelike.graphs.shelf.forms import INERT, complete, form_of, graph_question
+from olivelike.model import Architecture
+from olivelike.sources.names.adapt import adapt
+from olivelike.testing.checkpoint_configs import component_configs, hub_configs
+from tools.make_shelf import PIPELINES, networks
+
+CLASSES = {
+    "unet": "UNet2DConditionModel",
+    "vae": "AutoencoderKL",
+    "text_encoder": "CLIPTextModel",
+    "text_encoder_2": "CLIPTextModelWithProjection",
+    "safety_checker": "StableDiffusionSafetyChecker",
+}
+
+
+def form(folder: str, config):
+    class_name = CLASSES[folder]
+    known = complete(class_name, config)
+    assert known is not None
+    return form_of(class_name, known[1])
+
+
+@pytest.fixture(scope="module")
+def shelf() -> Shelf:
+    return Shelf([BUILT_IN])
+
+
+def test_all_that_ships_is_whole_and_of_this_version():
+    entries = [entry for _, entry in ShelfFolder(BUILT_IN).entries()]
+    assert {entry.version for entry in entries} == {VERSION}
+    assert {entry.component for entry in entries if entry.kind == "graph"} == {
+        "unet", "vae_encoder", "vae_decoder", "text_encoder", "text_encoder_2", "safety_checker",
+    }  # fmt: skip
+
+
+def test_what_ships_takes_less_than_a_megabyte():
+    assert sum(path.stat().st_size for path in BUILT_IN.iterdir()) < 1_000_000
+
+
+QUICK = ("sd15", "sd21", "sdxl")
+
+
+@pytest.mark.parametrize(
+    "name", ["demo", *(name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PIPELINES)]
+)
+def test_every_stored_form_of_a_published_pipeline_is_answered(shelf, name, tmp_path):
+    """The folder and the file that `make_shelf` writes are found, with the names that the libraries find.
+
+    UNets take the libraries longer, and are compared in the slow suite.
+    """
+    for checkpoint in networks(name, tmp_path):
+        found = shelf.adaptation(checkpoint)
+        assert found is not None, f"{checkpoint.component} of {name}, {checkpoint.original or 'folder'}"
+        assert shelf.graph(found.architecture) is not None
+        if checkpoint.component != "unet" or name not in QUICK:
+            arguments = (checkpoint.component, checkpoint.library, checkpoint.class_name, checkpoint.config)
+            assert found == adapt(*arguments, checkpoint.shapes, checkpoint.original)
+
+
+def test_keys_that_no_graph_depends_on_change_nothing():
+    published = component_configs("full")
+    changed = copy.deepcopy(published)
+    changed["unet"] |= {"sample_size": 96, "_name_or_path": "somewhere/else", "dropout": 0.1}
+    changed["vae"] |= {"scaling_factor": 0.13025, "force_upcast": False, "sample_size": 1024}
+    changed["text_encoder"] |= {"attention_dropout": 0.1, "bos_token_id": 5, "torch_dtype": "float16"}
+    changed["safety_checker"]["vision_config_dict"] |= {"initializer_range": 0.5}
+    changed["safety_checker"]["text_config_dict"] |= {"hidden_size": 5}
+    for folder, config in published.items():
+        assert form(folder, changed[folder]) == form(folder, config)
+        assert form(folder, hub_configs("full")[folder]) == form(folder, config)
+
+
+@pytest.mark.parametrize(
+    ("folder", "changes"),
+    [
+        ("unet", {"in_channels": 9}),
+        ("unet", {"upcast_attention": True}),
+        ("unet", {"attention_head_dim": [8, 8, 8, 16]}),
+        ("unet", {"layers_per_block": 1}),
+        ("unet", {"transformer_layers_per_block": 2}),
+        ("unet", {"norm_eps": 1e-6}),
+        ("unet", {"time_cond_proj_dim": 256}),
+        ("vae", {"latent_channels": 16}),
+        ("vae", {"use_quant_conv": False}),
+        ("text_encoder", {"hidden_act": "gelu"}),
+        ("text_encoder", {"eos_token_id": 49407}),
+        ("text_encoder", {"num_hidden_layers": 11}),
+        ("safety_checker", {"projection_dim": 512}),
+    ],
+)
+def test_keys_that_a_graph_depends_on_make_another_form(folder, changes):
+    config = component_configs("full")[folder]
+    assert form(folder, config | changes) != form(folder, config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_head_dim": [8, 8, 8, 8]},
+        {"layers_per_block": [2, 2, 2, 2]},
+        {"transformer_layers_per_block": [1, 1, 1, 7]},  # the last level does not attend, but the middle does
+        {"upcast_attention": None, "only_cross_attention": False},
+        {"mid_block_type": "UNetMidBlock2DCrossAttn", "num_attention_heads": None},
+    ],
+)
+def test_one_network_in_two_spellings_is_one_form(changes):
+    config = component_configs("full")["unet"]
+    same = changes.get("transformer_layers_per_block") is None
+    assert (form("unet", config | changes) == form("unet", config)) is same
+
+
+@pytest.mark.parametrize(
+    ("folder", "changes"),
+    [
+        ("unet", {"a_key_of_tomorrow": 1}),
+        ("unet", {"model_type": "other"}),
+        ("text_encoder", {"num_beams": 4}),
+        ("text_encoder", {"model_type": "t5"}),
+        ("safety_checker", {"vision_config": 3, "vision_config_dict": None}),
+    ],
+)
+def test_a_config_of_which_something_is_unknown_is_left_to_the_libraries(folder, changes):
+    config = component_configs("full")[folder] | changes
+    known = complete(CLASSES[folder], config)
+    assert known is None or folder == "unet"
+    if known is not None:
+        assert "model_type" not in known[1]
+
+
+def test_an_architecture_with_an_unknown_key_is_no_published_one(shelf):
+    known = complete("UNet2DConditionModel", component_configs("full")["unet"])
+    assert known is not None
+    architecture = Architecture("unet", known[0], "UNet2DConditionModel", known[1])
+    assert shelf.graph(architecture) is not None
+    strange = replace(architecture, config={**known[1], "tomorrow": 0})
+    assert graph_question(strange) != graph_question(architecture)
+    assert shelf.graph(strange) is None
+
+
+def test_a_tensor_more_or_of_another_shape_is_no_published_network(shelf, tmp_path):
+    checkpoint = next(one for one in networks("demo", tmp_path) if one.component == "text_encoder")
+    assert shelf.adaptation(checkpoint) is not None
+    name, (tensor, path) = next(iter(checkpoint.tensors.items()))
+    for tensors in (
+        {**checkpoint.tensors, "more.weight": (tensor, path)},
+        {**checkpoint.tensors, name: (replace(tensor, shape=(1, 2)), path)},
+        {key: value for key, value in checkpoint.tensors.items() if key != name},
+    ):
+        assert shelf.adaptation(replace(checkpoint, tensors=tensors)) is None
+    more = {**checkpoint.tensors, "embeddings.position_ids": (tensor, path)}
+    found = shelf.adaptation(replace(checkpoint, tensors=more))
+    assert found is not None
+    assert found.unused == ("embeddings.position_ids",)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("class_name", sorted(INERT))
+def test_inert_keys_change_no_graph(class_name):
+    """Each key that is left out of a form is given another value, at a small size, and the graphs compared."""
+    import logging
+
+    from olivelike.graphs.export import export_component
+
+    others = {
+        "sample_size": 32, "dropout": 0.5, "scaling_factor": 0.5, "shift_factor": 0.5, "latents_mean": [0.5] * 4,
+        "latents_std": [0.5] * 4, "force_upcast": False, "attention_dropout": 0.5, "initializer_factor": 2.0,
+        "initializer_range": 0.5, "bos_token_id": 3, "pad_token_id": 4, "projection_dim": 16,
+        "logit_scale_init_value": 1.0,
+    }  # fmt: skip
+    folder = next(folder for folder, name in CLASSES.items() if name == class_name)
+    family, size = ("sd15", "tiny") if folder != "text_encoder_2" else ("sdxl", "small")
+    _, config = complete(class_name, component_configs(size, family)[folder])
+    changed = copy.deepcopy(dict(config))
+    for path in INERT[class_name]:
+        *towers, key = path.split(".")
+        if path == "text_config":
+            changed[path] |= {"hidden_size": 64, "num_hidden_layers": 1}
+            continue
+        home = changed[towers[0]] if towers else changed
+        home[key] = others[key]
+    for component in ("vae_encoder", "vae_decoder") if folder == "vae" else (folder,):
+        library = "diffusers" if folder in ("unet", "vae") else "transformers"
+        one, other = (
+            export_component(Architecture(component, library, class_name, found), logging.getLogger("test"))
+            for found in (config, changed)
+        )
+        assert one.digest == other.digest

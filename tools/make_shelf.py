@@ -1,0 +1,247 @@
+"""Make the shelf that ships: what `load` and `convert` make of every published network, from configs alone.
+
+    python tools/make_shelf.py                       # into olivelike/data/shelf; graphs that are there stay
+    python tools/make_shelf.py --fresh               # trace them all again: half an hour
+    python tools/make_shelf.py --only sd15,demo
+    python tools/make_shelf.py --check               # make it again and compare, byte for byte
+
+No weights are needed: folders and single files with holes in place of them are written as hubs and model sites hold
+them, and read as any source is. Entries of what no longer exists are removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import logging
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
+from olivelike.graphs.shelf.filling import add_network
+from olivelike.graphs.shelf.folder import file_name
+from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
+from olivelike.model import Architecture
+from olivelike.model.supported import CLASSES
+from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
+from olivelike.testing import make_checkpoint, make_single_file
+from olivelike.testing.checkpoints import write_safetensors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROOT = Path(__file__).parents[1]
+TEXT = "text_model."
+OLD_VAE_ATTENTION = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
+
+_THREE_LEVELS = {
+    "block_out_channels": [320, 640, 1280],
+    "down_block_types": ["CrossAttnDownBlock2D"] * 3,
+    "up_block_types": ["CrossAttnUpBlock2D"] * 3,
+}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A published pipeline: a family of `make_checkpoint`, and what its UNet has otherwise."""
+
+    about: str
+    family: str
+    unet: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool = False
+    """With all other components; they are the same for all pipelines of a family."""
+
+
+PIPELINES: Mapping[str, Pipeline] = {
+    "sd15": Pipeline("Stable Diffusion 1.4 and 1.5", "sd15", whole=True),
+    "sd15_inpainting": Pipeline("Stable Diffusion 1.5 inpainting", "sd15_inpainting"),
+    "sd21": Pipeline("Stable Diffusion 2.1 (v prediction)", "sd21", whole=True),
+    "sd21_base": Pipeline("Stable Diffusion 2.0 and 2.1 base, SD-Turbo", "sd21_base"),
+    "sd2_inpainting": Pipeline("Stable Diffusion 2 inpainting", "sd21_base", {"in_channels": 9}),
+    "sdxl": Pipeline("Stable Diffusion XL base, SDXL-Turbo", "sdxl", whole=True),
+    "sdxl_inpainting": Pipeline("Stable Diffusion XL inpainting", "sdxl", {"in_channels": 9}),
+    "sdxl_refiner": Pipeline("Stable Diffusion XL refiner", "sdxl_refiner"),
+    # segmind/SSD-1B and segmind/Segmind-Vega: depths on the way out of their own, a middle without attention.
+    "ssd1b": Pipeline(
+        "SSD-1B",
+        "sdxl",
+        {
+            "mid_block_type": "UNetMidBlock2D",
+            "transformer_layers_per_block": [1, 2, 4],
+            "reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], 1],
+        },
+    ),
+    "vega": Pipeline(
+        "Segmind Vega",
+        "sdxl",
+        {
+            "mid_block_type": "UNetMidBlock2D",
+            "transformer_layers_per_block": [1, 1, 2],
+            "reverse_transformer_layers_per_block": [[2, 2, 2], [1, 1, 1], 1],
+        },
+    ),
+    # segmind/small-sd and segmind/tiny-sd, distilled as in https://arxiv.org/abs/2305.15798.
+    "small_sd": Pipeline("small-sd", "sd15", {"layers_per_block": 1}),
+    "tiny_sd": Pipeline("tiny-sd", "sd15", {**_THREE_LEVELS, "layers_per_block": 1, "mid_block_type": None}),
+}
+
+
+def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
+    """Yield each network of a pipeline in every form that it is stored in."""
+    if name == "demo":
+        source = _opened(ROOT / "olivelike" / "data" / "demo", None)
+        for checkpoint in source.checkpoints.values():
+            yield checkpoint
+            yield from _older_names(checkpoint)
+        return
+    pipeline = PIPELINES[name]
+    folder = make_checkpoint(scratch / name, pipeline.family, size="full", hollow=True)
+    if pipeline.unet:
+        _change_unet(folder / "unet", pipeline.unet)
+    only = None if pipeline.whole else ["unet"]
+    for checkpoint in _opened(folder, only).checkpoints.values():
+        yield checkpoint
+        yield from _older_names(checkpoint)
+    file = make_single_file(folder, scratch / f"{name}.safetensors", hollow=True)
+    for checkpoint in _opened(file, only).checkpoints.values():
+        yield checkpoint
+        if checkpoint.original == "open_clip" and checkpoint.component == "text_encoder":
+            yield _without(checkpoint, "text_projection")
+
+
+def _opened(path: Path, only: list[str] | None) -> PipelineSource:
+    spec = SourceSpec(path=path)
+    return open_source(spec, only or [name for name in available_components(spec) if name in CLASSES])
+
+
+def _change_unet(folder: Path, changes: Mapping[str, Any]) -> None:
+    import torch
+    from diffusers import UNet2DConditionModel
+
+    config = {**json.loads((folder / "config.json").read_bytes()), **changes}
+    with torch.device("meta"):
+        network = UNet2DConditionModel.from_config(config)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    shapes = {key: ("F32", tuple(value.shape)) for key, value in network.state_dict().items()}
+    write_safetensors(folder / "diffusion_pytorch_model.safetensors", shapes, None)
+
+
+def _older_names(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """Yield a network as older releases of its library stored it."""
+    names = list(checkpoint.tensors)
+    if checkpoint.class_name == "AutoencoderKL":
+        yield _renamed(checkpoint, {name: _old_vae(name) for name in names})
+    elif checkpoint.class_name == "CLIPTextModel":
+        plain = {name: name.removeprefix(TEXT) for name in names}
+        yield _renamed(checkpoint, plain)
+        yield _renamed(checkpoint, {name: TEXT + short for name, short in plain.items()})
+    elif checkpoint.class_name == "StableDiffusionSafetyChecker":
+        twice, once = "vision_model.vision_model.", "vision_model."
+        plain = {name: name.replace(twice, once) for name in names}
+        yield _renamed(checkpoint, plain)
+        longer = {
+            name: twice + short.removeprefix(once) if short.startswith(once) else short for name, short in plain.items()
+        }
+        yield _renamed(checkpoint, longer)
+
+
+def _old_vae(name: str) -> str:
+    if ".attentions." in name:
+        for new, old in OLD_VAE_ATTENTION.items():
+            name = name.replace(f".{new}.", f".{old}.")
+    return name
+
+
+def _renamed(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoint:
+    return replace(checkpoint, tensors={names[name]: found for name, found in checkpoint.tensors.items()})
+
+
+def _without(checkpoint: Checkpoint, end: str) -> Checkpoint:
+    return replace(checkpoint, tensors={n: found for n, found in checkpoint.tensors.items() if not n.endswith(end)})
+
+
+def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
+    """Put every answer of some pipelines into a folder; return the names of the files."""
+    written: set[str] = set()
+    logger = logging.getLogger("shelf")
+    with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
+        for name in names:
+            about = PIPELINES[name].about if name in PIPELINES else "the demo"
+            for checkpoint in networks(name, Path(scratch)):
+                found = complete(checkpoint.class_name, checkpoint.config)
+                assert found is not None, f"{name}: the config of {checkpoint.component} has unknown keys"
+                architecture = Architecture(checkpoint.component, found[0], checkpoint.class_name, found[1])
+                known = file_name("graph", graph_question(architecture)) in written
+                for entry in add_network(folder, checkpoint, about, logger, fresh=fresh and not known):
+                    if entry.file_name not in written:
+                        print(f"{name}: {entry.component}: {entry.kind} {entry.file_name}", flush=True)
+                    written.add(entry.file_name)
+    return written
+
+
+def class_defaults() -> dict[str, Any]:
+    """Return what the classes of networks make of an empty config."""
+    import diffusers
+    from transformers import CLIPConfig, CLIPTextConfig
+
+    from olivelike.sources.names.loading import normalised_fields
+
+    found: dict[str, Any] = {}
+    for name in ("UNet2DConditionModel", "AutoencoderKL"):
+        parameters = inspect.signature(getattr(diffusers, name).__init__).parameters
+        config = {key: parameter.default for key, parameter in parameters.items() if key != "self"}
+        found[name] = {"library": "diffusers", "config": json.loads(json.dumps(config))}
+    for name, config_class in (
+        ("CLIPTextModel", CLIPTextConfig),
+        ("CLIPTextModelWithProjection", CLIPTextConfig),
+        ("StableDiffusionSafetyChecker", CLIPConfig),
+    ):
+        found[name] = {"library": "transformers", "config": normalised_fields(config_class, {})}
+    return found
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return the entries in which two shelves differ; versions of libraries do not count."""
+
+    def answers(path: Path) -> dict[str, str]:
+        return {
+            file.name: found.digest if not isinstance(found, Damage) else str(found)
+            for file, found in ShelfFolder(path).entries()
+        }
+
+    here, there = answers(one), answers(other)
+    return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+
+
+def main() -> int:
+    """Make the shelf, or compare it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=lambda text: text.split(","), help="names of pipelines, separated by commas")
+    parser.add_argument("--fresh", action="store_true", help="trace also what is there")
+    parser.add_argument("--check", action="store_true", help="compare in place of writing")
+    options = parser.parse_args()
+    names = options.only or [*PIPELINES, "demo"]
+    defaults = json.dumps(class_defaults(), indent=1, sort_keys=True) + "\n"
+    if options.check:
+        with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as fresh:
+            written = fill(ShelfFolder(Path(fresh)), names, fresh=False)
+            found = [name for name in differences(Path(fresh), BUILT_IN) if name in written or not options.only]
+        if defaults != DEFAULTS_FILE.read_text(encoding="utf-8"):
+            found.append(DEFAULTS_FILE.name)
+        print("\n".join(found) or "the shelf is what the installed libraries make")
+        return 1 if found else 0
+    DEFAULTS_FILE.write_text(defaults, encoding="utf-8", newline="\n")
+    written = fill(ShelfFolder(BUILT_IN), names, fresh=options.fresh)
+    if not options.only:
+        for path, _ in ShelfFolder(BUILT_IN).entries():
+            if path.name not in written:
+                path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
