@@ -73,7 +73,7 @@ def fake_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, when_asked: str
 )
 def test_a_provider_that_fails_in_any_way_is_unusable(empty_folder, monkeypatch, when_asked, detail):
     fake_provider(empty_folder, monkeypatch, when_asked)
-    check = check_provider("SomeExecutionProvider", timeout=2)
+    check = check_provider("SomeExecutionProvider", timeout=2 if "sleep" in when_asked else 60)
     assert (check.status, check.detail) == ("unusable", detail)
 
 

@@ -11,6 +11,9 @@ from safetensors.numpy import save_file
 
 from olivelike.engine.output.swap import Initializers
 from olivelike.errors import SourceError
+from olivelike.model import Architecture
+from olivelike.testing import load_model
+from olivelike.testing.models import lend_graphs
 
 from .conftest import Project
 
@@ -23,9 +26,21 @@ def embedding(project: Project, name: str, rows: int = 2, width: int = 32, token
     return project.folder / name
 
 
+@pytest.fixture
+def project(project: Project) -> Project:
+    """The project, with the graph of a text encoder that has two tokens more."""
+    found = load_model(project.folder / "checkpoint", "text_encoder").architecture
+    assert found is not None
+    config = {**found.config, "vocab_size": found.config["vocab_size"] + 2}
+    wider = Architecture(found.component, found.library, found.class_name, config)
+    lend_graphs(project.folder / "cache", [wider])
+    return project
+
+
 def test_vectors_and_tokens_are_added(project: Project) -> None:
     path = embedding(project, "cat.safetensors")
     project.run(*ONE, f"embeddings=[{path}]")
+    assert "text_encoder.convert" not in project.executed(), "the graph that was lent is that of another network"
     tokens = json.loads((project.output / "tokenizer" / "added_tokens.json").read_bytes())
     assert tokens == {"<cat>": 1000, "<cat>_1": 1001}
     from transformers import CLIPTokenizer
