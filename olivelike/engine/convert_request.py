@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,6 @@ from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.scaffold import workflow_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
@@ -90,14 +89,13 @@ def networks_of(
 ) -> list[Checkpoint]:
     """Return the networks of a pipeline that `convert` can trace, from configs and headers alone.
 
+    Raises `UsageError` for a component that the source does not have, or none at all, and `SourceError` for a source
+    that is missing or damaged.
+
     Args:
         source: A folder, a checkpoint in one file, or a hub id.
         components: Such as `unet`; by default all.
         allow_pickle: Read pickled files too.
-
-    Raises:
-        UsageError: for a component that the source does not have, or none at all.
-        SourceError: for a source that is missing or damaged.
     """
     spec = source_spec(text_source(source, Path.cwd()), None)
     available = available_components(spec, allow_pickle=allow_pickle)

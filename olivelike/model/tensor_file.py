@@ -26,8 +26,7 @@ DTYPES: dict[str, Any] = {
 def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
     """Read a tensor into memory, as an array of its shape and dtype; a transposed one is a view in column order.
 
-    Raises:
-        SourceError: when the file can't be read, or is shorter than its table says.
+    Raises `SourceError` when the file can't be read, or is shorter than its table says.
     """
     array = read_part(tensor, path, 0, math.prod(tensor.shape))
     return array.reshape(tensor.shape[::-1]).T if tensor.transposed else array.reshape(tensor.shape)
@@ -36,8 +35,7 @@ def read_tensor(tensor: Tensor, path: Path) -> np.ndarray[Any, Any]:
 def read_part(tensor: Tensor, path: Path, start: int, count: int) -> np.ndarray[Any, Any]:
     """Read `count` of a tensor's elements from the one at `start`, in the order in which they are stored.
 
-    Raises:
-        SourceError: as `read_tensor`.
+    Raises `SourceError` as `read_tensor`.
     """
     dtype = np.dtype(DTYPES[tensor.dtype])
     try:

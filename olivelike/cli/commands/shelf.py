@@ -1,5 +1,6 @@
 """`olivelike shelf`: graphs and tables of names that no run has to make."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,6 @@ from olivelike.cli.stdout import write_found, write_line
 from olivelike.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from olivelike.graphs.shelf import Damage, Entry
 
 app = typer.Typer(cls=Group, help="Show, check and extend what runs need not trace.", rich_markup_mode=None)

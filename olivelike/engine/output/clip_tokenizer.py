@@ -9,13 +9,12 @@ folders have, without importing transformers. The rules are those of `PreTrained
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.engine.output.pipeline_files import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from tokenizers import AddedToken, Tokenizer
 
 _SPECIAL: Final[Mapping[str, str]] = {
@@ -62,12 +61,10 @@ class ClipTokenizer:
     def __init__(self, files: Mapping[str, bytes]) -> None:
         """Load a folder.
 
+        Raises `UnknownFormError` if it is in another form than published ones, and `ValueError` if a file is no JSON.
+
         Args:
             files: Content by name: `tokenizer.json`, or `vocab.json` with `merges.txt`, and what is beside them.
-
-        Raises:
-            UnknownFormError: if it is in another form than published ones.
-            ValueError: if a file is no JSON.
         """
         _require(files.keys() <= _FILES | _VOCABULARY)
         whole = _json(files, "tokenizer.json")

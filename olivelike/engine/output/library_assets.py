@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tokenizers import Tokenizer
 
 
@@ -28,13 +27,10 @@ class LibraryTokenizer:
     """A CLIP tokenizer as the installed transformers reads and writes it."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        """Load a folder.
+        """Load a folder. Raises `OSError` or `ValueError` or `TypeError` or `KeyError` if transformers can't.
 
         Args:
             files: Content by name.
-
-        Raises:
-            OSError, ValueError, TypeError, KeyError: if transformers can't.
         """
         from transformers import CLIPTokenizer
 

@@ -7,15 +7,13 @@ keep, and writes the table.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 TABLE = Path(__file__).parents[2] / "data" / "shelf" / "schedulers.json"
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import digest_bytes
-from olivelike.graphs.shelf.folder import Damage, Entry
+from olivelike.graphs.shelf.folder import Damage, Entry, EntryKind, ShelfFolder
 from olivelike.graphs.shelf.forms import graph_question, names_question, stored_form
 from olivelike.model import Architecture
 from olivelike.sources import Adaptation
@@ -15,7 +15,6 @@ from olivelike.sources import Adaptation
 if TYPE_CHECKING:
     import logging
 
-    from olivelike.graphs.shelf.folder import EntryKind, ShelfFolder
     from olivelike.sources import Checkpoint
 
 _LIBRARIES: Final = ("torch", "diffusers", "transformers", "onnxscript", "onnx-ir", "onnx")
@@ -26,17 +25,15 @@ def add_network(
 ) -> list[Entry]:
     """Put what `load` and `convert` make of a network on a shelf.
 
+    Raises `SourceError` when the network is not supported, or its files do not fit its config, `PassError` when the
+    exporter fails, and `StoreError` when the folder can't be written.
+
     Args:
         folder: The shelf.
         checkpoint: The network, for its config and the names and shapes of its tensors.
         about: What it is, for a person.
         logger: Takes what the exporter says.
         fresh: Trace it although the folder has its graph.
-
-    Raises:
-        SourceError: when the network is not supported, or its files do not fit its config.
-        PassError: when the exporter fails.
-        StoreError: when the folder can't be written.
     """
     from olivelike.sources.names.adapt import adapt
 
@@ -87,11 +84,7 @@ def put_graph(folder: ShelfFolder, architecture: Architecture, graph: bytes, abo
 
 
 def trace(architecture: Architecture, logger: logging.Logger) -> bytes:
-    """Return the graph that the installed exporter makes.
-
-    Raises:
-        PassError: when it fails.
-    """
+    """Return the graph that the installed exporter makes. Raises `PassError` when it fails."""
     from olivelike.graphs.export import export_component
 
     return export_component(architecture, logger).data
@@ -100,9 +93,7 @@ def trace(architecture: Architecture, logger: logging.Logger) -> bytes:
 def differs(entry: Entry, logger: logging.Logger) -> bool:
     """Tell whether the installed exporter makes another graph than the one of an entry.
 
-    Raises:
-        PassError: when the exporter fails.
-        ValueError: when the entry does not say of what it was made.
+    Raises `PassError` when the exporter fails, and `ValueError` when the entry does not say of what it was made.
     """
     return digest_bytes(trace(Architecture.from_bytes(entry.architecture.encode()), logger)) != entry.digest
 

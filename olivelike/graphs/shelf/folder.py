@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from olivelike._files import DISK, explained, write_whole
 from olivelike._untrusted import RefusedError, open_file
 from olivelike.digest import canonical_json, digest_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 VERSION: Final = 1
 """Of what `load` and `convert` make; raised when another answer becomes right. Entries of another one are not asked."""
@@ -78,8 +76,7 @@ class ShelfFolder:
     def read(self, kind: EntryKind, question: str) -> bytes | None:
         """Return the answer to a question, or `None` if it is not here, or was made by another version.
 
-        Raises:
-            Damage: when the file is there and can't be read, or is not what it says.
+        Raises `Damage` when the file is there and can't be read, or is not what it says.
         """
         path = self.path / file_name(kind, question)
         if not path.exists():
@@ -106,8 +103,7 @@ class ShelfFolder:
     def write(self, entry: Entry, answer: bytes) -> Path:
         """Put an answer into the folder, whole or not at all; one that is there is replaced.
 
-        Raises:
-            StoreError: if the folder can't be written.
+        Raises `StoreError` if the folder can't be written.
         """
         head = canonical_json(asdict(entry))
         body = lzma.compress(answer, format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE, filters=list(_FILTERS))

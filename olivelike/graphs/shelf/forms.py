@@ -7,6 +7,7 @@ which nothing is known makes a form of its own (`exact`), so that it is never ta
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +16,6 @@ from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from olivelike.model import Architecture
     from olivelike.model.architecture import Config
     from olivelike.sources import Checkpoint
@@ -72,8 +71,7 @@ _GENERATION: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """What transformers 4 wrote into every config, with the value that says nothing; CLIP's networks read none of it.
 
-In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_id` are such, too.
-"""
+In a tower that is not for text, `bos_token_id`, `eos_token_id` and `pad_token_id` are such, too."""
 _TOKEN_IDS: Final = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 _TOWERS: Final = ("text_config", "vision_config")
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
-from olivelike.graphs.shelf.folder import Damage, ShelfFolder, file_name
+from olivelike.graphs.shelf.folder import Damage, EntryKind, ShelfFolder, file_name
 from olivelike.graphs.shelf.forms import complete, graph_question, names_question, stored_form
 from olivelike.model import Architecture
 from olivelike.model.supported import check_network
 from olivelike.sources import Adaptation, StoredView
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from olivelike.graphs.shelf.folder import EntryKind
     from olivelike.sources import Checkpoint
 
 BUILT_IN: Final = Path(__file__).parents[2] / "data" / "shelf"
@@ -48,8 +46,7 @@ class Shelf:
     def adaptation(self, checkpoint: Checkpoint) -> Adaptation | None:
         """Return what `load` makes of a network stored for torch, or `None`.
 
-        Raises:
-            SourceError: when the network is not supported, as `load` would.
+        Raises `SourceError` when the network is not supported, as `load` would.
         """
         if checkpoint.graph is not None or (found := complete(checkpoint.class_name, checkpoint.config)) is None:
             return None
@@ -103,8 +100,7 @@ def check_graph(data: bytes, path: Path) -> None:
 def _placed(names: Mapping[str, StoredView], checkpoint: Checkpoint) -> dict[str, StoredView]:
     """Return where the parameters lie in the tensors of a checkpoint.
 
-    Raises:
-        ValueError: for one that lies outside of them.
+    Raises `ValueError` for one that lies outside of them.
     """
     prefix, _ = stored_form(checkpoint)
     placed = {}
@@ -130,8 +126,7 @@ def folders() -> list[Path]:
 def own_folder() -> Path:
     """Return the folder of one's own that is written to: the first of `$OLIVELIKE_SHELF`, else that of the user.
 
-    Raises:
-        UsageError: if the variable is set and names none.
+    Raises `UsageError` if the variable is set and names none.
     """
     own = _own_folders()
     if not own:
