@@ -49,6 +49,10 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "cache clear": "olivelike cache clear --yes",
     "cache pin": "olivelike cache pin workflows/mine.yaml",
     "cache unpin": "olivelike cache unpin mine",
+    "shelf": "olivelike shelf list",
+    "shelf add": "olivelike shelf add my-checkpoint --shelf /shared/shelf",
+    "shelf list": "olivelike shelf list",
+    "shelf verify": "olivelike shelf verify --fresh",
     "doctor": "olivelike doctor",
 }
 """By the words of the command."""
