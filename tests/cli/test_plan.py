@@ -44,7 +44,7 @@ def test_the_plan_says_how_long_nodes_took_before_and_where_nothing_tells(projec
     shutil.rmtree("cache/actions")
     plan = json.loads(cli("plan", LITTLE, "--json").out)
     (load,) = (node for node in plan["nodes"] if node["id"] == "text_encoder.load")
-    assert 0 < load["expected_seconds"] < plan["totals"]["seconds_left"]
+    assert 0 <= load["expected_seconds"] <= plan["totals"]["seconds_left"]
     assert plan["totals"]["unknown_nodes"] == 1, "no run has made the graph, which was lent"
 
 

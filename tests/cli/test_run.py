@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 HEAVY = {"torch", "onnx", "onnx_ir", "onnxruntime", "diffusers", "transformers", "numpy", "rich", "psutil"}
-RESULT_FIELDS = {
+RESULT_FIELDS = {"shelved",
     "event", "run_id", "status", "nodes", "hits", "executed", "seconds", "peak_memory_bytes", "output", "report",
     "error",
 }  # fmt: skip

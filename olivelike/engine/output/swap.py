@@ -10,18 +10,12 @@ LoRAs for a folder that is optimised already: its initializers change in memory,
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import onnx
-import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING
 
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
@@ -31,6 +25,7 @@ from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.output.derivation import Evaluator, Expression
+    from olivelike.engine.output.initializers import Array
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
 
 
@@ -85,6 +80,7 @@ def _swap(
     model: Path, component: str, derivations: Mapping[str, Expression], loras: Iterable[WeightedLora]
 ) -> dict[str, Array]:
     from olivelike.engine.output.derivation import Evaluator
+    from olivelike.engine.output.initializers import Initializers
     from olivelike.sources.adapters.merge import merge
 
     initializers = Initializers(model)
@@ -194,52 +190,6 @@ def _places(derivations: Mapping[str, Expression]) -> dict[str, list[_Place]]:
         for number, (name, shape) in enumerate(parameters(expression)):
             places.setdefault(name, []).append(_Place(initializer, expression, shape, number))
     return places
-
-
-_BYTE = 8
-
-Array = np.ndarray[Any, Any]
-
-
-class Initializers:
-    """The initializers of one component of an output, read one at a time."""
-
-    def __init__(self, path: Path) -> None:
-        """Read a component's model file without its data file. Raises `SourceError` if it can't be read."""
-        self.folder = path.parent
-        try:
-            model = onnx.load(path, load_external_data=False)
-        except (OSError, DecodeError) as error:
-            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
-        self._protos = {proto.name: proto for proto in model.graph.initializer}
-        self.opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self.ir_version = model.ir_version
-
-    def read(self, name: str) -> Array:
-        """Return an initializer's values in its own dtype and shape, in memory of their own."""
-        proto = self._protos[name]
-        if not proto.external_data:
-            return np.array(onnx.numpy_helper.to_array(proto))
-        entries = {entry.key: entry.value for entry in proto.external_data}
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
-        path = self.folder / entries["location"]
-        count = math.prod(proto.dims)
-        bits = ir.DataType(proto.data_type).bitwidth
-        if bits < _BYTE:
-            packed = self._read(path, np.dtype(np.uint8), -(-count * bits // _BYTE), entries, name)
-            inline = onnx.TensorProto(data_type=proto.data_type, dims=proto.dims, raw_data=packed.tobytes())
-            return np.array(onnx.numpy_helper.to_array(inline))
-        return self._read(path, dtype, count, entries, name).reshape(tuple(proto.dims))
-
-    @staticmethod
-    def _read(path: Path, dtype: np.dtype[Any], count: int, entries: Mapping[str, str], name: str) -> Array:
-        try:
-            array: Array = np.fromfile(path, dtype, count, offset=int(entries["offset"]))
-        except OSError as error:
-            raise SourceError(f"{path} can't be read: {error}; run the workflow again") from error
-        if array.size != count:
-            raise SourceError(f"{path}: ends before {name!r}; run the workflow again")
-        return array
 
 
 @dataclass(frozen=True)

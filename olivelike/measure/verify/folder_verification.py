@@ -334,7 +334,7 @@ def verify_component(
     import onnx
     import onnx_ir as ir
 
-    from olivelike.engine.output.swap import Initializers
+    from olivelike.engine.output.initializers import Initializers
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 
