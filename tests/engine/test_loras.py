@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.engine import Options, plan
-from olivelike.engine.output.swap import Initializers, swap_loras
+from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError, WorkflowError
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
