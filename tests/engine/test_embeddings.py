@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from olivelike.engine.output.swap import Initializers
+from olivelike.engine.output.initializers import Initializers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture
 from olivelike.testing import load_model

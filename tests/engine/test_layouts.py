@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from olivelike.engine.output.swap import Initializers
+from olivelike.engine.output.initializers import Initializers
 from olivelike.errors import UsageError
 from olivelike.model.records.output import OutputRecord, StepRecord
 

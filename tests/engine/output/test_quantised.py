@@ -10,9 +10,10 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
-from olivelike.engine.output.swap import Initializers, swap_loras
+from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Graph
