@@ -32,14 +32,6 @@ output: models/small
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_shelf():
-    """Have nodes run that the shelf knows: the VAE of the tests is that of the demo."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("olivelike.engine.preparation.open_shelf", lambda: Shelf([]))
-        yield
-
-
 @dataclass
 class Project:
     """A project folder and what its last run did."""
@@ -60,11 +52,13 @@ class Project:
         return self.folder / "models" / "small"
 
     def run(self, *overrides: str, **options: Any) -> RunResult:
-        """Run the workflow; keep the events, and the error if there was one."""
+        """Run the workflow without a shelf, for the VAE of the tests is the demo's; keep the events, and the error."""
         self.events, self.error = [], None
         try:
             asked = Options(overrides=overrides, **options)
-            self.result = run(str(self.workflow), asked, self.events.append, write_report, self.executor)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("olivelike.engine.preparation.open_shelf", lambda: Shelf([]))
+                self.result = run(str(self.workflow), asked, self.events.append, write_report, self.executor)
         except OlivelikeError as error:
             self.error = error
             raise

@@ -14,7 +14,7 @@ import pytest
 from olivelike import engine
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.run_record import readable_runs
-from olivelike.graphs.shelf import BUILT_IN, ShelfFolder, open_shelf
+from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
 from olivelike.store import Store
 
 HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft", "onnxscript")
@@ -26,11 +26,6 @@ components:
   vae_decoder: [convert]
 output: models/out
 """
-
-
-@pytest.fixture(autouse=True)
-def shelves(monkeypatch):
-    monkeypatch.setattr("olivelike.engine.preparation.open_shelf", open_shelf)
 
 
 @pytest.fixture
