@@ -21,13 +21,11 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from olivelike._ahead import ahead
 from olivelike.errors import SourceError, UsageError
 from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
@@ -40,8 +38,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _ADAPTER = "merged"
-_PEFT = Lock()
-"""PEFT makes its parameters on the meta device by patching torch for a while, for all threads."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def merge(
         component: `unet`, `text_encoder` or `text_encoder_2`.
         base: parameter → shape.
         loras: the files with their weights, in any order.
-        read_base: returns a parameter's values, in any floating dtype; called from two threads.
+        read_base: returns a parameter's values, in any floating dtype.
 
     Returns:
         An iterator over name and float32 values of each parameter that a LoRA of weight other than 0 changes,
@@ -108,7 +104,8 @@ def _merged(
         whole: Array = np.add(total, base, out=total)
         return whole
 
-    return ahead(merged, sorted(parts))
+    for parameter in sorted(parts):
+        yield parameter, merged(parameter)
 
 
 def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:
@@ -207,7 +204,7 @@ def _library_difference(module: LoraModule, factors: Mapping[str, Array], shape:
     """Return the difference of a LoHa or LoKr module, by PEFT."""
     import torch
 
-    with _PEFT, torch.no_grad():
+    with torch.no_grad():
         layer = _build_layer(module, shape)
         for role in layer.adapter_layer_names:
             slot = getattr(layer, role)
