@@ -41,9 +41,7 @@ def write_workflow(project: Path, source: Path) -> Path:
 def executed(project: Path) -> list[str]:
     """Return the nodes that the last run executed."""
     records = sorted((project / "cache").glob("**/runs/*.json"), key=lambda path: path.stat().st_mtime)
-    return [
-        name for name, status in json.loads(records[-1].read_bytes())["node_results"].items() if status == "executed"
-    ]
+    return [node["id"] for node in json.loads(records[-1].read_bytes())["nodes"] if node["status"] == "executed"]
 
 
 def main() -> None:
