@@ -62,6 +62,14 @@ class Entry:
         return file_name(self.kind, self.question)
 
 
+_FIELDS: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("kind", "question", "component", "class_name", "about", "digest", "architecture"), str),
+    **dict.fromkeys(("size", "version"), int),
+    "made_with": dict,
+}
+"""What the first line may hold; of another version what is known here."""
+
+
 def file_name(kind: EntryKind, question: str) -> str:
     """Return the name of the file that holds an answer."""
     return f"{kind}-{question[:32]}{SUFFIX}"
@@ -78,17 +86,22 @@ class ShelfFolder:
 
         Raises `Damage` when the file is there and can't be read, or is not what it says.
         """
-        path = self.path / file_name(kind, question)
-        if not path.exists():
+        try:
+            entry, answer = _read(self.path / file_name(kind, question))
+        except FileNotFoundError:
             return None
-        entry, answer = _read(path)
         if entry is None or entry.question != question:
             return None
         return answer
 
     def entries(self) -> Iterator[tuple[Path, Entry | Damage]]:
         """Yield every file with what it holds, in order of name; an answer is compared with its digest."""
-        for name in DISK.names(self.path):
+        try:
+            names = DISK.names(self.path)
+        except OSError as error:
+            yield self.path, Damage(f"{self.path} can't be read: {error.strerror or error}")
+            return
+        for name in names:
             if not name.endswith(SUFFIX):
                 continue
             path = self.path / name
@@ -115,12 +128,17 @@ class ShelfFolder:
 
 
 def _read(path: Path, *, any_version: bool = False) -> tuple[Entry | None, bytes]:
-    """Return a file's entry and answer; no entry if it is of another version, unless that may be so."""
+    """Return a file's entry and answer; no entry if it is of another version, unless that may be so.
+
+    Raises `FileNotFoundError` if there is none, and `Damage` if it can't be read or is not what it says.
+    """
     try:
         with open_file(path, _MOST_BYTES) as file:
             data = file.read()
     except RefusedError as error:
         raise Damage(f"{path}: {error}") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(*error.args) from error
     except OSError as error:
         raise Damage(f"{path} can't be read: {error.strerror or error}") from error
     head, line_end, body = data.partition(b"\n")
@@ -130,7 +148,9 @@ def _read(path: Path, *, any_version: bool = False) -> tuple[Entry | None, bytes
             raise Damage(f"{path} is no entry of a shelf")
         if fields["version"] != VERSION and not any_version:
             return None, b""
-        entry = Entry(**fields)
+        entry = Entry(**{name: value for name, value in fields.items() if name in _FIELDS})
+        if not all(isinstance(getattr(entry, name), kind) for name, kind in _FIELDS.items()):
+            raise Damage(f"{path} is damaged: its first line has values of another kind")
         unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MOST_BYTES << 1)
         answer = unpacker.decompress(body, max_length=_MOST_BYTES)
     except (ValueError, TypeError, RecursionError, lzma.LZMAError) as error:

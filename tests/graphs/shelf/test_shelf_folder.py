@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import lzma
 import os
 import threading
 
 import pytest
 
+from olivelike._files import DISK
 from olivelike.digest import digest_bytes
 from olivelike.errors import StoreError
 from olivelike.graphs.shelf import Damage, Entry, ShelfFolder
@@ -69,6 +71,34 @@ def test_a_damaged_entry_is_told_with_its_file(folder, change, reason):
     assert str(path) in str(caught.value)
     ((_, found),) = folder.entries()
     assert isinstance(found, Damage)
+
+
+def test_a_first_line_of_other_kinds_of_values_is_damage(folder):
+    path = folder.write(entry(), ANSWER)
+    path.write_bytes(path.read_bytes().replace(b'"a test"', b'["a test"]', 1))
+    with pytest.raises(Damage, match="another kind"):
+        folder.read("graph", QUESTION)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_shared_folder_that_cannot_be_read_is_told_and_harms_nothing(folder, number, monkeypatch):
+    folder.write(entry(), ANSWER)
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("olivelike.graphs.shelf.folder.open_file", refuse)
+    monkeypatch.setattr(type(DISK), "names", refuse)
+    with pytest.raises(Damage, match="can't be read"):
+        folder.read("graph", QUESTION)
+    ((path, found),) = folder.entries()
+    assert (path, type(found)) == (folder.path, Damage)
+
+
+def test_a_shelf_whose_folder_is_a_file_holds_nothing(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    assert ShelfFolder(tmp_path / "file").read("graph", QUESTION) is None
+    assert list(ShelfFolder(tmp_path / "file").entries()) == []
 
 
 def test_a_bomb_does_not_fill_the_memory(folder):
