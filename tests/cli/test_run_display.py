@@ -72,7 +72,7 @@ def test_the_first_line_says_how_much_is_to_be_done_and_how_long_that_takes(disp
     display(Event("run_progress", progress))
     display(Event("run_progress", progress))
     assert capsys.readouterr().out == (
-        "demo: 2 of 3 nodes to run, 1 stored; about 3 min and 1 node of unknown time\n"
+        "demo: 2 of 3 nodes to run, 1 known; about 3 min and 1 node of unknown time\n"
         "1 of 3  unet.convert      begins, about 40 s\n"
     )
 

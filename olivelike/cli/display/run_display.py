@@ -193,7 +193,7 @@ class RunDisplay:
             left = expected(data["seconds_left"], data["unknown_nodes"])
             rest = data["total"] - data["done"]
             write_line(
-                f"{self._workflow}: {rest} of {count(data['total'], 'node')} to run, {data['done']} stored; {left}"
+                f"{self._workflow}: {rest} of {count(data['total'], 'node')} to run, {data['done']} known; {left}"
             )
             for line in early or ():
                 self._row(*line)

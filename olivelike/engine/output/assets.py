@@ -1,7 +1,7 @@
 """The files beside the networks: tokenizers, scheduler, feature extractor, as today's libraries write them.
 
 Whatever generation of the libraries a source was saved with, its outputs are the same. What published pipelines have
-is written without diffusers and transformers, to the same bytes; `library_assets` asks them for the rest.
+is written without diffusers and transformers, to the same bytes; `fallback_assets` asks them for the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from olivelike.engine.output.library_assets import LibraryTokenizer
+    from olivelike.engine.output.fallback_assets import LibraryTokenizer
 
 
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
@@ -77,7 +77,7 @@ def _scheduler(config: dict[str, Any], entry: Any) -> dict[str, Any]:
         return config
     filled = with_defaults(entry[1], config)
     if filled is None:
-        from olivelike.engine.output.library_assets import scheduler_with_defaults
+        from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 
         return scheduler_with_defaults(entry[1], config)
     return filled
@@ -164,7 +164,7 @@ def _loaded(files: Mapping[str, bytes]) -> ClipTokenizer | LibraryTokenizer:
     try:
         return ClipTokenizer(files)
     except UnknownFormError:
-        from olivelike.engine.output.library_assets import LibraryTokenizer
+        from olivelike.engine.output.fallback_assets import LibraryTokenizer
 
         return LibraryTokenizer(files)
 

@@ -14,19 +14,20 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
-from olivelike._ahead import ahead
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
 from olivelike.model.families import MODEL_FILE
@@ -41,11 +42,15 @@ if TYPE_CHECKING:
     Evaluated = tuple[Array, dict[str, int]]
     """A derived tensor or a piece of one, and how many of its values half precision could not hold, by kind."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
 ALIGNMENT = 4096
 """Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
+_THREADS = 2
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
 _AHEAD_BYTES = 128 << 20
@@ -194,6 +199,36 @@ def _pieces(name: str, expression: Expression, weights: Weights) -> Iterator[_Pi
 
 def _casts_to_half(expression: Expression) -> bool:
     return expression.get("op") == "Cast" and expression["attributes"]["to"] in HALVES
+
+
+def ahead(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    nbytes: Callable[[Item], int] = lambda _: 0,
+    most_bytes: int = 0,
+) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with what `work` makes of it, in order, while two threads work on the next ones.
+
+    Args:
+        work: Called in a thread; what it raises is raised where its item comes.
+        items: Taken as room for them comes.
+        nbytes: What an item holds in memory until it is yielded.
+        most_bytes: Of all items that are worked on or wait, unless a single one has more.
+    """
+    pending: deque[tuple[Item, int, Future[Result]]] = deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for item in items:
+                size = nbytes(item)
+                while pending and (len(pending) > _THREADS or sum(n for _, n, _ in pending) + size > most_bytes > 0):
+                    done, _, future = pending.popleft()
+                    yield done, future.result()
+                pending.append((item, size, pool.submit(work, item)))
+            while pending:
+                done, _, future = pending.popleft()
+                yield done, future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class _Source:

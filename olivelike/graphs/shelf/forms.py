@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
+from olivelike.sources.names.adaptation import PREFIXES
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture
@@ -77,14 +78,6 @@ _TOWERS: Final = ("text_config", "vision_config")
 
 UNUSED: Final = ("embeddings.position_ids", "logit_scale")
 """Ends of stored names that are no parameter of any network here: counted-up numbers, and what training scales by."""
-
-PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
-    "unet": ("model.diffusion_model.", "diffusion_model."),
-    "vae": ("first_stage_model.", "vae."),
-    "clip": ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
-    "open_clip": ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model."),
-}
-"""Converter → what files of the original code put before the names of a network."""
 
 
 @cache
@@ -201,7 +194,7 @@ def graph_question(architecture: Architecture) -> str:
 
 def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     """Return the prefix of the stored names of a network, and each name that counts without it."""
-    known = PREFIXES.get(checkpoint.original or "", ())
+    _, known = PREFIXES.get(checkpoint.original or "", ("", ()))
     names = checkpoint.tensors
     prefix = next((prefix for prefix in known if all(name.startswith(prefix) for name in names)), "")
     return prefix, {name: name.removeprefix(prefix) for name in names if not name.endswith(UNUSED)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
 from olivelike.model.supported import check_network, refused_config
-from olivelike.sources.names.adaptation import Adaptation, StoredView, bind
+from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from olivelike.sources.names.loading_result import Loading, Shape
 
 _LISTED = 10
-# What a converter expects names to begin with, and what files have instead.
-_PREFIXES = {
-    "unet": ("model.diffusion_model.", ("model.diffusion_model.", "diffusion_model.")),
-    "vae": ("first_stage_model.", ("first_stage_model.", "vae.")),
-    "clip": (
-        "cond_stage_model.transformer.",
-        ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
-    ),
-    # Without a prefix the converter does not drop SD 2's layer 23, which a network of another size may have.
-    "open_clip": ("", ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model.")),
-}
 
 
 def read_network(checkpoint: Checkpoint, file_digests: Mapping[Path, str]) -> tuple[Architecture, Weights]:
@@ -181,7 +170,7 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     import torch
     from diffusers.utils import logging
 
-    canonical, known = _PREFIXES[original]
+    canonical, known = PREFIXES[original]
     prefix = next((prefix for prefix in known if all(name.startswith(prefix) for name in shapes)), "")
     probes = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     storages = {probe.untyped_storage()._cdata: name for name, probe in probes.items()}  # noqa: SLF001

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.digest import canonical_json
 from olivelike.model import Architecture, Tensor, Weights
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from olivelike.sources.checkpoint import Checkpoint
 
 _KIND = "adaptation/2"
+
+PREFIXES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "unet": ("model.diffusion_model.", ("model.diffusion_model.", "diffusion_model.")),
+    "vae": ("first_stage_model.", ("first_stage_model.", "vae.")),
+    "clip": (
+        "cond_stage_model.transformer.",
+        ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer."),
+    ),
+    # Without a prefix the converter does not drop SD 2's layer 23, which a network of another size may have.
+    "open_clip": ("", ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model.")),
+}
+"""Converter → what it expects names to begin with, and what files of the original code have instead."""
 
 
 @dataclass(frozen=True, slots=True)

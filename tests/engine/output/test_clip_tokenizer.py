@@ -10,7 +10,7 @@ import pytest
 
 from olivelike.data import demo_folder
 from olivelike.engine.output.clip_tokenizer import ClipTokenizer, UnknownFormError
-from olivelike.engine.output.library_assets import LibraryTokenizer
+from olivelike.engine.output.fallback_assets import LibraryTokenizer
 from olivelike.testing.checkpoint_configs import write_clip_tokenizer, write_tokenizer
 
 LOADING = ("is_local", "local_files_only")

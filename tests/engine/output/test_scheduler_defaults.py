@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from olivelike.engine.output import scheduler_defaults
-from olivelike.engine.output.library_assets import scheduler_with_defaults
+from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 from olivelike.engine.output.scheduler_defaults import TABLE, with_defaults
 from tests.fixtures.published_schedulers import PUBLISHED_SCHEDULERS
 from tools import make_assets_shelf
