@@ -1,6 +1,6 @@
-"""Time, memory and store growth of another LoRA on SD 1.5, fused and in half precision.
+"""Time, memory and store growth of another LoRA on SD 1.5, fused and in half precision, beside another checkpoint.
 
-    python benchmarks/lora.py                 # real size: makes a checkpoint of 5.5 GB in --folder
+    python benchmarks/lora.py                 # real size: makes two checkpoints of 5.5 GB in --folder
     python benchmarks/lora.py --quick         # tiny networks, about a minute
 
 LoRAs of rank 16 on attention and feed-forward of UNet and text encoder. Every figure is of a fresh process; resident
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -53,8 +54,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
         size = "tiny" if options.quick else "full"
-        source = folder / f"{size}-0"
-        make_checkpoint(source, 0, size)
+        sources = [folder / f"{size}-{seed}" for seed in range(2)]
+        for seed, source in enumerate(sources):
+            make_checkpoint(source, seed, size)
+        source = sources[0]
         loras = [folder / f"{size}-style-{seed}.safetensors" for seed in (1, 2)]
         for seed, path in enumerate(loras, 1):
             make_lora(path, "kohya", base=source, rank=16, alpha=8, seed=seed, modules="attention+ff", dtype="F16")
@@ -74,16 +77,28 @@ def main() -> None:
         show("a LoRA for the UNet alone", run(workflow, "--lora", str(only_unet)))
         alone = executed(project)
         show("no LoRA", run(workflow))
-        print(f"\nanother LoRA / from nothing: {other.seconds / cold.seconds:.2f}")
+        checkpoints, styles = [], []
+        for turn in range(1, 4):
+            workflow = write_workflow(project, sources[turn % 2])
+            checkpoints.append(run(workflow, "--lora", str(loras[turn % 2]), "--overwrite"))
+            styles.append(run(workflow, "--lora", str(loras[(turn + 1) % 2])))
+        for name, turns in (("another checkpoint", checkpoints), ("another LoRA on it", styles)):
+            show(f"{name} (median of 3)", sorted(turns, key=lambda measured: measured.seconds)[1])
+        ratio = statistics.median(m.seconds for m in styles) / statistics.median(m.seconds for m in checkpoints)
+        print(f"\nanother LoRA / another checkpoint: {ratio:.2f}")
+        print(f"another LoRA / from nothing: {other.seconds / cold.seconds:.2f}")
         print(f"another LoRA executed: {', '.join(nodes)}")
         print(f"the UNet's alone executed: {', '.join(alone)}")
         print(
             f"the store grew by {grown / 1e6:.1f} MB; changed tensors in float32: {merged_bytes(loras[1]) / 1e6:.1f} MB"
         )
-        start = time.perf_counter()
-        swapped = swap_loras(project / "models" / "lora", [WeightedLora(open_lora(loras[0]), 1.0)])
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            swapped = swap_loras(project / "models" / "lora", [WeightedLora(open_lora(loras[0]), 1.0)])
+            times.append(time.perf_counter() - start)
         count = sum(len(arrays) for arrays in swapped.values())
-        print(f"swapping without files: {count} initializers in {time.perf_counter() - start:.1f} s")
+        print(f"swapping without files: {count} initializers in {statistics.median(times):.1f} s (median of 5)")
 
 
 def merged_bytes(lora: Path) -> int:

@@ -39,7 +39,7 @@ class AddEmbeddings(Pass):
             table = read_embedding_table(embedding.path, read_pickle_table)
             raw = table.vectors[model.component]
             shape = table.shapes[model.component]
-            vectors = read_tensor(Tensor(raw.dtype, shape, "", raw.offset), embedding.path).astype(np.float32)
+            vectors = read_tensor(Tensor(raw.dtype, shape, "", raw.offset), {"": embedding.path}).astype(np.float32)
             if not np.isfinite(vectors).all():
                 raise SourceError(
                     f"{embedding.path}: its vectors hold NaN or infinity; the training went wrong, use another file"

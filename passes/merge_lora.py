@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.model.families import LORA_COMPONENTS
@@ -21,9 +22,12 @@ class MergeLora(Pass):
     resources: ClassVar = Resources(memory_bytes=1000 << 20)
 
     def run(self, model: Model, context: Context) -> Model:
-        """Check every key of every file, then merge and keep one tensor after another."""
+        """Check every key of every file; keep what can't be computed again cheaply whenever it is read."""
+        import numpy as np
+
+        from olivelike.model.tensor_file import DTYPES
         from olivelike.sources.adapters.lora_file import WeightedLora
-        from olivelike.sources.adapters.merge import merge
+        from olivelike.sources.adapters.merge import changes
         from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
 
@@ -33,11 +37,14 @@ class MergeLora(Pass):
             for lora in context.loras
         ]
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        merged = merge(
-            model.component, architecture.config, shapes, loras, lambda name: context.tensors.read(weights[name])
-        )
+        digests = {lora.file.path: context.tensors.file(lora.file.path) for lora in loras}
         changed: dict[str, Tensor] = {}
-        for name, array in merged:
-            changed[name] = context.tensors.write(array)
+        for name, change in changes(model.component, architecture.config, shapes, loras).items():
+            tensor = weights[name]
+            change.check_dtype(np.dtype(DTYPES[tensor.dtype]))
+            if change.is_low_rank and not tensor.added:
+                changed[name] = replace(tensor, added=change.low_rank(digests))
+            else:
+                changed[name] = context.tensors.write(change.apply(context.tensors.read(tensor)))
         context.report(changed=len(changed))
         return model.replace(weights=weights.replace(changed))

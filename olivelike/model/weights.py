@@ -31,11 +31,58 @@ class Tensor:
     offset: int
     transposed: bool = False
     """The file holds a matrix of the reversed shape; this is its transpose."""
+    added: tuple[LowRank, ...] = ()
+    """What is added to these values when they are read, in this order; they are float32 then."""
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes."""
+        """Size in bytes, as stored."""
         return math.prod(self.shape) * ITEM_SIZES[self.dtype]
+
+    @property
+    def files(self) -> Iterator[str]:
+        """Digests of the files that hold its bytes."""
+        yield self.file
+        for product in self.added:
+            yield from (product.up.file, product.down.file)
+
+    def to_json(self) -> list[Any]:
+        """Return the fields as JSON values; the last ones only where they say something."""
+        row = [self.dtype, list(self.shape), self.file, self.offset]
+        if self.added:
+            return [*row, self.transposed, [product.to_json() for product in self.added]]
+        return [*row, True] if self.transposed else row
+
+    @classmethod
+    def from_json(cls, row: list[Any]) -> Tensor:
+        """Read what `to_json` gave."""
+        dtype, shape, file, offset, *rest = row
+        added = tuple(LowRank.from_json(product) for product in rest[1]) if len(rest) > 1 else ()
+        return cls(dtype, tuple(shape), file, offset, bool(rest and rest[0]), added)
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """The product up · down of two stored matrices, times two factors, one after the other: what a plain LoRA adds."""
+
+    up: Tensor
+    """(rows, rank), further dimensions flattened; rows are those of the tensor that it is added to."""
+    down: Tensor
+    """(rank, columns), further dimensions flattened."""
+    scale: float
+    """The file's own: alpha / rank."""
+    weight: float
+    """Of the LoRA."""
+
+    def to_json(self) -> list[Any]:
+        """Return the fields as JSON values."""
+        return [self.up.to_json(), self.down.to_json(), self.scale, self.weight]
+
+    @classmethod
+    def from_json(cls, fields: list[Any]) -> LowRank:
+        """Read what `to_json` gave."""
+        up, down, scale, weight = fields
+        return cls(Tensor.from_json(up), Tensor.from_json(down), scale, weight)
 
 
 class Weights(Mapping[str, Tensor]):
@@ -60,15 +107,11 @@ class Weights(Mapping[str, Tensor]):
     @property
     def files(self) -> frozenset[str]:
         """Digests of all files that hold bytes of this table."""
-        return frozenset(tensor.file for tensor in self._tensors.values())
+        return frozenset(file for tensor in self._tensors.values() for file in tensor.files)
 
     def to_json(self) -> list[Any]:
         """Return the table as JSON values."""
-        rows = [
-            [name, t.dtype, list(t.shape), t.file, t.offset, *([True] if t.transposed else [])]
-            for name, t in self._tensors.items()
-        ]
-        return ["weights/1", rows]
+        return ["weights/1", [[name, *tensor.to_json()] for name, tensor in self._tensors.items()]]
 
     def to_bytes(self) -> bytes:
         """Serialise as canonical JSON."""
@@ -85,7 +128,7 @@ class Weights(Mapping[str, Tensor]):
         kind, rows = content
         if kind != "weights/1":
             raise ValueError(f"expected weights/1, found {kind!r}")
-        return cls({name: Tensor(dtype, tuple(shape), *place) for name, dtype, shape, *place in rows})
+        return cls({name: Tensor.from_json(fields) for name, *fields in rows})
 
     @cached_property
     def digest(self) -> str:

@@ -24,10 +24,20 @@ class TensorAccess(Protocol):
     """How a pass reaches weight bytes without knowing where they are."""
 
     def read(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """Return the tensor's values as an array of its shape and dtype (`BF16` as `ml_dtypes.bfloat16`)."""
+        """Return the tensor's values as an array of its shape and dtype (`BF16` as `ml_dtypes.bfloat16`).
+
+        A tensor to which a LoRA was merged is float32, whatever its dtype says of the file.
+        """
 
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a new tensor; return its table entry, to be put into the weights facet."""
+
+    def file(self, path: Path) -> str:
+        """Return the digest of a source file, a LoRA's included, for table entries that say where in it bytes lie.
+
+        Raises:
+            PassError: if it is none of those that apply to the component.
+        """
 
     def evaluate(self, value: ir.Value, weights: Weights) -> np.ndarray[Any, Any]:
         """Return the values of a weight of a graph, computed as they are when the output is written.

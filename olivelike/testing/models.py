@@ -127,7 +127,13 @@ class LocalTensors:
 
     def read(self, tensor: Tensor) -> Array:
         """Return a tensor's values, in its shape and dtype."""
-        return read_tensor(tensor, self.files[tensor.file])
+        return read_tensor(tensor, self.files)
+
+    def file(self, path: Path) -> str:
+        """Return the digest of a file, whose tensors may then be named in a table."""
+        digest = digest_file(path)
+        self.files[digest] = path
+        return digest
 
     def write(self, array: Array) -> Tensor:
         """Keep a new tensor; return its table entry.

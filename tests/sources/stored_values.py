@@ -29,7 +29,7 @@ def values(found: Checkpoint) -> dict[str, np.ndarray]:
     digests = {path: digest_file(path) for path in found.files}
     paths = {digest: path for path, digest in digests.items()}
     weights = bind(_ADAPTED.get(found.layout_digest) or adapted(found), found, digests)
-    return {name: read_tensor(tensor, paths[tensor.file]) for name, tensor in weights.items()}
+    return {name: read_tensor(tensor, paths) for name, tensor in weights.items()}
 
 
 def renamed(source: Path, target: Path, old: str, new: str) -> Path:

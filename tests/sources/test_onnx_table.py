@@ -68,7 +68,7 @@ def save(folder, model=None, *, external=False, name="model.onnx"):
 
 def values(table):
     return {
-        name: read_tensor(Tensor(raw.dtype, raw.shape, "", raw.offset), path)
+        name: read_tensor(Tensor(raw.dtype, raw.shape, "", raw.offset), {"": path})
         for name, (raw, path) in table.tensors.items()
     }
 

@@ -55,7 +55,14 @@ class StoredTensors:
         """
         from olivelike.model.tensor_file import read_tensor
 
-        return read_tensor(tensor, self._files[tensor.file])
+        return read_tensor(tensor, self._files)
+
+    def file(self, path: Path) -> str:
+        """Return the digest of a source file; raises as `TensorAccess.file`."""
+        for digest, known in self._files.items():
+            if known == path:
+                return digest
+        raise PassError(f"{path} is no file of the source nor of a LoRA that applies here")
 
     def write(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Keep a tensor; it may still be on its way to the disk at return.

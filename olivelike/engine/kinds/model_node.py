@@ -117,7 +117,9 @@ class ModelNode(Kind):
         node, inputs, upstream = assignment.node, assignment.inputs, assignment.upstream
         reads = self.reads(node)
         takes_weights = bool({"weights", "original"} & set(reads))
-        files = inputs.weight_files(node.component) if takes_weights else ()
+        files = {*inputs.weight_files(node.component)} if takes_weights else set()
+        if takes_weights:  # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
+            files |= {lora.file.path for lora in inputs.adapters.loras_of(node.component)}
         tables: dict[str, list[Any]] = {}
         if takes_weights and (adaptation := upstream.made.get("adaptation")) is not None:
             bound = inputs.bound_weights(node.component, adaptation)
@@ -127,7 +129,7 @@ class ModelNode(Kind):
         return {
             "facets": assignment.facets,
             "tables": tables,
-            "files": {inputs.digests[path]: str(path) for path in files},
+            "files": {inputs.digests[path]: str(path) for path in sorted(files)},
             "stamps": {str(path): inputs.digests.stamps[path] for path in sorted(stamped)},
         }
 

@@ -33,7 +33,7 @@ from olivelike.errors import PassError
 from olivelike.model.families import MODEL_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
-from olivelike.model.tensor_file import read_part, read_tensor
+from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
     from olivelike.model import Graph, Weights
@@ -187,11 +187,13 @@ def _pieces(name: str, expression: Expression, weights: Weights) -> Iterator[_Pi
     nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
     inner = expression["inputs"][0] if _casts_to_half(expression) else expression
     tensor = weights[inner["parameter"]] if "parameter" in inner else None
-    if tensor is None or tensor.transposed or nbytes <= _PIECE_BYTES:
+    if tensor is None or tensor.transposed or not tensor.shape or nbytes <= _PIECE_BYTES:
         yield _Piece(name, nbytes)
         return
     total = math.prod(tensor.shape)
     step = _PIECE_BYTES * total // nbytes
+    if tensor.added:
+        step -= step % (block_rows(total // tensor.shape[0]) * (total // tensor.shape[0]))
     for start in range(0, total, step):
         count = min(step, total - start)
         yield _Piece(name, count * nbytes // total, start, count, tensor.shape)
@@ -248,11 +250,11 @@ class _Source:
 
     def read(self, name: str) -> Array:
         tensor = self._weights[name]
-        return self._counted(read_tensor(tensor, self._files[tensor.file]))
+        return self._counted(read_tensor(tensor, self._files))
 
     def read_part(self, start: int, count: int, name: str) -> Array:
         tensor = self._weights[name]
-        return self._counted(read_part(tensor, self._files[tensor.file], start, count))
+        return self._counted(read_part(tensor, self._files, start, count))
 
     def _counted(self, array: Array) -> Array:
         with self._lock:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from olivelike.engine.output.derivation import Evaluator, Expression
     from olivelike.engine.output.initializers import Array
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
+    from olivelike.sources.adapters.merge import Change
 
 
 def swap_loras(
@@ -81,31 +82,35 @@ def _swap(
 ) -> dict[str, Array]:
     from olivelike.engine.output.derivation import Evaluator
     from olivelike.engine.output.initializers import Initializers
-    from olivelike.sources.adapters.merge import merge
+    from olivelike.engine.output.materialize import ahead
+    from olivelike.sources.adapters.merge import changes
 
     initializers = Initializers(model)
     places = _places(derivations)
     config = json.loads((model.parent / "config.json").read_bytes())
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
-    changed: dict[str, Array] = {}
+    with _saying_if_quantised(component, derivations):
+        merging = changes(component, config, shapes, mine)
+    touched = {place.initializer: None for name in merging for place in places[name]}
+
+    def add(initializer: str) -> tuple[Array, list[str]]:
+        """Add what can be added in place; return which parameters were."""
+        array = initializers.read(initializer)
+        added = []
+        for name, change in merging.items():
+            if [place.initializer for place in places[name]] == [initializer]:
+                added += [name] * places[name][0].add(array, change)
+        return array, added
 
     merged: dict[str, Array] = {}
     evaluator = Evaluator(merged.__getitem__, initializers.opsets, initializers.ir_version)
-
-    def current(place: _Place) -> Array:
-        name = place.initializer
-        return changed[name] if name in changed else initializers.read(name)
-
-    def read_base(name: str) -> Array:
-        place = places[name][0]
-        return place.read_back(current(place))
-
-    with _saying_if_quantised(component, derivations):
-        merging = merge(component, config, shapes, mine, read_base)
-    for name, merged[name] in merging:
+    done = dict(ahead(add, touched))
+    changed = {initializer: array for initializer, (array, _) in done.items()}
+    for name in sorted(merging.keys() - {name for _, added in done.values() for name in added}):
+        merged[name] = merging[name].apply(places[name][0].read_back(changed[places[name][0].initializer]))
         for place in places[name]:
-            changed[place.initializer] = place.put(current(place), evaluator)
+            place.put(changed[place.initializer], evaluator)
         del merged[name]
     return changed
 
@@ -138,14 +143,40 @@ class _Place:
             )
         return in_row_order(values).astype(np.float32)
 
-    def put(self, array: Array, evaluator: Evaluator) -> Array:
-        """Derive the parameter's part of the initializer's values anew, and return them all."""
+    def put(self, array: Array, evaluator: Evaluator) -> None:
+        """Derive the parameter's part of the initializer's values anew."""
         from olivelike.model.half_values import in_row_order
 
         with self._refusing():
             expression, part = self._part(array)
         part[...] = in_row_order(evaluator.evaluate(expression))
-        return array
+
+    def add(self, array: Array, change: Change) -> bool:
+        """Change the initializer's values in place, some rows at a time; `False` if more than that derived them.
+
+        It gives what `read_back`, the change and `put` give, since a run takes the same rows at a time.
+        """
+        import numpy as np
+        import onnx_ir as ir
+
+        from olivelike.engine.output.derivation import operators, undo
+        from olivelike.model.half_values import HALVES, in_row_order, to_half
+        from olivelike.model.tensor_file import add_to_rows, blocks
+
+        with self._refusing():
+            expression, part = self._part(array)
+            values = undo(expression, part)
+        matrix = values.reshape(len(values), -1)
+        dtype = ir.DataType.from_numpy(matrix.dtype)
+        moved = list(operators(expression)).count("Cast") <= 1 and np.shares_memory(matrix, array)
+        if not (change.is_low_rank and moved and dtype in (ir.DataType.FLOAT, *HALVES)):
+            return False
+        products = change.products()
+        for rows in blocks(*matrix.shape):
+            base = in_row_order(matrix[rows]).astype(np.float32)
+            add_to_rows(base, products, rows, base)
+            matrix[rows] = to_half(base, dtype)[0] if dtype in HALVES else base
+        return True
 
     def _part(self, array: Array) -> tuple[Expression, Array]:
         from olivelike.engine.output.derivation import parts

@@ -26,7 +26,7 @@ from olivelike.model.records.reading import to_json
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import PipelineSource, SourceSpec, open_source
 from olivelike.sources.adapters.lora_file import WeightedLora
-from olivelike.sources.adapters.merge import merge
+from olivelike.sources.adapters.merge import changes
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.names.adapt import read_network
@@ -305,12 +305,12 @@ class Originals:
         def stored(name: str) -> Array:
             if name not in weights:
                 raise PassError(f"{component}: the checkpoint has no parameter {name!r}, which the network needs")
-            return read_tensor(weights[name], paths[weights[name].file])
+            return read_tensor(weights[name], paths)
 
         mine = [lora for lora in self._loras if component in lora.file.components]
         shapes = {name: tensor.shape for name, tensor in weights.items()}
-        changed: Mapping[str, Array] = dict(merge(component, architecture.config, shapes, mine, stored)) if mine else {}
-        return architecture, lambda name: changed[name] if name in changed else stored(name)
+        merging = changes(component, architecture.config, shapes, mine) if mine else {}
+        return architecture, lambda name: merging[name].apply(stored(name)) if name in merging else stored(name)
 
 
 def networks_of(record: OutputRecord) -> list[str]:

@@ -6,8 +6,10 @@ company of the files matters; the sum is taken in an order that content decides.
 For DoRA the weight scales the whole change, so that 0 is the base and 1 what was trained. diffusers scales the low-rank
 difference before normalising: at 1 both agree, at 0 its result still has the trained magnitudes.
 
-For LoHa and LoKr, PEFT's own layers compute the difference, built on a base layer of the meta device that has shape and
-no memory. The product of a plain LoRA is computed here, by NumPy: to import torch and PEFT takes longer than to merge.
+A plain LoRA's product is not computed here: whoever reads the merged tensor adds it, block by block, and it is never
+stored. Tucker decompositions and DoRA are computed here, by NumPy: to import torch and PEFT takes longer than to merge.
+For LoHa and LoKr, PEFT's own layers compute the difference, on a base layer of the meta device, which has shape and no
+memory.
 
 Which layer a module of a LoRA file changes, under names other than the network's own, is diffusers' business: a
 stand-in pair of one-element factors goes through its converters for each module, one at a time. Its converters know
@@ -27,15 +29,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model import Tensor
-from olivelike.model.tensor_file import read_tensor
+from olivelike.model.tensor_file import Array, Product, add_products, read_tensor
+from olivelike.model.weights import LowRank, Tensor
 from olivelike.sources.names.loading_result import quiet
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from olivelike.model.architecture import Config
     from olivelike.sources.adapters.lora_file import LoraFile, LoraModule, WeightedLora
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 _ADAPTER = "merged"
 
@@ -47,6 +50,69 @@ class _Part:
     lora: WeightedLora
     module: LoraModule
 
+    def stored(self, role: str, file: str = "") -> Tensor:
+        """Return where a factor lies, in the file of a digest."""
+        raw = self.lora.file.tensors[self.module.roles[role]]
+        return Tensor(raw.dtype, raw.shape, file, raw.offset)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What LoRAs of a weight other than 0 do to one parameter."""
+
+    component: str
+    parameter: str
+    parts: tuple[_Part, ...]
+    """In an order that content decides."""
+
+    @property
+    def is_low_rank(self) -> bool:
+        """Tell whether it is a sum of products of two stored factors."""
+        return all(
+            part.module.kind == "lora" and not part.module.decomposed and "mid" not in part.module.roles
+            for part in self.parts
+        )
+
+    def low_rank(self, digests: Mapping[Path, str]) -> tuple[LowRank, ...]:
+        """Return the products, as entries of a table of weights; `digests` are of the LoRAs' files."""
+        files = [(part, digests[part.lora.file.path]) for part in self.parts]
+        return tuple(
+            LowRank(part.stored("up", file), part.stored("down", file), part.module.scale, part.lora.weight)
+            for part, file in files
+        )
+
+    def products(self) -> list[Product]:
+        """Read the products."""
+        found = []
+        for part in self.parts:
+            factors = _factors(part.lora.file, part.module)
+            up, down = (factors[role].reshape(len(factors[role]), -1) for role in ("up", "down"))
+            found.append(Product(up, down, part.module.scale, part.lora.weight))
+        return found
+
+    def check_dtype(self, stored: np.dtype[Any]) -> None:
+        """Refuse a parameter of whole numbers with `SourceError`."""
+        if stored.kind in "iub":
+            raise SourceError(
+                f"{self.parameter} of {self.component} is quantised, to {stored}, so no LoRA can be merged into it; "
+                "put `merge_lora` before the step that quantises"
+            )
+
+    def apply(self, stored: Array) -> Array:
+        """Return the changed parameter, in float32; raises `SourceError` if it is stored as whole numbers."""
+        self.check_dtype(stored.dtype)
+        if self.is_low_rank:
+            return add_products(stored, self.products())
+        base = np.require(stored, np.float32, ["C"])
+        total: Array | None = None
+        for part in self.parts:
+            change = _change_of(part.module, _factors(part.lora.file, part.module), base)
+            change *= np.float32(part.lora.weight)
+            total = change if total is None else np.add(total, change, out=total)
+        assert total is not None
+        whole: Array = np.add(total, base, out=total)
+        return whole
+
 
 def merge(
     component: str,
@@ -55,21 +121,29 @@ def merge(
     loras: Sequence[WeightedLora],
     read_base: Callable[[str], Array],
 ) -> Iterator[tuple[str, Array]]:
-    """Check LoRAs against a network, and return its changed parameters one at a time.
+    """Check LoRAs as `changes` does, and return the changed parameters one at a time, in order of name.
 
     Args:
         component: `unet`, `text_encoder` or `text_encoder_2`.
+        config: Of the network.
         base: parameter → shape.
         loras: the files with their weights, in any order.
         read_base: returns a parameter's values, in any floating dtype.
 
     Returns:
-        An iterator over name and float32 values of each parameter that a LoRA of weight other than 0 changes,
-        in order of name. All checks are made before it is returned.
+        An iterator over name and float32 values; on iteration it raises `SourceError` if a layer's values are integers.
+    """
+    found = changes(component, config, base, loras)
+    return ((name, change.apply(read_base(name))) for name, change in found.items())
+
+
+def changes(
+    component: str, config: Config, base: Mapping[str, Shape], loras: Sequence[WeightedLora]
+) -> dict[str, Change]:
+    """Check LoRAs against a network, and return what they do to each parameter that one changes, in order of name.
 
     Raises:
-        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity; on iteration, if the
-            layer's values are integers.
+        SourceError: if a module has no layer, or does not fit it, or holds NaN or infinity.
         UsageError: if a weight is no finite number.
     """
     parts: dict[str, list[_Part]] = {}
@@ -81,31 +155,8 @@ def merge(
             _check_finite(lora.file, module)
             if lora.weight != 0:
                 parts.setdefault(parameter, []).append(_Part(lora, module))
-    return _merged(component, parts, read_base)
-
-
-def _merged(
-    component: str, parts: Mapping[str, Sequence[_Part]], read_base: Callable[[str], Array]
-) -> Iterator[tuple[str, Array]]:
-    def merged(parameter: str) -> Array:
-        stored = read_base(parameter)
-        if stored.dtype.kind in "iub":
-            raise SourceError(
-                f"{parameter} of {component} is quantised, to {stored.dtype}, so no LoRA can be merged into it; put "
-                "`merge_lora` before the step that quantises"
-            )
-        base = np.require(stored, np.float32, ["C"])
-        total: Array | None = None
-        for part in sorted(parts[parameter], key=_digest) if len(parts[parameter]) > 1 else parts[parameter]:
-            change = _change_of(part.module, _factors(part.lora.file, part.module), base)
-            change *= np.float32(part.lora.weight)
-            total = change if total is None else np.add(total, change, out=total)
-        assert total is not None
-        whole: Array = np.add(total, base, out=total)
-        return whole
-
-    for parameter in sorted(parts):
-        yield parameter, merged(parameter)
+    ordered = {name: sorted(found, key=_digest) if len(found) > 1 else found for name, found in sorted(parts.items())}
+    return {name: Change(component, name, tuple(found)) for name, found in ordered.items()}
 
 
 def _check_fit(component: str, parameter: str, shape: Shape, file: LoraFile, module: LoraModule) -> None:
@@ -143,7 +194,7 @@ def _factors(file: LoraFile, module: LoraModule) -> dict[str, Array]:
     for role, stored in module.roles.items():
         if role != "alpha":
             raw = file.tensors[stored]
-            values = read_tensor(Tensor(raw.dtype, raw.shape, "", raw.offset), file.path)
+            values = read_tensor(Tensor(raw.dtype, raw.shape, "", raw.offset), {"": file.path})
             factors[role] = np.asarray(values, dtype=np.float32)
     return factors
 
