@@ -43,6 +43,13 @@ _THREE_LEVELS = {
     "down_block_types": ["CrossAttnDownBlock2D"] * 3,
     "up_block_types": ["CrossAttnUpBlock2D"] * 3,
 }
+# segmind/SSD-1B and segmind/Segmind-Vega: depths on the way out of their own, a middle without attention.
+_SSD1B = {
+    "mid_block_type": "UNetMidBlock2D",
+    "transformer_layers_per_block": [1, 2, 4],
+    "reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], 1],
+}
+_GUIDANCE = {"time_cond_proj_dim": 256}
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ class Pipeline:
     about: str
     family: str
     unet: Mapping[str, Any] = field(default_factory=dict)
+    single: bool = True
+    """Whether it is published in one file, too."""
     whole: bool = False
     """With all other components; they are the same for all pipelines of a family."""
 
@@ -65,16 +74,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "sdxl": Pipeline("Stable Diffusion XL base, SDXL-Turbo", "sdxl", whole=True),
     "sdxl_inpainting": Pipeline("Stable Diffusion XL inpainting", "sdxl", {"in_channels": 9}),
     "sdxl_refiner": Pipeline("Stable Diffusion XL refiner", "sdxl_refiner"),
-    # segmind/SSD-1B and segmind/Segmind-Vega: depths on the way out of their own, a middle without attention.
-    "ssd1b": Pipeline(
-        "SSD-1B",
-        "sdxl",
-        {
-            "mid_block_type": "UNetMidBlock2D",
-            "transformer_layers_per_block": [1, 2, 4],
-            "reverse_transformer_layers_per_block": [[4, 4, 10], [2, 1, 1], 1],
-        },
-    ),
+    "ssd1b": Pipeline("SSD-1B", "sdxl", _SSD1B),
     "vega": Pipeline(
         "Segmind Vega",
         "sdxl",
@@ -87,6 +87,10 @@ PIPELINES: Mapping[str, Pipeline] = {
     # segmind/small-sd and segmind/tiny-sd, distilled as in https://arxiv.org/abs/2305.15798.
     "small_sd": Pipeline("small-sd", "sd15", {"layers_per_block": 1}),
     "tiny_sd": Pipeline("tiny-sd", "sd15", {**_THREE_LEVELS, "layers_per_block": 1, "mid_block_type": None}),
+    # SimianLuo/LCM_Dreamshaper_v7, latent-consistency/lcm-sdxl and lcm-ssd-1b: UNets that take the guidance.
+    "lcm": Pipeline("LCM of Stable Diffusion 1.5", "sd15", _GUIDANCE, single=False),
+    "lcm_sdxl": Pipeline("LCM of Stable Diffusion XL", "sdxl", _GUIDANCE, single=False),
+    "lcm_ssd1b": Pipeline("LCM of SSD-1B", "sdxl", {**_SSD1B, **_GUIDANCE}, single=False),
 }
 
 
@@ -106,6 +110,8 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
     for checkpoint in _opened(folder, only).checkpoints.values():
         yield checkpoint
         yield from _older_names(checkpoint)
+    if not pipeline.single:
+        return
     file = make_single_file(folder, scratch / f"{name}.safetensors", hollow=True)
     for checkpoint in _opened(file, only).checkpoints.values():
         yield checkpoint

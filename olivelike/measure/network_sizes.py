@@ -180,6 +180,8 @@ def sizes_of(
     side = unet.get("sample_size")
     sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
     trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]
+    if unet.get("time_cond_proj_dim") is not None:  # It takes the guidance as an input.
+        guided = [name for name in guided if name != "unet"]
     return PictureSizes(batch_size, height or trained[0], width or trained[1], factor, guided)
 
 

@@ -42,10 +42,6 @@ _REASONS: Final = {
 """Why a class can't stand where another one is expected, for those that are met."""
 
 _OPTIONS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "time_cond_proj_dim": (
-        (None,),
-        "it takes the guidance as an input, as LCM models do; take what it was distilled from, with an LCM LoRA",
-    ),
     "class_embed_type": ((None,), "it takes a class, a noise level or a picture's embedding beside the text"),
     "num_class_embeds": ((None,), "it takes the number of a class beside the text"),
     "encoder_hid_dim": ((None,), "it takes text or pictures of another width than it attends to"),

@@ -96,9 +96,9 @@ def test_a_network_that_is_not_supported_is_refused_by_the_plan(small: Project, 
     source = tmp_path / "checkpoint"
     shutil.copytree(small.folder / "checkpoint", source)
     config = json.loads((source / "unet" / "config.json").read_bytes())
-    (source / "unet" / "config.json").write_text(json.dumps({**config, "time_cond_proj_dim": 256}))
+    (source / "unet" / "config.json").write_text(json.dumps({**config, "num_class_embeds": 256}))
     overrides = (f"source={source}", "components.unet=[convert]")
-    with pytest.raises(SourceError, match="`time_cond_proj_dim: 256` is not supported: it takes the guidance"):
+    with pytest.raises(SourceError, match="`num_class_embeds: 256` is not supported: it takes the number"):
         plan(str(small.workflow), Options(overrides=overrides))
 
 

@@ -56,7 +56,6 @@ def test_components_of_which_nothing_is_known_are_not_judged():
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("time_cond_proj_dim", 256, "it takes the guidance as an input, as LCM models do; take what it was distilled"),
         ("class_embed_type", "timestep", '`class_embed_type: "timestep"` is not supported: it takes a class'),
         ("num_class_embeds", 1000, "`num_class_embeds: 1000` is not supported: it takes the number of a class"),
         ("encoder_hid_dim", 64, "it takes text or pictures of another width"),

@@ -20,6 +20,7 @@ SCHEDULERS = {
     "UniPC": "UniPCMultistepScheduler",
     "Heun": "HeunDiscreteScheduler",
 }
+OTHERS = {"LCM": "LCMScheduler"}
 """A1111's name → diffusers' class."""
 
 
@@ -35,7 +36,7 @@ def torch_pipeline(class_name, kind="sd"):
         folder = name.replace("text_encoder", "tokenizer")
         parts[folder] = CLIPTokenizer.from_pretrained(little_checkpoint(kind) / folder)
     parts["scheduler"] = diffusers.PNDMScheduler.from_pretrained(little_checkpoint(kind), subfolder="scheduler")
-    if kind == "xl":
+    if kind.endswith("xl"):
         more = {"add_watermarker": False, "force_zeros_for_empty_prompt": True}
     else:
         more = {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
@@ -51,7 +52,7 @@ def paint(class_name, scheduler, seeds, *, kind="sd", prediction_type="epsilon",
 
     pipeline = torch_pipeline(class_name, kind)
     published = diffusers.PNDMScheduler.load_config(little_checkpoint(kind), subfolder="scheduler")
-    pipeline.scheduler = getattr(diffusers, SCHEDULERS[scheduler]).from_config(
+    pipeline.scheduler = getattr(diffusers, {**SCHEDULERS, **OTHERS}[scheduler]).from_config(
         published, prediction_type=prediction_type
     )
     arguments = {"prompt": "a red circle", "num_inference_steps": 4, **arguments}

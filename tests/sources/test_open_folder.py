@@ -232,9 +232,9 @@ def test_a_tokenizer_in_one_file_is_whole(saved_copy: Path, name: str) -> None:
 
 
 def test_a_network_that_is_not_supported_is_refused_before_its_weights_are_looked_at(saved_copy: Path) -> None:
-    edit(saved_copy / "unet/config.json", time_cond_proj_dim=256)
+    edit(saved_copy / "unet/config.json", num_class_embeds=256)
     (saved_copy / f"unet/{UNET}.safetensors").unlink()
-    with pytest.raises(SourceError, match="unet: UNet2DConditionModel with `time_cond_proj_dim: 256` is not supp"):
+    with pytest.raises(SourceError, match="unet: UNet2DConditionModel with `num_class_embeds: 256` is not supp"):
         opened(saved_copy, "text_encoder", "unet")
     assert set(opened(saved_copy, "text_encoder").checkpoints) == {"text_encoder"}
 

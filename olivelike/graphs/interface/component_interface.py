@@ -76,6 +76,7 @@ def _unet(config: Config) -> Interface:
                 (2, 77, context),
             ),
             *_added_conditions(config),
+            *_guidance(config),
         ),
         outputs=("out_sample",),
         sized_like={"out_sample": "sample"},
@@ -94,6 +95,12 @@ def _added_conditions(config: Config) -> tuple[Input, ...]:
         Input("text_embeds", "float32", ("unet_text_embeds_batch", None), (2, whole - count * each)),
         Input("time_ids", "float32", ("unet_time_ids_batch", None), (2, count)),
     )
+
+
+def _guidance(config: Config) -> tuple[Input, ...]:
+    """Return what a UNet takes that was distilled with its guidance, as LCM's are: an embedding of the scale."""
+    width = config.get("time_cond_proj_dim")
+    return () if width is None else (Input("timestep_cond", "float32", ("unet_guidance_batch", None), (2, width)),)
 
 
 def _vae_encoder(config: Config) -> Interface:

@@ -139,6 +139,12 @@ def unread(prompt: str, wildcards: Wildcards, *, negative: bool = False) -> str 
     return f"{what}: taken as words: {', '.join(dict.fromkeys(found))}; a backslash before it says that it is meant so"
 
 
+def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line if a negative prompt would be without effect."""
+    if folder.guidance_width is not None and any(request.negative_prompt for request in requests):
+        yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
+
+
 def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each size of more than four times the area that the UNet was trained on.
 

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.job_notes import picture_record, record_notes, recorded_fields, size_notes, unread_notes
+from olivelike.runtime.jobs.job_notes import (
+    guidance_notes,
+    picture_record,
+    record_notes,
+    recorded_fields,
+    size_notes,
+    unread_notes,
+)
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_reading import find_used, open_image
@@ -149,7 +156,12 @@ def plan_jobs(
     pipeline = open_folder(folder)
     planner = _Planner(pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]))
     jobs = tuple(planner.jobs(asked, lines))
-    notes = [*unread_notes(lines, asked, wildcards), *size_notes([job.request for job in jobs], pipeline)]
+    requests = [job.request for job in jobs]
+    notes = [
+        *unread_notes(lines, asked, wildcards),
+        *guidance_notes(requests, pipeline),
+        *size_notes(requests, pipeline),
+    ]
     if before is not None:
         notes[:0] = record_notes(before, folder, (used[0], used[1]), jobs[0].record.loras)
     return JobPlan(folder, jobs, tuple(notes), lora_files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class Conditions:
     """SDXL's `text_embeds`, of shape (batch, width)."""
     times: torch.Tensor | None
     """SDXL's `time_ids`, of shape (batch, 5 or 6), float32."""
+    guidance: torch.Tensor | None = None
+    """LCM's `timestep_cond`, of shape (batch, width), float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +76,7 @@ def encode(
     weights = request.prompt_weights
     parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
     terms = terms_of([[term.weight for term in one] for one in parted])
-    guided = request.guided or terms is not None
+    guided = (request.guided and folder.guidance_width is None) or terms is not None
     zeros = request.negative_prompt is None and bool(folder.index.get("force_zeros_for_empty_prompt"))
     against: tuple[str, ...] = ()
     if guided and not (folder.is_xl and zeros):
@@ -122,7 +125,24 @@ def _conditions(
         gather(found.states),
         None if pooled is None else gather(pooled),
         _times(pictures, len(rows), request, folder) if folder.is_xl else None,
+        embed_guidance(request.guidance_scale, folder.guidance_width).expand(pictures + len(rows), -1)
+        if folder.guidance_width is not None
+        else None,
     )
+
+
+def embed_guidance(scale: float, width: int) -> torch.Tensor:
+    """Return the embedding of a guidance scale that LCM's UNets take, of shape (1, width), float32.
+
+    Sines and cosines of 1000 · (scale - 1), as of a timestep: https://arxiv.org/abs/2310.04378, section 4.3, with the
+    frequencies of `LatentConsistencyModelPipeline.get_guidance_scale_embedding`.
+    """
+    import torch
+
+    half = width // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32) * -(math.log(10000.0) / (half - 1)))
+    angles = (scale - 1) * 1000.0 * frequencies[None]
+    return torch.nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=1), (0, width % 2))
 
 
 def _times(negatives: int, prompts: int, request: Request, folder: PipelineFolder) -> torch.Tensor:

@@ -77,7 +77,7 @@ def denoise(
     (output,) = call.outputs.values()
     # Both halves of the guided batch are the same latents: one write each, no tensor in between.
     parts = [part[:, :channels] for part in sample.split(pictures)] if terms is None else []
-    scale = request.guidance_scale if request.guided else 1.0
+    scale = request.guidance_scale if request.guided and shown.guidance is None else 1.0
     extras = _step_arguments(state, latents)
     for number, moment in enumerate(start.timesteps):
         if callbacks.cancel is not None and callbacks.cancel.is_set():
@@ -144,6 +144,8 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
     leading = {"encoder_hidden_states": conditions.states}
     if conditions.pooled is not None and conditions.times is not None:
         leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
+    if conditions.guidance is not None:
+        leading["timestep_cond"] = conditions.guidance
     return leading
 
 

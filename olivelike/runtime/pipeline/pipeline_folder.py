@@ -51,6 +51,12 @@ class PipelineFolder:
         return "XL" in str(self.index.get("_class_name")) or self.has(TEXT_ENCODERS[1])
 
     @property
+    def guidance_width(self) -> int | None:
+        """Width of the guidance's embedding, for a UNet that takes it as an input, as LCM's do; `None` for others."""
+        width = self.unet.get("time_cond_proj_dim")
+        return width if isinstance(width, int) else None
+
+    @property
     def _family(self) -> Family:
         """What is published, for folders of other exporters that come without configs."""
         return FAMILIES["sdxl" if self.is_xl else "sd1"]

@@ -169,3 +169,23 @@ def test_sdxl_gives_the_pictures_of_torch(settings, picture, negative):
     result = pipeline.generate(ask(scheduler="Euler", negative_prompt=negative, init_image=picture, strength=0.6))
     images = paint("StableDiffusionXLImg2ImgPipeline", "Euler", [5, 6], **more, image=picture, strength=0.6)
     assert_alike(result, images)
+
+
+@pytest.mark.parametrize(
+    ("kind", "class_name"), [("lcm", "LatentConsistencyModelPipeline"), ("lcm_xl", "StableDiffusionXLPipeline")]
+)
+@pytest.mark.parametrize("guidance", [1.0, 8.5])
+def test_a_unet_that_takes_the_guidance_gives_the_picture_of_torch(settings, kind, class_name, guidance):
+    pipeline = open_pipeline(little_pipeline(kind), settings)
+    result = pipeline.generate(ask(scheduler="LCM", guidance_scale=guidance))
+    assert_alike(result, paint(class_name, "LCM", [5, 6], kind=kind, guidance_scale=guidance))
+
+
+def test_terms_and_negative_prompts_leave_the_guidance_an_input(settings):
+    pipeline = open_pipeline(little_pipeline("lcm"), settings)
+    alone, led_away = (
+        pipeline.generate(ask(scheduler="LCM", negative_prompt=negative)).pictures[0].image for negative in (None, "x")
+    )
+    assert alone == led_away
+    together = pipeline.generate(ask(scheduler="LCM", prompts=("a red circle AND a blue square",)))
+    assert psnr(together.pictures[0].image, alone) < 50
