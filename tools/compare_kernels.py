@@ -116,6 +116,8 @@ WHEELS = (
     ),
     Wheel("onnxruntime_directml", "directml", _library("onnxruntime.dll", read_directml), table="directml"),
     Wheel("onnxruntime_migraphx", "migraphx", _library("libonnxruntime_providers_migraphx.so", _named)),
+    Wheel("onnxruntime_windowsml", "windowsml", _library("onnxruntime.dll", read_directml)),
+    Wheel("onnxruntime_ep_nv_tensorrt_rtx", "tensorrt_rtx", _library("libtensorrt_onnxparser_rtx.so.*", _named)),
     Wheel("onnxruntime_ep_webgpu", "webgpu", _library("libonnxruntime_providers_webgpu.so", _named)),
 )
 
@@ -225,9 +227,9 @@ def disagreements(folder: Path, say: Callable[[str], object] = print) -> list[st
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         for wheel in WHEELS:
-            files = sorted(folder.glob(f"{wheel.name}-*.whl"))
+            files = sorted(folder.glob(f"{wheel.name}*.whl"))
             if not files:
-                say(f"{wheel.target}: no {wheel.name}-*.whl in {folder}; not compared")
+                say(f"{wheel.target}: no {wheel.name}*.whl in {folder}; not compared")
                 continue
             kernels = wheel.read(_unpacked(files[-1], scratch), scratch / "stand-ins")
             target = TARGETS[wheel.target]
@@ -251,10 +253,7 @@ def _unpacked(wheel: Path, scratch: Path) -> Path:
     folder = scratch / wheel.stem
     if not folder.is_dir():
         with zipfile.ZipFile(wheel) as content:
-            names = [
-                name for name in content.namelist() if not re.search(r"DirectML\.dll|/transformers/|rtx\.so", name)
-            ]
-            content.extractall(folder, names)
+            content.extractall(folder, [name for name in content.namelist() if not _LARGE.search(name)])
     return folder
 
 

@@ -92,7 +92,8 @@ def add_providers(options: Any, listed: list[tuple[str, dict[str, str]]], device
         if name == WINDOWS_ML and number is None:
             _set_policy(options, **given)
         elif name == WINDOWS_ML or registered_provider(name):
-            options.add_provider_for_devices([provider_devices(name)[number or 0]], given)
+            others = {key: value for key, value in given.items() if (name, key) != (WINDOWS_ML, "policy")}
+            options.add_provider_for_devices([provider_devices(name)[number or 0]], others)
         elif name != CPU:
             options.add_provider(name, given)
     return True
