@@ -3,6 +3,8 @@
     python benchmarks/runtime_step.py --folder DIR    # makes a checkpoint of 5.5 GB and two outputs in DIR, or takes
                                                       # what is there
     python benchmarks/runtime_step.py --quick         # tiny networks, a few minutes
+    python benchmarks/runtime_step.py --plugin        # OpenVINO as a package and as a plugin of ONNX Runtime
+                                                      # (pip install onnxruntime-ep-openvino)
 
 Latents of 32 by 32; one picture, so the UNet's batch is 2. Each engine runs in a process of its own, and they take
 turns: in float32 target `cpu` against eager torch and torch.compile; in bfloat16 target `openvino` against torch's
@@ -42,18 +44,21 @@ SIDE = 256
 LIMIT = 3600.0
 
 
-def optimise(folder: Path, source: Path, target: str) -> Path:
-    """Optimise the checkpoint for a target, unless that is done, and return the output."""
+def optimise(folder: Path, source: Path, target: str, half: str = "") -> Path:
+    """Optimise the checkpoint for a target, unless that is done, and return the output.
+
+    `half` is a pass for half precision, put behind the others.
+    """
     project = folder / f"step-{source.name}"
-    path = project / "workflows" / f"{target}.yaml"
+    name = target + half.replace(", ", "-")
+    path = project / "workflows" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = ", bfloat16" if target == "openvino" else ""
     chains = "\n".join(f"  {name}: [convert, fuse{half}]" for name in COMPONENTS)
     path.write_text(
-        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n", encoding="utf-8"
+        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{name}\n", encoding="utf-8"
     )
     run(path)
-    return project / "models" / target
+    return project / "models" / name
 
 
 def sessions_for(target: str) -> SessionSettings:
@@ -67,6 +72,30 @@ def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
     """Return the job of an output in the runtime."""
     engine = "openvino" if target == "openvino" else "onnxruntime"
     return PipelineJob(engine, output, sessions_for(target), (side, side), steps, safety=False)
+
+
+def plugin_jobs(folder: Path, source: Path, steps: int, side: int) -> dict[str, dict[str, Job]]:
+    """Return jobs on OpenVINO, the package and the plugin, in float32 and in what each chooses by itself.
+
+    The plugin also runs the graphs that are for the package, with ai.onnx Attention in them.
+    """
+    outputs = {target: optimise(folder, source, target) for target in ("openvino", "openvino_ep")}
+    load_config = '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
+    single = {"openvino": {"INFERENCE_PRECISION_HINT": "f32"}, "openvino_ep": {"load_config": load_config}}
+    jobs: dict[str, dict[str, Job]] = {}
+    for precision in ("float32", "its own precision"):
+        rows = {
+            "package, target openvino": ("openvino", "openvino"),
+            "plugin, target openvino_ep": ("openvino_ep", "openvino_ep"),
+            "plugin, graphs of target openvino": ("openvino_ep", "openvino"),
+        }
+        jobs[precision] = {}
+        for name, (target, graphs) in rows.items():
+            choice = ProviderChoice(find_provider(target), single[target] if precision == "float32" else {})
+            engine = "openvino" if target == "openvino" else "onnxruntime"
+            sessions = session_settings(engine, SessionSettings((choice,)))
+            jobs[precision][name] = PipelineJob(engine, outputs[graphs], sessions, (side, side), steps, safety=False)
+    return jobs
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:
@@ -124,6 +153,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
     parser.add_argument("--steps", type=int, default=4, help="of each batch")
     parser.add_argument("--rounds", type=int, default=5, help="measured batches of each engine")
+    parser.add_argument("--plugin", action="store_true", help="OpenVINO alone, as a package and as a plugin")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -131,7 +161,12 @@ def main() -> None:
         size, side = ("tiny", 64) if options.quick else ("full", SIDE)
         source = folder / f"{size}-0"
         make_checkpoint(source, 0, size)
-        outputs = {target: optimise(folder, source, target) for target in ("cpu", "openvino")}
+        if options.plugin:
+            for precision, group in plugin_jobs(folder, source, options.steps, side).items():
+                measure(f"OpenVINO, {precision}", group, options.rounds)
+            return
+        halves = {"cpu": "", "openvino": ", bfloat16"}
+        outputs = {target: optimise(folder, source, target, half) for target, half in halves.items()}
         jobs = {target: ours(output, target, options.steps, side) for target, output in outputs.items()}
 
         def torch(engine: str, dtype: str, *, channels_last: bool = False) -> PipelineJob:

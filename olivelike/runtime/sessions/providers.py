@@ -118,14 +118,12 @@ def _plugin_provider(name: str) -> Provider:
 def available_providers() -> tuple[str, ...]:
     """Return the providers that are installed here, as ONNX Runtime spells them; `OpenVINO` for the package.
 
-    Installed plugins are listed as `plugin:MODULE` until their provider is asked for.
-
-    Installed does not mean usable: `olivelike doctor` tries each.
+    Those of a plugin are among them once it was asked for; installed does not mean usable: `olivelike doctor` tries
+    each.
     """
     import onnxruntime
 
-    listed = [PLUGIN + module for module in plugins.plugin_modules() if not plugins.registered(module)]
-    return (*onnxruntime.get_available_providers(), *([OPENVINO] if find_spec("openvino") else []), *listed)
+    return (*onnxruntime.get_available_providers(), *([OPENVINO] if find_spec("openvino") else []))
 
 
 def require_provider(provider: Provider) -> None:
@@ -138,19 +136,19 @@ def require_provider(provider: Provider) -> None:
     if provider.name == WINDOWS_ML:
         plugins.require_windows_ml()
         return
-    plugin = plugins.registered_provider(provider.name)
-    here = () if plugin else available_providers()
-    if provider.name == CPU or provider.name in here:
+    plugin = plugins.read_plugin(provider.plugin) if provider.plugin else plugins.registered_provider(provider.name)
+    if plugin is None and (provider.name == CPU or provider.name in available_providers()):
         return
-    plugin = plugin or (plugins.read_plugin(provider.plugin) if provider.plugin else plugins.find_plugin(provider.name))
+    plugin = plugin or plugins.find_plugin(provider.name)
     if plugin is not None:
         plugins.require_plugin(provider.name, plugin)
         return
+    here = ", ".join([*available_providers(), *(PLUGIN + module for module in plugins.plugin_modules())])
     raise SessionError(
         f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "
-        f"(pip install '{provider.package.split(',')[0]}'). Installed here: {', '.join(here)}"
+        f"(pip install '{provider.package.split(',')[0]}'). Installed here: {here}"
         if provider.package != _OWN_BUILD
-        else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {', '.join(here)}"
+        else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {here}"
     )
 
 
