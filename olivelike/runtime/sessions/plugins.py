@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _DISTRIBUTION: Final = re.compile(r"onnxruntime[-_.]ep[-_.].+", re.IGNORECASE)
+_FOREIGN: Final = re.compile(r"cannot open shared object file|error 126|image not found")
+"""How systems say that a library lacks another one."""
 _REMEDY: Final = "install the package again, in the version that this ONNX Runtime asks for"
 
 
@@ -112,9 +114,11 @@ def register_plugin(plugin: Plugin) -> None:
     try:
         _onnxruntime().register_execution_provider_library(plugin.module, plugin.library)
     except onnxruntime_errors() as error:
+        why = reason(error).rpartition("with error: ")[2]
+        foreign = _FOREIGN.search(why) and plugin.library not in why
         raise SessionError(
-            f"plugin {plugin}: ONNX Runtime {_version('onnxruntime')} can't load {plugin.library}: {reason(error)}; "
-            f"{_REMEDY}"
+            f"plugin {plugin}: ONNX Runtime {_version('onnxruntime')} can't load {plugin.library}: {why}; "
+            f"{'install the driver or library that is named' if foreign else _REMEDY}"
         ) from error
     _REGISTERED[plugin.module] = plugin
 

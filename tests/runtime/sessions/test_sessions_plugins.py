@@ -64,8 +64,8 @@ def install(tmp_path, monkeypatch):
     yield put
     for module in plugins._REGISTERED:
         onnxruntime.unregister_execution_provider_library(module)
-    for module in [name for name in sys.modules if name.startswith("onnxruntime_ep_") and find_spec(name) is None]:
-        del sys.modules[module]
+    for folder in tmp_path.glob("onnxruntime_ep_*"):
+        sys.modules.pop(folder.name, None)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_doctor_lists_a_plugin_and_what_it_lacks(nothing):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "can't load .*plugin.so: Failed to load library"), (b"text", "Failed to load library")],
+    [(None, "can't load .*plugin.so: .*cannot open shared object file"), (b"text", "file too short|invalid ELF")],
 )
 def test_a_library_that_is_missing_or_none_is_named(install, tmp_path, content, reason):
     module = install("lacking", PACKAGE.format(library="plugin.so", name="LackingExecutionProvider"))
@@ -123,6 +123,18 @@ def test_a_library_that_is_missing_or_none_is_named(install, tmp_path, content, 
         require_provider(find_provider("plugin:LackingExecutionProvider"))
     assert str(caught.value).startswith(f"plugin {module} 1.5: ONNX Runtime {onnxruntime.__version__} ")
     assert "install the package again" in str(caught.value)
+
+
+def test_a_library_that_a_plugin_lacks_is_named_with_the_remedy(install, tmp_path):
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc, which compiles the plugin")
+    module = install("bereft", PACKAGE.format(library="plugin.so", name="BereftExecutionProvider"))
+    (tmp_path / "nothing.c").write_text(NOTHING)
+    for output, needed in (("libdriver.so", ()), (f"{module}/plugin.so", ("-Wl,--no-as-needed", "-L.", "-ldriver"))):
+        command = ["gcc", "-shared", "-fPIC", "-w", "-o", output, "nothing.c", *needed]
+        subprocess.run(command, check=True, cwd=tmp_path)
+    with pytest.raises(SessionError, match="libdriver.so: .*; install the driver or library that is named"):
+        require_provider(find_provider(f"plugin:{module}"))
 
 
 def test_a_library_that_is_no_plugin_is_named(install, tmp_path):
