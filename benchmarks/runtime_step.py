@@ -75,27 +75,27 @@ def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
 
 
 def plugin_jobs(folder: Path, source: Path, steps: int, side: int) -> dict[str, dict[str, Job]]:
-    """Return jobs on OpenVINO, the package and the plugin, in float32 and in what each chooses by itself.
+    """Return jobs on OpenVINO, the package beside the plugin; two at a time, since each holds all weights.
 
-    The plugin also runs the graphs that are for the package, with ai.onnx Attention in them.
+    In float32 and in what each chooses by itself; and the plugin on graphs for the package, with ai.onnx Attention.
     """
     outputs = {target: optimise(folder, source, target) for target in ("openvino", "openvino_ep")}
     load_config = '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
     single = {"openvino": {"INFERENCE_PRECISION_HINT": "f32"}, "openvino_ep": {"load_config": load_config}}
-    jobs: dict[str, dict[str, Job]] = {}
-    for precision in ("float32", "its own precision"):
-        rows = {
-            "package, target openvino": ("openvino", "openvino"),
-            "plugin, target openvino_ep": ("openvino_ep", "openvino_ep"),
-            "plugin, graphs of target openvino": ("openvino_ep", "openvino"),
-        }
-        jobs[precision] = {}
-        for name, (target, graphs) in rows.items():
-            choice = ProviderChoice(find_provider(target), single[target] if precision == "float32" else {})
-            engine = "openvino" if target == "openvino" else "onnxruntime"
-            sessions = session_settings(engine, SessionSettings((choice,)))
-            jobs[precision][name] = PipelineJob(engine, outputs[graphs], sessions, (side, side), steps, safety=False)
-    return jobs
+
+    def job(target: str, graphs: str, options: dict[str, str]) -> PipelineJob:
+        engine = "openvino" if target == "openvino" else "onnxruntime"
+        sessions = session_settings(engine, SessionSettings((ProviderChoice(find_provider(target), options),)))
+        return PipelineJob(engine, outputs[graphs], sessions, (side, side), steps, safety=False)
+
+    groups: dict[str, dict[str, Job]] = {}
+    for precision, options in (("float32", single), ("its own precision", {name: {} for name in single})):
+        for graphs in ("openvino_ep", "openvino"):
+            groups[f"{precision}, the plugin on graphs of target {graphs}"] = {
+                "package": job("openvino", "openvino", options["openvino"]),
+                "plugin": job("openvino_ep", graphs, options["openvino_ep"]),
+            }
+    return groups
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:

@@ -143,8 +143,8 @@ def session_options(
         "all": level.ORT_ENABLE_ALL,
     }[settings.optimization]
     # DirectML has no memory patterns; on the CPU they take memory beside the arena's, and no less time.
-    options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML)
-    if settings.provider.name == DIRECTML:  # Nor has it parallel execution.
+    options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML, WINDOWS_ML)
+    if settings.provider.name in (DIRECTML, WINDOWS_ML):  # Nor has it parallel execution.
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     shared = _share_arena() if settings.provider.name == CPU else {}
     data = {_DATA_FOLDER: str(path.parent)} if isinstance(model, bytes) else {}
