@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -32,12 +33,13 @@ from olivelike.measure.bench.contest import contest
 from olivelike.measure.bench.engines import session_settings
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.providers import find_provider
-from olivelike.runtime.sessions.session import Call
+from olivelike.runtime.sessions.session import Call, open_session
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
     from olivelike.measure.bench.bench_job import Job
     from olivelike.measure.bench.contest import Event, Measured
+    from olivelike.runtime.sessions.session import BoundCall
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 SIDE = 256
@@ -74,28 +76,49 @@ def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
     return PipelineJob(engine, output, sessions_for(target), (side, side), steps, safety=False)
 
 
-def plugin_jobs(folder: Path, source: Path, steps: int, side: int) -> dict[str, dict[str, Job]]:
-    """Return jobs on OpenVINO, the package beside the plugin; two at a time, since each holds all weights.
+def compare_plugin(folder: Path, source: Path, side: int, rounds: int) -> None:
+    """Print what a UNet call takes in OpenVINO, the package and the plugin, calls taking turns in one process.
 
-    In float32 and in what each chooses by itself; and the plugin on graphs for the package, with ai.onnx Attention.
+    The plugin also runs the graph that is for the package, with ai.onnx Attention in it.
     """
     outputs = {target: optimise(folder, source, target) for target in ("openvino", "openvino_ep")}
-    load_config = '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'
-    single = {"openvino": {"INFERENCE_PRECISION_HINT": "f32"}, "openvino_ep": {"load_config": load_config}}
+    rows = {
+        "package": ("openvino", "openvino"),
+        "plugin": ("openvino_ep", "openvino_ep"),
+        "plugin, graph for the package": ("openvino_ep", "openvino"),
+    }
+    for precision in ("f32", "bf16"):
+        hint = {"INFERENCE_PRECISION_HINT": precision}
+        options = {"openvino": hint, "openvino_ep": {"load_config": json.dumps({"CPU": hint})}}
+        calls = {
+            name: unet_call(outputs[graphs], ProviderChoice(find_provider(target), options[target]), side // 8)
+            for name, (target, graphs) in rows.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds + 1):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call.run()
+                times[name].append(time.perf_counter() - start)
+        print(f"\nUNet call, {precision}\n\n| engine | median seconds | least | of the package's, round by round |")
+        print("| --- | --- | --- | --- |")
+        for name, (_, *taken) in times.items():  # The first compiles.
+            shares = [own / base for own, base in zip(taken, times["package"][1:], strict=True)]
+            print(f"| {name} | {statistics.median(taken):.3f} | {min(taken):.3f} | {statistics.median(shares):.2f} |")
 
-    def job(target: str, graphs: str, options: dict[str, str]) -> PipelineJob:
-        engine = "openvino" if target == "openvino" else "onnxruntime"
-        sessions = session_settings(engine, SessionSettings((ProviderChoice(find_provider(target), options),)))
-        return PipelineJob(engine, outputs[graphs], sessions, (side, side), steps, safety=False)
 
-    groups: dict[str, dict[str, Job]] = {}
-    for precision, options in (("float32", single), ("its own precision", {name: {} for name in single})):
-        for graphs in ("openvino_ep", "openvino"):
-            groups[f"{precision}, the plugin on graphs of target {graphs}"] = {
-                "package": job("openvino", "openvino", options["openvino"]),
-                "plugin": job("openvino_ep", graphs, options["openvino_ep"]),
-            }
-    return groups
+def unet_call(output: Path, choice: ProviderChoice, side: int) -> BoundCall:
+    """Return a call of an output's UNet for one picture with guidance, on random numbers."""
+    import torch
+
+    session = open_session(output / "unet" / "model.onnx", SessionSettings((choice,)))
+    sizes = {"sample": (2, 4, side, side), "encoder_hidden_states": (2, 77)}
+    inputs = {}
+    for name, spec in session.inputs.items():
+        known = sizes.get(name, ())
+        shape = [dim if isinstance(dim, int) else (*known, 2)[place] for place, dim in enumerate(spec.dims)]
+        inputs[name] = torch.rand(shape).to(getattr(torch, spec.dtype))
+    return session.bind(inputs, {name: torch.empty(sizes["sample"]) for name in session.outputs})
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:
@@ -162,8 +185,7 @@ def main() -> None:
         source = folder / f"{size}-0"
         make_checkpoint(source, 0, size)
         if options.plugin:
-            for precision, group in plugin_jobs(folder, source, options.steps, side).items():
-                measure(f"OpenVINO, {precision}", group, options.rounds)
+            compare_plugin(folder, source, side, options.rounds)
             return
         halves = {"cpu": "", "openvino": ", bfloat16"}
         outputs = {target: optimise(folder, source, target, half) for target, half in halves.items()}
