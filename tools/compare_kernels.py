@@ -21,7 +21,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import onnx
@@ -41,10 +41,19 @@ _STANDARD = frozenset({"LayerNormalization", "GroupNormalization"})
 def claims(target: Target) -> dict[str, str]:
     """Return what a table claims, in words, by what it claims it of."""
     found = {"opset": str(target.opset), "IR version": str(target.ir_version)}
-    if target.bfloat16:
-        found["bfloat16"] = "whole graphs"
+    for field in fields(Target):
+        value = getattr(target, field.name)
+        if field.name not in _NO_CLAIM and value != field.default:
+            found[field.name] = "yes" if value is True else str(value)
     found |= {operator: _words(kernel) for operator, kernel in target.kernels.items()}
     return found | {f"avoided: {operator}": reason for operator, reason in target.avoided.items()}
+
+
+_NO_CLAIM = frozenset(
+    {"name", "provider", "precision", "opset", "ir_version", "kernels", "avoided"}
+    | {"device_id", "options", "session_options", "run_options"}
+)
+"""Fields that are choices, or have rows of their own."""
 
 
 def _words(kernel: Kernel) -> str:

@@ -74,7 +74,8 @@ def _run_session(provider: str, *, plugin: bool = False) -> str:
         from olivelike.runtime.sessions.ort_options import add_providers
 
         add_providers(options, [(provider, {})], None)
-    session = onnxruntime.InferenceSession(_model(), options, providers=None if plugin else [provider])
+    providers = None if plugin else [provider]
+    session = onnxruntime.InferenceSession(_model(), options, providers=providers, enable_fallback=False)
     if session.get_providers()[0] != provider:
         raise RuntimeError(f"the session ran on {session.get_providers()[0]}")
     a, b = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 8]], np.float32)

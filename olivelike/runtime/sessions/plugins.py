@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, version
+from importlib.metadata import Distribution
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError
@@ -20,11 +22,9 @@ from olivelike.errors import SessionError
 if TYPE_CHECKING:
     from types import ModuleType
 
-_DISTRIBUTION: Final = re.compile(r"onnxruntime[-_.]ep[-_.].+", re.IGNORECASE)
 _FOREIGN: Final = re.compile(r"cannot open shared object file|error 126|image not found")
 """How systems say that a library lacks another one."""
 _REMEDY: Final = "install the package again, in the version that this ONNX Runtime asks for"
-
 
 WINDOWS_ML: Final = "WindowsML"
 """Whatever provider Windows ML has for this machine: no provider of ONNX Runtime itself."""
@@ -42,19 +42,18 @@ class Plugin:
     library: str
 
     def __str__(self) -> str:
-        return f"{self.module} {_version(self.module)}"
+        return f"{self.module} {plugin_modules().get(self.module, '')}".rstrip()
 
 
-def plugin_modules() -> tuple[str, ...]:
-    """Return the modules of installed distributions `onnxruntime-ep-*`; nothing is imported."""
-    found = {
-        file.parts[0]
-        for distribution in distributions()
-        if _DISTRIBUTION.fullmatch(distribution.name or "")
+def plugin_modules() -> dict[str, str]:
+    """Return the modules of installed distributions `onnxruntime-ep-*`, with their versions; nothing is imported."""
+    folders = [folder for place in dict.fromkeys(sys.path) for folder in Path(place).glob("onnxruntime_ep_*.dist-info")]
+    return {
+        file.parts[0]: distribution.version
+        for distribution in map(Distribution.at, sorted(folders))
         for file in distribution.files or ()
         if file.name == "__init__.py" and len(file.parts) == 2
     }
-    return tuple(sorted(found))
 
 
 @cache
@@ -62,7 +61,7 @@ def read_plugin(module: str) -> Plugin:
     """Import a package that brings providers. Raises `SessionError` if it is not there, is none, or is broken."""
     try:
         package = importlib.import_module(module)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, RuntimeError, SyntaxError) as error:
         raise SessionError(f"plugin {module}: can't be imported: {error}; {_install(module)}") from error
     if not (callable(getattr(package, "get_library_path", None)) and callable(getattr(package, "get_ep_name", None))):
         raise SessionError(
@@ -117,7 +116,7 @@ def register_plugin(plugin: Plugin) -> None:
         why = reason(error).rpartition("with error: ")[2]
         foreign = _FOREIGN.search(why) and plugin.library not in why
         raise SessionError(
-            f"plugin {plugin}: ONNX Runtime {_version('onnxruntime')} can't load {plugin.library}: {why}; "
+            f"plugin {plugin}: ONNX Runtime {_onnxruntime().__version__} can't load {plugin.library}: {why}; "
             f"{'install the driver or library that is named' if foreign else _REMEDY}"
         ) from error
     _REGISTERED[plugin.module] = plugin
@@ -173,14 +172,6 @@ def require_windows_ml() -> None:
 def _names(package: ModuleType) -> tuple[str, ...]:
     listed = getattr(package, "get_ep_names", None)
     return tuple(map(str, listed() if callable(listed) else [package.get_ep_name()]))
-
-
-def _version(module: str) -> str:
-    names = packages_distributions().get(module, [module])
-    try:
-        return version(names[0])
-    except PackageNotFoundError:
-        return ""
 
 
 def _install(module: str) -> str:

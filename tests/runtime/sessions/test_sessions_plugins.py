@@ -165,7 +165,9 @@ def test_a_name_that_is_no_module_is_refused(name):
         parse_provider(name)
 
 
-@pytest.mark.parametrize("code", ["raise ImportError('no libfoo.so.1')", "import not_there", "raise OSError('x')"])
+@pytest.mark.parametrize(
+    "code", ["raise ImportError('no libfoo.so.1')", "import not_there", "raise OSError('x')", "x = ("]
+)
 def test_a_plugin_that_can_not_be_imported_is_named_and_not_passed_over(install, code):
     module = install("broken", code)
     with pytest.raises(SessionError, match=f"plugin {module}: can't be imported") as caught:
