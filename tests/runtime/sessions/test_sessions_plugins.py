@@ -257,8 +257,10 @@ def test_each_network_runs_whole_on_the_openvino_plugin(openvino_plugin, tiny, c
     materialize_model(run_pass(Fuse, original, target="openvino_ep"), tmp_path)
     path = tmp_path / "model.onnx"
     hint = {"load_config": json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": "f32"}})}
-    alone = {} if component == "safety_checker" else {"session.disable_cpu_ep_fallback": "1"}
-    session = open_session(path, SessionSettings((ProviderChoice(openvino_plugin, hint),), session_config=alone))
+    settings = SessionSettings(
+        (ProviderChoice(openvino_plugin, hint),), session_config={"session.disable_cpu_ep_fallback": "1"}
+    )
+    session = open_session(path, settings)
     interface = interface_of(original.component, original.architecture.config)
     values = random_inputs(interface.inputs, CASES[0], original.architecture.config, 0)
     expected = run_torch(torch_network(original), values)
