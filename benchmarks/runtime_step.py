@@ -3,6 +3,8 @@
     python benchmarks/runtime_step.py --folder DIR    # makes a checkpoint of 5.5 GB and two outputs in DIR, or takes
                                                       # what is there
     python benchmarks/runtime_step.py --quick         # tiny networks, a few minutes
+    python benchmarks/runtime_step.py --plugin        # OpenVINO as a package and as a plugin of ONNX Runtime
+                                                      # (pip install onnxruntime-ep-openvino)
 
 Latents of 32 by 32; one picture, so the UNet's batch is 2. Each engine runs in a process of its own, and they take
 turns: in float32 target `cpu` against eager torch and torch.compile; in bfloat16 target `openvino` against torch's
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -30,30 +33,34 @@ from olivelike.measure.bench.contest import contest
 from olivelike.measure.bench.engines import session_settings
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.sessions.providers import find_provider
-from olivelike.runtime.sessions.session import Call
+from olivelike.runtime.sessions.session import Call, open_session
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings
 
 if TYPE_CHECKING:
     from olivelike.measure.bench.bench_job import Job
     from olivelike.measure.bench.contest import Event, Measured
+    from olivelike.runtime.sessions.session import BoundCall
 
 COMPONENTS = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 SIDE = 256
 LIMIT = 3600.0
 
 
-def optimise(folder: Path, source: Path, target: str) -> Path:
-    """Optimise the checkpoint for a target, unless that is done, and return the output."""
+def optimise(folder: Path, source: Path, target: str, half: str = "") -> Path:
+    """Optimise the checkpoint for a target, unless that is done, and return the output.
+
+    `half` is a pass for half precision, put behind the others.
+    """
     project = folder / f"step-{source.name}"
-    path = project / "workflows" / f"{target}.yaml"
+    name = target + half.replace(", ", "-")
+    path = project / "workflows" / f"{name}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = ", bfloat16" if target == "openvino" else ""
     chains = "\n".join(f"  {name}: [convert, fuse{half}]" for name in COMPONENTS)
     path.write_text(
-        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{target}\n", encoding="utf-8"
+        f"source: {source}\ntarget: {target}\ncomponents:\n{chains}\noutput: models/{name}\n", encoding="utf-8"
     )
     run(path)
-    return project / "models" / target
+    return project / "models" / name
 
 
 def sessions_for(target: str) -> SessionSettings:
@@ -67,6 +74,51 @@ def ours(output: Path, target: str, steps: int, side: int) -> PipelineJob:
     """Return the job of an output in the runtime."""
     engine = "openvino" if target == "openvino" else "onnxruntime"
     return PipelineJob(engine, output, sessions_for(target), (side, side), steps, safety=False)
+
+
+def compare_plugin(folder: Path, source: Path, side: int, rounds: int) -> None:
+    """Print what a UNet call takes in OpenVINO, the package and the plugin, calls taking turns in one process.
+
+    The plugin also runs the graph that is for the package, with ai.onnx Attention in it.
+    """
+    outputs = {target: optimise(folder, source, target) for target in ("openvino", "openvino_ep")}
+    rows = {
+        "package": ("openvino", "openvino"),
+        "plugin": ("openvino_ep", "openvino_ep"),
+        "plugin, graph for the package": ("openvino_ep", "openvino"),
+    }
+    for precision in ("f32", "bf16"):
+        hint = {"INFERENCE_PRECISION_HINT": precision}
+        options = {"openvino": hint, "openvino_ep": {"load_config": json.dumps({"CPU": hint})}}
+        calls = {
+            name: unet_call(outputs[graphs], ProviderChoice(find_provider(target), options[target]), side // 8)
+            for name, (target, graphs) in rows.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds + 1):
+            for name, call in calls.items():
+                start = time.perf_counter()
+                call.run()
+                times[name].append(time.perf_counter() - start)
+        print(f"\nUNet call, {precision}\n\n| engine | median seconds | least | of the package's, round by round |")
+        print("| --- | --- | --- | --- |")
+        for name, (_, *taken) in times.items():  # The first compiles.
+            shares = [own / base for own, base in zip(taken, times["package"][1:], strict=True)]
+            print(f"| {name} | {statistics.median(taken):.3f} | {min(taken):.3f} | {statistics.median(shares):.2f} |")
+
+
+def unet_call(output: Path, choice: ProviderChoice, side: int) -> BoundCall:
+    """Return a call of an output's UNet for one picture with guidance, on random numbers."""
+    import torch
+
+    session = open_session(output / "unet" / "model.onnx", SessionSettings((choice,)))
+    sizes = {"sample": (2, 4, side, side), "encoder_hidden_states": (2, 77)}
+    inputs = {}
+    for name, spec in session.inputs.items():
+        known = sizes.get(name, ())
+        shape = [dim if isinstance(dim, int) else (*known, 2)[place] for place, dim in enumerate(spec.dims)]
+        inputs[name] = torch.rand(shape).to(getattr(torch, spec.dtype))
+    return session.bind(inputs, {name: torch.empty(sizes["sample"]) for name in session.outputs})
 
 
 def overhead(job: PipelineJob) -> tuple[float, float]:
@@ -124,6 +176,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where checkpoint and outputs go (kept)")
     parser.add_argument("--steps", type=int, default=4, help="of each batch")
     parser.add_argument("--rounds", type=int, default=5, help="measured batches of each engine")
+    parser.add_argument("--plugin", action="store_true", help="OpenVINO alone, as a package and as a plugin")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -131,7 +184,11 @@ def main() -> None:
         size, side = ("tiny", 64) if options.quick else ("full", SIDE)
         source = folder / f"{size}-0"
         make_checkpoint(source, 0, size)
-        outputs = {target: optimise(folder, source, target) for target in ("cpu", "openvino")}
+        if options.plugin:
+            compare_plugin(folder, source, side, options.rounds)
+            return
+        halves = {"cpu": "", "openvino": ", bfloat16"}
+        outputs = {target: optimise(folder, source, target, half) for target, half in halves.items()}
         jobs = {target: ours(output, target, options.steps, side) for target, output in outputs.items()}
 
         def torch(engine: str, dtype: str, *, channels_last: bool = False) -> PipelineJob:

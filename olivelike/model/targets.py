@@ -1,6 +1,7 @@
 """Targets: named execution providers with what their runtime reads and which precision they want.
 
-Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each.
+Optimising needs no target hardware; everything that a pass asks about a target is data here, a table each. Where each
+claim comes from is on the page `docs/claims.md`, outside this file, which is in the keys of results.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Target:
 
     name: str
     provider: str
-    """Execution provider as ONNX Runtime names it; `OpenVINO` means the `openvino` package itself."""
+    """Execution provider as ONNX Runtime names it; `OpenVINO` means the `openvino` package itself, `WindowsML` whatever
+    Windows ML has for the machine."""
     opset: int
     """Highest `ai.onnx` opset that every supported release of the runtime reads and the provider has kernels for."""
     ir_version: int
@@ -158,7 +160,7 @@ CPU: Final = Target(
 )
 """Any machine: ONNX Runtime's CPU provider."""
 
-# The CUDA provider: a kernel for every fusion, some for the widths of Stable Diffusion alone.
+# The CUDA provider: a kernel for every fusion, BiasSplitGelu for the widths of Stable Diffusion alone.
 CUDA: Final = Target(
     "cuda",
     "CUDAExecutionProvider",
@@ -172,8 +174,8 @@ CUDA: Final = Target(
         "SkipGroupNorm": Kernel(_FH, layouts=_NHWC, float32_inputs=(1, 2)),
         "SkipLayerNormalization": Kernel(_FHB),
         "LayerNormalization": Kernel(_FHBD),
-        "BiasSplitGelu": Kernel(_FH, channels=frozenset({2560, 5120, 10240})),
-        "BiasAdd": Kernel(_FH, channels=frozenset({320, 640, 1280})),
+        "BiasSplitGelu": Kernel(_FH, channels=frozenset({2560, 5120, 6144, 10240, 12288})),
+        "BiasAdd": Kernel(_FH),
         "NhwcConv": Kernel(_FH, layouts=_NHWC),
         "BiasGelu": Kernel(_FHBD),
         "FastGelu": Kernel(_FHBD),
@@ -252,6 +254,17 @@ OPENVINO: Final = Target(
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 
+# OpenVINO as a plugin of ONNX Runtime, which leaves ai.onnx Attention to the CPU, each in a partition of its own.
+OPENVINO_EP: Final = Target(
+    "openvino_ep",
+    "OpenVINOExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp32",
+    kernels={"LayerNormalization": Kernel(_F), "GroupNormalization": Kernel(_F, layouts=_NCHW)},
+)
+"""Intel CPUs, GPUs and NPUs, for programs that use ONNX Runtime."""
+
 # TensorRT, which takes standard operators only and fuses by itself.
 TENSORRT: Final = Target(
     "tensorrt",
@@ -262,6 +275,32 @@ TENSORRT: Final = Target(
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
 )
 """NVIDIA GPUs, with engines built on first use."""
+
+# TensorRT for RTX, a plugin: it takes standard operators and fuses by itself, as TensorRT does.
+TENSORRT_RTX: Final = Target(
+    "tensorrt_rtx",
+    "NvTensorRTRTXExecutionProvider",
+    opset=23,
+    ir_version=11,
+    precision="fp16",
+    kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+)
+"""NVIDIA RTX GPUs since Ampere (RTX 30), with engines built on the machine in seconds."""
+
+# Windows ML: DirectML and its successors, so what is written is what all of them read.
+#
+# Its DirectML has the registry of 1.24.4, which ends at opset 21; those of AMD, Intel, NVIDIA and Qualcomm take
+# standard operators and fuse by themselves.
+WINDOWSML: Final = Target(
+    "windowsml",
+    "WindowsML",
+    opset=21,
+    ir_version=11,
+    precision="fp16",
+    kernels={"LayerNormalization": Kernel(_FH)},
+    options={"policy": "PREFER_GPU"},
+)
+"""Windows 11, whatever GPU or NPU: the provider that Windows has for it."""
 
 # WebGPU: browsers, and native GPUs through Dawn.
 WEBGPU: Final = Target(
@@ -287,13 +326,14 @@ WEBGPU: Final = Target(
 """Browsers and native applications."""
 
 
-TARGETS: Final[Mapping[str, Target]] = {
-    target.name: target for target in (CPU, OPENVINO, CUDA, TENSORRT, DIRECTML, MIGRAPHX, WEBGPU)
-}
+_ALL: Final = (CPU, OPENVINO, OPENVINO_EP, CUDA, TENSORRT, TENSORRT_RTX, DIRECTML, WINDOWSML, MIGRAPHX, WEBGPU)
+
+TARGETS: Final[Mapping[str, Target]] = {target.name: target for target in _ALL}
 """All targets by name."""
 
 ALIASES: Final[Mapping[str, str]] = {
     "dml": "directml", "trt": "tensorrt", "nvidia": "cuda", "intel": "openvino", "rocm": "migraphx",
+    "trt_rtx": "tensorrt_rtx", "winml": "windowsml",
 }  # fmt: skip
 """Other names, and the targets that they mean; the ROCm provider left ONNX Runtime in 1.23."""
 

@@ -66,7 +66,7 @@ _CPU = _registry(
     1, Range 27, Reciprocal 13, ReduceL1 18, ReduceL2 18, ReduceLogSum 18, ReduceLogSumExp 18, ReduceMax 20,
     ReduceMean 18, ReduceMin 20, ReduceProd 18, ReduceSum 13, ReduceSumSquare 18, RegexFullMatch 20, Relu
     14, Reshape 25, Resize 19, ReverseSequence 10, RoiAlign 16, RotaryEmbedding 23, Round 22, STFT 17, Scan
-    25, Scatter 10, ScatterElements 18, ScatterND 18, Selu 22, SequenceAt 11, SequenceConstruct 11,
+    25, Scatter 9, ScatterElements 18, ScatterND 18, Selu 22, SequenceAt 11, SequenceConstruct 11,
     SequenceEmpty 11, SequenceErase 11, SequenceInsert 11, SequenceLength 11, Shape 25, Shrink 9, Sigmoid
     13, Sign 13, Sin 22, Sinh 22, Size 25, Slice 13, Softmax 13, Softplus 22, Softsign 22, SpaceToDepth 13,
     Split 18, SplitToSequence 24, Sqrt 13, Squeeze 25, StringConcat 20, StringNormalizer 10, StringSplit 20,
@@ -105,7 +105,7 @@ _CUDA = _registry(
     RandomNormalLike 22, RandomUniform 22, RandomUniformLike 22, Range 27, Reciprocal 13, ReduceL1 18,
     ReduceL2 18, ReduceLogSum 18, ReduceLogSumExp 18, ReduceMax 20, ReduceMean 18, ReduceMin 20, ReduceProd
     18, ReduceSum 13, ReduceSumSquare 18, Relu 14, Reshape 25, Resize 19, ReverseSequence 10, RoiAlign 22,
-    RotaryEmbedding 23, Round 22, Scan 25, Scatter 10, ScatterElements 18, ScatterND 18, Selu 6, SequenceAt
+    RotaryEmbedding 23, Round 22, Scan 25, Scatter 9, ScatterElements 18, ScatterND 18, Selu 6, SequenceAt
     11, SequenceConstruct 11, SequenceEmpty 11, SequenceErase 11, SequenceInsert 11, SequenceLength 11,
     Shape 25, Shrink 9, Sigmoid 13, Sign 13, Sin 22, Size 25, Slice 13, Softmax 13, Softplus 22, Softsign
     22, SpaceToDepth 13, Split 18, Sqrt 13, Squeeze 25, Sub 14, Sum 13, Tanh 13, TensorScatter 24,

@@ -37,6 +37,7 @@ _SPINNING: Final = "session.force_spinning_stop"
 _TORCH_DEVICES: Final = {
     providers.CPU: "cpu",
     providers.OPENVINO: "cpu",
+    "OpenVINOExecutionProvider": "cpu",
     providers.CUDA: "cuda",
     providers.TENSORRT: "cuda",
     "NvTensorRTRTXExecutionProvider": "cuda",

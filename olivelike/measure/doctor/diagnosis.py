@@ -102,7 +102,7 @@ class ProviderCheck:
 
 
 def listed_providers(timeout: float = TIMEOUT_SECONDS) -> list[str] | str:
-    """Return the providers that the installed ONNX Runtime lists, or in words why it can't be asked."""
+    """Return the providers that ONNX Runtime lists here, plugins included, or in words why it can't be asked."""
     answer = _ask([], timeout)
     return answer if isinstance(answer, (list, str)) else "it gave no list of providers"
 
@@ -114,7 +114,7 @@ def check_provider(name: str, timeout: float = TIMEOUT_SECONDS) -> ProviderCheck
     answer = _ask([name], timeout)
     if isinstance(answer, str):
         return ProviderCheck(name, "unusable", answer)
-    return ProviderCheck(name, "usable", answer["detail"])
+    return ProviderCheck(answer["name"], answer["status"], answer["detail"])
 
 
 def _ask(arguments: list[str], timeout: float) -> Any:
@@ -151,6 +151,10 @@ _WHEELS = {
     "TensorrtExecutionProvider": "onnxruntime-gpu",
     "DmlExecutionProvider": "onnxruntime-directml, on Windows",
     _OPENVINO: "openvino",
+    "WebGpuExecutionProvider": "olivelike[webgpu]",
+    "OpenVINOExecutionProvider": "olivelike[openvino-ep]",
+    "NvTensorRTRTXExecutionProvider": "olivelike[tensorrt-rtx]",
+    "WindowsML": "windowsml[with-ort], on Windows",
 }
 """The distribution that brings a provider."""
 
@@ -211,7 +215,8 @@ def diagnose(store: Path, timeout: float = TIMEOUT_SECONDS) -> Diagnosis:
     if isinstance(listed, str):
         findings.append(Finding("broken", f"onnxruntime can't be imported: {listed}; reinstall it"))
         listed = []
-    providers = {name: check_provider(name, timeout) for name in listed}
+    checks = [check_provider(name, timeout) for name in listed]
+    providers = {check.name: check for check in checks}
     if _CPU in providers and providers[_CPU].status != "usable":
         findings.append(Finding("broken", f"onnxruntime can't run on the CPU: {providers[_CPU].detail}"))
     if find_spec("openvino") is not None:

@@ -1,6 +1,7 @@
 """A child process that tries one execution provider: `python -m olivelike.measure.doctor.probe [PROVIDER]`.
 
-Without an argument it lists what the installed ONNX Runtime offers. The answer is JSON on standard output; an
+Without an argument it lists what the installed ONNX Runtime offers, and plugins that are installed beside it, as
+`plugin:MODULE`. The answer is JSON on standard output; an
 error ends the process with a traceback on standard error. A provider may also crash or hang, hence the process.
 """
 
@@ -29,14 +30,37 @@ def main() -> NoReturn:
 
 
 def _answer(provider: str = "") -> list[str] | dict[str, str]:
+    if provider.startswith("plugin:"):
+        return _run_plugin(provider)
     if provider:
-        return {"detail": _run_openvino() if provider == "OpenVINO" else _run_session(provider)}
+        detail = _run_openvino() if provider == "OpenVINO" else _run_session(provider)
+        return {"name": provider, "status": "usable", "detail": detail}
     import onnxruntime
 
-    return list(onnxruntime.get_available_providers())
+    from olivelike.runtime.sessions.plugins import plugin_modules
+
+    return [*onnxruntime.get_available_providers(), *(f"plugin:{module}" for module in plugin_modules())]
 
 
-def _run_session(provider: str) -> str:
+def _run_plugin(provider: str) -> dict[str, str]:
+    """Register a plugin and run one node on each of its devices; what it lacks is an answer, too."""
+    from olivelike.errors import SessionError
+    from olivelike.runtime.sessions.devices import list_devices
+    from olivelike.runtime.sessions.providers import find_provider, require_provider
+
+    name = provider
+    try:
+        found = find_provider(provider)
+        name = found.name
+        require_provider(found)
+    except SessionError as error:
+        return {"name": name, "status": "unusable", "detail": str(error)}
+    devices = [device.name for device in list_devices(found)]
+    detail = _run_session(name, plugin=True)
+    return {"name": name, "status": "usable", "detail": f"{detail}; {provider}; devices: {', '.join(devices)}"}
+
+
+def _run_session(provider: str, *, plugin: bool = False) -> str:
     """Run one node on a provider and nowhere else; return what it ran on."""
     import numpy as np
     import onnxruntime
@@ -46,7 +70,12 @@ def _run_session(provider: str) -> str:
     options = onnxruntime.SessionOptions()
     if provider != _CPU:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    session = onnxruntime.InferenceSession(_model(), options, providers=[provider])
+    if plugin:
+        from olivelike.runtime.sessions.ort_options import add_providers
+
+        add_providers(options, [(provider, {})], None)
+    providers = None if plugin else [provider]
+    session = onnxruntime.InferenceSession(_model(), options, providers=providers, enable_fallback=False)
     if session.get_providers()[0] != provider:
         raise RuntimeError(f"the session ran on {session.get_providers()[0]}")
     a, b = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 8]], np.float32)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from olivelike.errors import SessionError
-from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, Provider
+from olivelike.runtime.sessions.plugins import provider_devices
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, Provider
 
 NVIDIA: Final = frozenset({CUDA, TENSORRT})
 _LIBRARIES: Final = {CUDA: "cuda", TENSORRT: "tensorrt"}
@@ -84,14 +85,14 @@ def _nvidia_devices() -> Iterator[Device]:
 
 def _described_devices(provider: str) -> Iterator[Device]:
     """Yield what ONNX Runtime itself lists for a provider; DirectML's number is that of the graphics adapter."""
-    import onnxruntime
-
-    mine = [device.device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
-    for position, hardware in enumerate(mine):
+    for position, device in enumerate(provider_devices(provider)):
+        hardware = device.device
         metadata: Mapping[str, str] = hardware.metadata
         adapter = metadata.get("DxgiAdapterNumber", "") if provider == DIRECTML else ""
         number = int(adapter) if adapter.isdecimal() else position
-        yield Device(number, metadata.get("Description") or f"{hardware.vendor} {hardware.type.name}")
+        described = metadata.get("Description") or device.ep_metadata.get("FULL_DEVICE_NAME", "")
+        name = f"{described or hardware.vendor} {hardware.type.name}"
+        yield Device(number, f"{device.ep_name} {name}" if provider == WINDOWS_ML else name)
 
 
 @dataclass(frozen=True)

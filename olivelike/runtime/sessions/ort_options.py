@@ -9,8 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
-from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, onnxruntime_errors, reason
+from olivelike.runtime.sessions.plugins import provider_devices, registered_provider
+from olivelike.runtime.sessions.providers import CPU, CUDA, DIRECTML, TENSORRT, WINDOWS_ML, onnxruntime_errors, reason
 from olivelike.runtime.sessions.session import check_initializers, read_model_file
 
 if TYPE_CHECKING:
@@ -72,6 +74,45 @@ def provider_list(
     return listed
 
 
+def add_providers(options: Any, listed: list[tuple[str, dict[str, str]]], device: int | None) -> bool:
+    """Put providers into session options, if one comes from a plugin: that is how a plugin's are asked for.
+
+    Returns whether it was done; `InferenceSession` takes providers in one way or the other. Raises `UsageError` for an
+    unknown device policy.
+
+    Args:
+        listed: What `provider_list` returns.
+        device: Position of the device among those of the first provider; `None` for the first, or for what the device
+            policy of Windows ML chooses.
+    """
+    if not any(name == WINDOWS_ML or registered_provider(name) for name, _ in listed):
+        return False
+    for place, (name, given) in enumerate(listed):
+        number = device if place == 0 else None
+        if name == WINDOWS_ML and number is None:
+            _set_policy(options, **given)
+        elif name == WINDOWS_ML or registered_provider(name):
+            others = {key: value for key, value in given.items() if (name, key) != (WINDOWS_ML, "policy")}
+            options.add_provider_for_devices([provider_devices(name)[number or 0]], others)
+        elif name != CPU:
+            options.add_provider(name, given)
+    return True
+
+
+def _set_policy(options: Any, policy: str = "PREFER_GPU", **others: str) -> None:
+    import onnxruntime
+
+    policies = onnxruntime.OrtExecutionProviderDevicePolicy.__members__
+    if others:
+        raise UsageError(
+            f"windowsml: {', '.join(others)}: options of a provider need its device: --device NAME; without one there "
+            "is policy=NAME alone"
+        )
+    if policy not in policies:
+        raise UsageError(f"windowsml: policy={policy}: {did_you_mean(policy, policies, 'policies')}")
+    options.set_provider_selection_policy(policies[policy])
+
+
 @contextmanager
 def session_options(
     path: Path, settings: SessionSettings, initializers: Mapping[str, Array]
@@ -102,8 +143,8 @@ def session_options(
         "all": level.ORT_ENABLE_ALL,
     }[settings.optimization]
     # DirectML has no memory patterns; on the CPU they take memory beside the arena's, and no less time.
-    options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML)
-    if settings.provider.name == DIRECTML:  # Nor has it parallel execution.
+    options.enable_mem_pattern = settings.provider.name not in (CPU, DIRECTML, WINDOWS_ML)
+    if settings.provider.name in (DIRECTML, WINDOWS_ML):  # Nor has it parallel execution.
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     shared = _share_arena() if settings.provider.name == CPU else {}
     data = {_DATA_FOLDER: str(path.parent)} if isinstance(model, bytes) else {}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import Interrupted, SessionError
 from olivelike.runtime.sessions.devices import Placement, find_device, place, require_nvidia
 from olivelike.runtime.sessions.load_failure import load_failure
-from olivelike.runtime.sessions.ort_options import provider_list, session_options
-from olivelike.runtime.sessions.providers import onnxruntime_errors, require_provider, run_failure
+from olivelike.runtime.sessions.ort_options import add_providers, provider_list, session_options
+from olivelike.runtime.sessions.providers import CPU, WINDOWS_ML, onnxruntime_errors, require_provider, run_failure
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Session, ValueSpec
 
 if TYPE_CHECKING:
@@ -190,14 +190,18 @@ def start_inference(
     network = path.parent.name or path.name
     with session_options(path, settings, initializers) as (model, options):
         try:
+            placed = add_providers(options, providers, device)
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):
-                session = onnxruntime.InferenceSession(model, options, providers=providers, enable_fallback=False)
+                session = onnxruntime.InferenceSession(
+                    model, options, providers=None if placed else providers, enable_fallback=False
+                )
         except onnxruntime_errors() as error:
             if ENGINE_CALLS.ended:
                 raise Interrupted(f"{network}: interrupted while it was opened") from None
             raise load_failure(path, error, settings) from error
     started = session.get_providers()
-    if lost := [name for name, _ in providers if name not in started]:
+    elsewhere = any(name != CPU for name in started)
+    if lost := [name for name, _ in providers if name not in started and not (name == WINDOWS_ML and elsewhere)]:
         raise SessionError(
             f"{network}: {lost[0]} is installed but did not start; `olivelike doctor` says why. Started: "
             f"{', '.join(started)}"

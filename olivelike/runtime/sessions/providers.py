@@ -18,16 +18,20 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import did_you_mean
 from olivelike.errors import SessionError, UsageError
 from olivelike.model.targets import ALIASES, TARGETS
+from olivelike.runtime.sessions import plugins
 
 if TYPE_CHECKING:
     import torch
 
 CPU: Final = "CPUExecutionProvider"
+PLUGIN: Final = "plugin:"
+"""What the names of providers that we do not know begin with."""
 CUDA: Final = "CUDAExecutionProvider"
 TENSORRT: Final = "TensorrtExecutionProvider"
 DIRECTML: Final = "DmlExecutionProvider"
 OPENVINO: Final = "OpenVINO"
 """The `openvino` package itself, which is no provider of ONNX Runtime."""
+WINDOWS_ML: Final = plugins.WINDOWS_ML
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Provider:
     """As ONNX Runtime spells it; `OpenVINO` for the package."""
     package: str
     """What to install to have it."""
+    plugin: str = ""
+    """The module that brings it, where the user named one."""
 
     @property
     def target(self) -> str | None:
@@ -60,7 +66,8 @@ _PACKAGES: Final = {
     DIRECTML: "onnxruntime-directml, on Windows",
     "MIGraphXExecutionProvider": "onnxruntime-migraphx",
     "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
-    "OpenVINOExecutionProvider": "onnxruntime-openvino",
+    "OpenVINOExecutionProvider": "onnxruntime-ep-openvino",
+    WINDOWS_ML: "windowsml[with-ort], on Windows",
     "CoreMLExecutionProvider": "onnxruntime, on macOS",
     "QNNExecutionProvider": "onnxruntime-qnn",
     "CANNExecutionProvider": "onnxruntime-cann",
@@ -81,22 +88,38 @@ _SHORT: Final[Mapping[str, str]] = {
 def find_provider(name: str) -> Provider:
     """Return a provider by the name of its target, or as ONNX Runtime spells it; case does not matter.
 
+    `plugin:NAME` is a provider, or the first one of a module, that an installed plugin brings.
+
     Raises:
         UsageError: for an unknown name; the message has the nearest known ones.
+        SessionError: for a plugin that is not there, is none, or is broken.
     """
+    if name.startswith(PLUGIN):
+        return _plugin_provider(name.removeprefix(PLUGIN))
     known = {key.lower(): value for key, value in _SHORT.items()}
     known |= {key.lower(): key for key in _PROVIDERS if key != OPENVINO}
     found = known.get(name.lower())
     if found is not None:
         return _PROVIDERS[found]
     hint = did_you_mean(name, [*_SHORT, *_PROVIDERS], "providers")
-    raise UsageError(f"unknown provider {name!r}; {hint}")
+    raise UsageError(f"unknown provider {name!r}; {hint}, and plugin:NAME for what an installed plugin brings")
+
+
+def _plugin_provider(name: str) -> Provider:
+    if not re.fullmatch(r"\w+(\.\w+)*", name):
+        raise UsageError(f"plugin:{name}: name a provider or a module, plugin:onnxruntime_ep_webgpu for example")
+    plugin = None if find_spec(name.partition(".")[0]) else plugins.find_plugin(name)
+    if plugin is not None:
+        return Provider(name, plugin.module, plugin.module)
+    plugin = plugins.read_plugin(name)
+    return Provider(plugin.names[0], name, name)
 
 
 def available_providers() -> tuple[str, ...]:
     """Return the providers that are installed here, as ONNX Runtime spells them; `OpenVINO` for the package.
 
-    Installed does not mean usable: `olivelike doctor` tries each.
+    Those of a plugin are among them once it was asked for; installed does not mean usable: `olivelike doctor` tries
+    each.
     """
     import onnxruntime
 
@@ -104,18 +127,28 @@ def available_providers() -> tuple[str, ...]:
 
 
 def require_provider(provider: Provider) -> None:
-    """Check that a provider is installed.
+    """Check that a provider is installed; a plugin is registered with ONNX Runtime, if it has not been yet.
 
     Raises:
-        SessionError: if it is not; the message says which package has it.
+        SessionError: if it is not, and the message says which package has it, or if a plugin can't be loaded or finds
+            no device.
     """
-    if provider.name == CPU or provider.name in (here := available_providers()):
+    if provider.name == WINDOWS_ML:
+        plugins.require_windows_ml()
         return
+    plugin = plugins.read_plugin(provider.plugin) if provider.plugin else plugins.registered_provider(provider.name)
+    if plugin is None and (provider.name == CPU or provider.name in available_providers()):
+        return
+    plugin = plugin or plugins.find_plugin(provider.name)
+    if plugin is not None:
+        plugins.require_plugin(provider.name, plugin)
+        return
+    here = ", ".join([*available_providers(), *(PLUGIN + module for module in plugins.plugin_modules())])
     raise SessionError(
         f"{provider.short_name}: {provider.name} is not installed; it comes with {provider.package} "
-        f"(pip install '{provider.package.split(',')[0]}'). Installed here: {', '.join(here)}"
+        f"(pip install '{provider.package.split(',')[0]}'). Installed here: {here}"
         if provider.package != _OWN_BUILD
-        else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {', '.join(here)}"
+        else f"{provider.name} is not in this build of ONNX Runtime. Installed here: {here}"
     )
 
 

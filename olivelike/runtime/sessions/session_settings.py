@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from olivelike.errors import UsageError
-from olivelike.runtime.sessions.providers import CPU, CUDA, TENSORRT, Provider, find_provider
+from olivelike.runtime.sessions.providers import CPU, CUDA, PLUGIN, TENSORRT, Provider, find_provider
 
 OptimizationLevel = Literal["none", "basic", "extended", "layout", "all"]
 
@@ -97,10 +97,14 @@ def set_options(base: SessionSettings, options: Mapping[str, str]) -> SessionSet
 
 
 def parse_provider(text: str) -> ProviderChoice:
-    """Read `NAME` or `NAME:key=value,key=value`. Raises `UsageError` for an unknown name, or what is no pair."""
-    name, _, options = text.partition(":")
+    """Read `NAME`, `plugin:NAME` or either with `:key=value,key=value`.
+
+    Raises `UsageError` for an unknown name, or what is no pair, and `SessionError` for a plugin that can't be used.
+    """
+    prefix = PLUGIN if text.startswith(PLUGIN) else ""
+    name, _, options = text.removeprefix(prefix).partition(":")
     pairs = options.split(",") if options else []
-    return ProviderChoice(find_provider(name), parse_pairs(pairs, f"--provider {name}"))
+    return ProviderChoice(find_provider(prefix + name), parse_pairs(pairs, f"--provider {prefix}{name}"))
 
 
 def parse_pairs(texts: Iterable[str], option: str) -> dict[str, str]:

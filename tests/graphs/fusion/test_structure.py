@@ -70,8 +70,9 @@ def test_no_group_norm_and_no_attention_is_left_unfused_on_cuda(name, network):
 def test_small_widths_are_left_to_standard_operators_on_cuda_with_a_reason(network):
     facts = fuse(network("unet").graph.to_ir(), find_target("cuda"))
     assert "com.microsoft.BiasSplitGelu" not in facts["operators_after"]
-    assert facts["left"]["bias_split_gelu"] == {"cuda runs BiasSplitGelu for widths 2560, 5120, 10240 only, not 128": 2}
-    assert facts["left"]["bias_add"] == {"cuda runs BiasAdd for widths 320, 640, 1280 only, not 16": 2}
+    assert facts["left"]["bias_split_gelu"] == {
+        "cuda runs BiasSplitGelu for widths 2560, 5120, 6144, 10240, 12288 only, not 128": 2
+    }
 
 
 def test_self_attention_is_packed_in_half_precision_only(network):

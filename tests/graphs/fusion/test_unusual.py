@@ -64,7 +64,7 @@ def geglu(width=2560, axis=2, gelu="Gelu"):
     return graph(GEGLU.format(width=width, half=width // 2, axis=axis, gelu=gelu))
 
 
-@pytest.mark.parametrize("width", [2560, 5120, 10240])
+@pytest.mark.parametrize("width", [2560, 5120, 6144, 10240, 12288])
 def test_geglu_of_a_width_that_cuda_runs_becomes_one_operator(width):
     source = geglu(width, axis=-1)
     result, _ = fused(source)
@@ -76,7 +76,7 @@ def test_geglu_of_another_width_is_left():
     result, facts = fused(geglu(2568))
     assert "BiasSplitGelu" not in operators(result)
     assert list(facts["left"]["bias_split_gelu"]) == [
-        "cuda runs BiasSplitGelu for widths 2560, 5120, 10240 only, not 2568"
+        "cuda runs BiasSplitGelu for widths 2560, 5120, 6144, 10240, 12288 only, not 2568"
     ]
 
 
