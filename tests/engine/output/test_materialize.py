@@ -14,7 +14,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from olivelike.engine.output.materialize import ALIGNMENT, DATA_FILE, INLINE_BYTES, MODEL_FILE, materialize
+from olivelike.engine.output.data_files import ALIGNMENT
+from olivelike.engine.output.materialize import DATA_FILE, INLINE_BYTES, MODEL_FILE, materialize
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
