@@ -1,0 +1,204 @@
+// From a prompt to pixels: text encoders, the UNet step by step, the VAE. What `olivelike generate` does, in its order.
+
+import { FolderError } from "./folder.js";
+import { filesOf, openNetwork, openRuntime, run } from "./networks.js";
+import { noise } from "./noise.js";
+import { chunk, padded, parsePrompt, weigh } from "./prompt.js";
+import { makeSchedule, schedulerName } from "./schedule.js";
+import { makeTokenizer } from "./tokenizer.js";
+
+const CHANNELS = 4;
+const SCALING = 0.18215;
+const LEVELS = 4;
+
+/** Read what the folder says of itself, without its networks. */
+export async function readPipeline(folder, signal) {
+  const [index, unet, vae, schedule] = await Promise.all(
+    ["model_index.json", "unet/config.json", "vae_decoder/config.json", "schedule.json"].map((name) =>
+      folder.json(name, signal),
+    ),
+  );
+  const has = (name) => folder.names.includes(`${name}/model.onnx`);
+  const isXl = has("text_encoder_2");
+  const channels = vae.latent_channels ?? CHANNELS;
+  if ((unet.in_channels ?? CHANNELS) !== channels) {
+    throw new FolderError("unet/config.json: this UNet paints in pictures that it is given; the page has none to give.");
+  }
+  if (index.requires_aesthetics_score) throw new FolderError("model_index.json: a refiner has nothing to refine on this page.");
+  const factor = 2 ** ((vae.block_out_channels?.length ?? LEVELS) - 1);
+  const sides = [unet.sample_size ?? 64].flat();
+  const encoders = ["text_encoder", "text_encoder_2"].filter((name, place) => place === 0 || isXl).filter(has);
+  const missing = ["text_encoder", "unet", "vae_decoder"].filter((name) => !has(name) && !(isXl && name === "text_encoder"));
+  if (missing.length) throw new FolderError(`${missing[0]}/model.onnx is missing; convert the whole pipeline.`);
+  return {
+    isXl,
+    channels,
+    factor,
+    schedule,
+    encoders,
+    networks: [...encoders, "vae_decoder", "unet"],
+    emptyIsZeros: isXl && index.force_zeros_for_empty_prompt === true,
+    unit: factor * 2 ** ((unet.block_out_channels?.length ?? LEVELS) - 1),
+    size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
+    fixed: folder.size !== null,
+    scheduler: schedulerName(schedule),
+    ownScheduler: schedule.config._class_name,
+    scaling: vae.scaling_factor ?? SCALING,
+    statistics: vae.latents_mean && vae.latents_std ? [vae.latents_mean, vae.latents_std] : null,
+  };
+}
+
+/** Open tokenizers and networks on a device; `tell({kind: "load", name, bytes, total})` says how far it is. */
+export async function openPipeline(folder, facts, device, tell, signal) {
+  const ort = await openRuntime(device);
+  const tokenizers = await Promise.all(
+    facts.encoders.map(async (encoder) => {
+      const from = encoder.replace("text_encoder", "tokenizer");
+      const files = [`${from}/tokenizer.json`, `${from}/tokenizer_config.json`];
+      return makeTokenizer(...(await Promise.all(files.map((name) => folder.json(name, signal)))));
+    }),
+  );
+  const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
+  let bytes = 0;
+  const sessions = {};
+  try {
+    for (const name of facts.networks) {
+      const onBytes = (more) => tell({ kind: "load", name, bytes: (bytes += more), total });
+      sessions[name] = await openNetwork(ort, device, folder, name, onBytes, signal);
+    }
+  } catch (error) {
+    await closePipeline({ sessions });
+    throw error;
+  }
+  return { ort, facts, tokenizers, sessions };
+}
+
+/** Give back the memory of the networks. */
+export async function closePipeline({ sessions }) {
+  for (const session of Object.values(sessions)) await session.release();
+}
+
+/**
+ * Draw a picture; returns `{pixels, width, height}` in RGBA.
+ *
+ * `request` has prompt, negative, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
+ * it is; a `signal` that is aborted ends it with an `AbortError`.
+ */
+export async function paint(pipeline, request, tell, signal) {
+  const { facts } = pipeline;
+  const schedule = makeSchedule(facts.schedule, request.steps);
+  const [rows, columns] = [request.height / facts.factor, request.width / facts.factor];
+  const shape = [facts.channels, rows, columns];
+  const guided = request.scale > 1;
+  const texts = guided ? [request.negative, request.prompt] : [request.prompt];
+  const conditions = await encode(pipeline, texts, request, guided);
+  let latents = noise(facts.channels * rows * columns, request.seed).map((value) => value * schedule.noiseFactor);
+  for (const [number, moment] of schedule.timesteps.entries()) {
+    await breathe(signal);
+    tell({ kind: "step", number, total: schedule.timesteps.length });
+    const sample = repeated(schedule.scale(latents, number), texts.length);
+    const inputs = {
+      sample: ["float32", sample, [texts.length, ...shape]],
+      timestep: ["float32", new Float32Array([moment]), [1]],
+      ...conditions,
+    };
+    const found = await run(pipeline.ort, pipeline.sessions.unet, "unet", inputs, ["out_sample"]);
+    const predicted = found.out_sample.data;
+    latents = schedule.step(guided ? guide(predicted, request.scale) : predicted, latents, number);
+  }
+  await breathe(signal);
+  tell({ kind: "decode" });
+  return { pixels: await decode(pipeline, latents, shape), width: request.width, height: request.height };
+}
+
+/** Let messages in, and end if one of them said so. */
+async function breathe(signal) {
+  await new Promise((resolve) => setTimeout(resolve));
+  signal.throwIfAborted();
+}
+
+function guide(predicted, scale) {
+  const half = predicted.length / 2;
+  const found = new Float32Array(half);
+  for (let i = 0; i < half; i++) found[i] = predicted[i] + scale * (predicted[half + i] - predicted[i]);
+  return found;
+}
+
+async function encode(pipeline, texts, request, guided) {
+  const { facts, tokenizers } = pipeline;
+  const parsed = texts.map(parsePrompt);
+  const chunked = tokenizers.map((tokenizer) => parsed.map((parts) => chunk(tokenizer, parts)));
+  const count = Math.max(...chunked.flat().map((chunks) => chunks.length));
+  const encoded = [];
+  for (const [place, encoder] of facts.encoders.entries()) {
+    const all = chunked[place].flatMap((chunks) => padded(tokenizers[place], chunks, count));
+    encoded.push(await encodeRows(pipeline, encoder, all, tokenizers[place].length));
+  }
+  const length = count * tokenizers[0].length;
+  const width = encoded.reduce((sum, one) => sum + one.width, 0);
+  const states = new Float32Array(texts.length * length * width);
+  let column = 0;
+  for (const one of encoded) {
+    for (let token = 0; token < texts.length * length; token++) {
+      states.set(one.states.subarray(token * one.width, (token + 1) * one.width), token * width + column);
+    }
+    column += one.width;
+  }
+  const zeros = guided && facts.emptyIsZeros && request.negative === "";
+  if (zeros) states.fill(0, 0, length * width);
+  const conditions = { encoder_hidden_states: ["float32", states, [texts.length, length, width]] };
+  if (!facts.isXl) return conditions;
+  const { pooled, pooledWidth } = encoded.at(-1);
+  const first = new Float32Array(texts.length * pooledWidth);
+  // The pooled text is that of each text's first chunk.
+  texts.forEach((_, text) => first.set(pooled.subarray(text * count * pooledWidth, (text * count + 1) * pooledWidth), text * pooledWidth));
+  if (zeros) first.fill(0, 0, pooledWidth);
+  const { width: across, height: down } = request;
+  return {
+    ...conditions,
+    text_embeds: ["float32", first, [texts.length, pooledWidth]],
+    time_ids: ["float32", repeated(Float32Array.of(down, across, 0, 0, down, across), texts.length), [texts.length, 6]],
+  };
+}
+
+async function encodeRows(pipeline, encoder, rows, length) {
+  const session = pipeline.sessions[encoder];
+  const layers = session.outputNames.filter((name) => name.startsWith("hidden_states.")).length - 1;
+  // SDXL's UNet was trained on the last layer but one.
+  const output = pipeline.facts.isXl ? `hidden_states.${layers - 1}` : "last_hidden_state";
+  const outputs = session.outputNames.filter((name) => name === output || name === "text_embeds");
+  const ids = Int32Array.from(rows.flatMap((row) => row.ids));
+  const found = await run(pipeline.ort, session, encoder, { input_ids: ["int32", ids, [rows.length, length]] }, outputs);
+  const states = found[output].data;
+  const width = states.length / rows.length / length;
+  rows.forEach((row, place) => weigh(states.subarray(place * length * width, (place + 1) * length * width), row.weights));
+  const pooled = found.text_embeds?.data;
+  return { states, width, pooled, pooledWidth: pooled && pooled.length / rows.length };
+}
+
+async function decode(pipeline, latents, shape) {
+  const { scaling, statistics } = pipeline.facts;
+  const plane = shape[1] * shape[2];
+  const unscaled = latents.map((value, i) => {
+    if (!statistics) return value / scaling;
+    const channel = Math.floor(i / plane);
+    return (value * statistics[1][channel]) / scaling + statistics[0][channel];
+  });
+  const inputs = { latent_sample: ["float32", unscaled, [1, ...shape]] };
+  const found = await run(pipeline.ort, pipeline.sessions.vae_decoder, "vae_decoder", inputs, ["sample"]);
+  const planes = found.sample.data;
+  const count = planes.length / 3;
+  const pixels = new Uint8ClampedArray(count * 4);
+  for (let i = 0; i < count; i++) {
+    for (let colour = 0; colour < 3; colour++) pixels[i * 4 + colour] = (planes[colour * count + i] * 0.5 + 0.5) * 255;
+    pixels[i * 4 + 3] = 255;
+  }
+  if (!planes.every(Number.isFinite)) throw new FolderError("The picture has values that are no numbers: this device computes wrongly.");
+  return pixels;
+}
+
+function repeated(values, times) {
+  const all = new Float32Array(values.length * times);
+  for (let i = 0; i < times; i++) all.set(values, i * values.length);
+  return all;
+}
