@@ -9,12 +9,8 @@ from olivelike.cli import options as shared
 
 
 def export_web(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="An output with `layout: web`.", show_default=False)
-    ],
-    output: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to write the page.", show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="An output with `layout: web`.", show_default=False)],
+    output: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the page.", show_default=False)],
     onnxruntime_web: Annotated[
         Path | None,
         typer.Option(

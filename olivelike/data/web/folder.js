@@ -16,6 +16,7 @@ export async function openFolder(url, signal) {
   if (names.some((name) => !isPlain(name))) throw new FolderError("manifest.json names files outside of its folder.");
   const folder = {
     size: manifest.size,
+    fusedAttention: manifest.fused_attention === true,
     names,
     /** Tell how many bytes a file has. */
     bytesOf: (name) => manifest.files[name].size,

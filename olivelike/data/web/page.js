@@ -79,12 +79,13 @@ const heard = {
   decode() {
     say("Decoding the picture…", 1);
   },
-  picture({ pixels, width, height, seconds }) {
+  picture({ pixels, width, height, seconds, flagged }) {
     const canvas = $("picture");
     Object.assign(canvas, { width, height });
     canvas.style.aspectRatio = `${width} / ${height}`;
     canvas.getContext("2d").putImageData(new ImageData(pixels, width, height), 0, 0);
-    say(`Painted in ${seconds.toFixed(1)} s.`, 1);
+    const checked = flagged ? " The safety checker flagged the picture, so it is black; try another seed." : "";
+    say(`Painted in ${seconds.toFixed(1)} s.${checked}`, 1);
     $("save").disabled = false;
     setPainting(false);
   },

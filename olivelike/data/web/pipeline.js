@@ -1,15 +1,18 @@
 // From a prompt to pixels: text encoders, the UNet step by step, the VAE. What `olivelike generate` does, in its order.
 
+import { requireAttention } from "./attention.js";
 import { FolderError } from "./folder.js";
 import { filesOf, openNetwork, openRuntime, run } from "./networks.js";
 import { noise } from "./noise.js";
 import { chunk, padded, parsePrompt, weigh } from "./prompt.js";
+import { makePreprocessing } from "./safety.js";
 import { makeSchedule, schedulerName } from "./schedule.js";
 import { makeTokenizer } from "./tokenizer.js";
 
 const CHANNELS = 4;
 const SCALING = 0.18215;
 const LEVELS = 4;
+const CHECKER = "safety_checker";
 
 /** Read what the folder says of itself, without its networks. */
 export async function readPipeline(folder, signal) {
@@ -36,7 +39,8 @@ export async function readPipeline(folder, signal) {
     factor,
     schedule,
     encoders,
-    networks: [...encoders, "vae_decoder", "unet"],
+    networks: [...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"],
+    checked: has(CHECKER),
     emptyIsZeros: isXl && index.force_zeros_for_empty_prompt === true,
     unit: factor * 2 ** ((unet.block_out_channels?.length ?? LEVELS) - 1),
     size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
@@ -51,6 +55,7 @@ export async function readPipeline(folder, signal) {
 /** Open tokenizers and networks on a device; `tell({kind: "load", name, bytes, total})` says how far it is. */
 export async function openPipeline(folder, facts, device, tell, signal) {
   const ort = await openRuntime(device);
+  if (device !== "wasm" && folder.fusedAttention) await requireAttention(ort, device);
   const tokenizers = await Promise.all(
     facts.encoders.map(async (encoder) => {
       const from = encoder.replace("text_encoder", "tokenizer");
@@ -58,6 +63,9 @@ export async function openPipeline(folder, facts, device, tell, signal) {
       return makeTokenizer(...(await Promise.all(files.map((name) => folder.json(name, signal)))));
     }),
   );
+  const preprocessing = facts.checked
+    ? makePreprocessing(await folder.json("feature_extractor/preprocessor_config.json", signal))
+    : null;
   const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
   let bytes = 0;
   const sessions = {};
@@ -70,7 +78,7 @@ export async function openPipeline(folder, facts, device, tell, signal) {
     await closePipeline({ sessions });
     throw error;
   }
-  return { ort, facts, tokenizers, sessions };
+  return { ort, facts, tokenizers, preprocessing, sessions };
 }
 
 /** Give back the memory of the networks. */
@@ -79,7 +87,7 @@ export async function closePipeline({ sessions }) {
 }
 
 /**
- * Draw a picture; returns `{pixels, width, height}` in RGBA.
+ * Draw a picture; returns `{pixels, width, height, flagged}` in RGBA: black, if the safety checker flagged it.
  *
  * `request` has prompt, negative, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
  * it is; a `signal` that is aborted ends it with an `AbortError`.
@@ -108,7 +116,19 @@ export async function paint(pipeline, request, tell, signal) {
   }
   await breathe(signal);
   tell({ kind: "decode" });
-  return { pixels: await decode(pipeline, latents, shape), width: request.width, height: request.height };
+  const { width, height } = request;
+  const pixels = await decode(pipeline, latents, shape);
+  const flagged = facts.checked && (await isFlagged(pipeline, pixels, width, height));
+  if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
+  return { pixels, width, height, flagged };
+}
+
+async function isFlagged(pipeline, pixels, width, height) {
+  const { data, dims } = pipeline.preprocessing(pixels, width, height);
+  // `images` is what the checker would blacken; a pixel will do, since that output is not asked for.
+  const inputs = { clip_input: ["float32", data, dims], images: ["float32", new Float32Array(3), [1, 1, 1, 3]] };
+  const found = await run(pipeline.ort, pipeline.sessions[CHECKER], CHECKER, inputs, ["has_nsfw_concepts"]);
+  return Boolean(found.has_nsfw_concepts.data[0]);
 }
 
 /** Let messages in, and end if one of them said so. */

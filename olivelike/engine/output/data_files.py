@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import queue
 import threading
@@ -46,9 +47,8 @@ class DataFiles:
 
     def begin(self, nbytes: int) -> Place:
         """Return where a tensor of this size goes; `write` takes its bytes from now on."""
-        if self._file is not None and self._most_bytes is not None:
-            if _aligned(self._file.size) + nbytes > self._most_bytes:
-                self._end(None)
+        if self._file is not None and _aligned(self._file.size) + nbytes > (self._most_bytes or math.inf):
+            self._end(None)
         if self._file is None:
             self._file = HashedFile(self._folder / self._next_name())
         self._file.write(bytes(_aligned(self._file.size) - self._file.size))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from olivelike.engine.output.pipeline_files import to_json
 from olivelike.errors import SourceError
-from olivelike.model.records.output import FileFacts
+
+if TYPE_CHECKING:
+    from olivelike.model.records.output import FileFacts
 
 MANIFEST_FILE: Final = "manifest.json"
 SCHEDULE_FILE: Final = "schedule.json"
@@ -19,10 +21,16 @@ _SCHEDULER_FILE: Final = "scheduler/scheduler_config.json"
 _MOST_BETA: Final = 0.999
 
 
-def manifest(files: Mapping[str, FileFacts], size: tuple[int, int] | None) -> bytes:
-    """Return `manifest.json`: size and SHA-256 of each file, and the only size of pictures if there is but one."""
+def manifest(
+    files: Mapping[str, FileFacts], size: tuple[int, int] | None, *, fused_attention: bool | None = None
+) -> bytes:
+    """Return `manifest.json`: size and SHA-256 of each file, and the only size of pictures if there is but one.
+
+    What a page is told beside that is whether attention is one operator, which some graphics cards compute wrongly.
+    """
+    told = {} if fused_attention is None else {"fused_attention": fused_attention}
     facts = {path: {"size": file.size, "sha256": file.sha256} for path, file in sorted(files.items())}
-    return to_json({"kind": MANIFEST_KIND, "size": size, "files": facts})
+    return to_json({"kind": MANIFEST_KIND, "size": size, **told, "files": facts})
 
 
 def schedule(assets: Mapping[str, bytes]) -> bytes:
@@ -38,7 +46,7 @@ def schedule(assets: Mapping[str, bytes]) -> bytes:
         alphas = np.cumprod(1 - _betas(config), dtype=np.float32)
     except (KeyError, ValueError, TypeError) as error:
         raise SourceError(
-            f"{_SCHEDULER_FILE}: can't be made a schedule for a page: {error!r}; take a source whose scheduler has betas"
+            f"{_SCHEDULER_FILE}: can't be made a schedule for a page: {error!r}; the source's scheduler has no betas"
         ) from error
     final = 1.0 if config.get("set_alpha_to_one", True) else float(alphas[0])
     # Read back as float32, these shorter texts are the same numbers.

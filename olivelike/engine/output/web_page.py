@@ -17,13 +17,15 @@ from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
 from olivelike.engine.output.web_runtime import VERSION, find_runtime
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import INDEX_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
+from olivelike.graphs.inspect import inspect_model
+from olivelike.model.families import INDEX_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
 PAGE: Final = Path(__file__).parents[2] / "data" / "web"
 """The page's own files."""
 _LAYOUT: Final = "page"
 """Stands in the record of a page where an output has its layout."""
+_ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
 _PIECE_BYTES: Final = 8 << 20
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json")
 
@@ -73,7 +75,9 @@ def export_web(
         files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}
         own = {path.name: path.read_bytes() for path in sorted(PAGE.iterdir()) if path.is_file()}
         own |= {f"ort/{name}": data for name, data in runtime.items()}
-        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), _size(folder))
+        own["attention.onnx"] = _attention()
+        fused = any(_has_fused_attention(folder / path) for path, _ in needed if path.endswith(".onnx"))
+        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), _size(folder), fused_attention=fused)
         for path, data in own.items():
             write_file(staging / path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
@@ -95,11 +99,19 @@ def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     encoders = [name for name in TEXT_ENCODERS if name in record.components]
     missing = [name for name in ("unet", "vae_decoder") if name not in record.components]
     if missing or not encoders:
-        raise SourceError(f"{folder}: has no {(missing or TEXT_ENCODERS)[0]}; a page needs it: put it into `components`")
-    wanted = [*(f"{TOKENIZER_OF[name]}/{file}" for name in encoders for file in _TOKENIZER_FILES), INDEX_FILE, SCHEDULE_FILE]
+        raise SourceError(
+            f"{folder}: has no {(missing or TEXT_ENCODERS)[0]}; a page needs it: put it into `components`"
+        )
+    wanted = [
+        *(f"{TOKENIZER_OF[name]}/{file}" for name in encoders for file in _TOKENIZER_FILES),
+        INDEX_FILE,
+        SCHEDULE_FILE,
+    ]
+    if SAFETY_CHECKER in record.components:
+        wanted.append("feature_extractor/preprocessor_config.json")
     if absent := [path for path in wanted if path not in record.files]:
         raise SourceError(f"{folder}: has no {absent[0]}, which a page needs; run the workflow again")
-    networks = [path for path in record.files if path.partition("/")[0] in TEXT_TO_PICTURE]
+    networks = [path for path in record.files if path.partition("/")[0] in {*TEXT_TO_PICTURE, SAFETY_CHECKER}]
     return [(path, record.files[path]) for path in (*networks, *wanted)]
 
 
@@ -136,7 +148,27 @@ def _size(folder: Path) -> tuple[int, int] | None:
 
 
 def _is_size(size: object) -> bool:
-    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)  # noqa: PLR2004
+    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+
+
+def _has_fused_attention(path: Path) -> bool:
+    operators = inspect_model(path, targets=()).operators
+    return bool(_ATTENTION & operators.get("com.microsoft", {}).keys())
+
+
+def _attention() -> bytes:
+    """Return a model of one attention, by which the page tries graphics cards."""
+    from onnx import TensorProto, helper
+
+    dims = [1, "tokens", "width"]
+    names = ["query", "key", "value"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in names]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, dims)
+    node = helper.make_node("MultiHeadAttention", names, ["output"], domain="com.microsoft", num_heads=2)
+    graph = helper.make_graph([node], "attention", inputs, [output])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True)
+    return data
 
 
 def _copied(folder: Path, relative: str, facts: FileFacts, target: Path) -> OutputFile:

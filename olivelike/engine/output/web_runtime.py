@@ -123,7 +123,7 @@ def _unpacked(tarball: bytes, what: str) -> dict[str, bytes]:
 
 
 def _fetch(on_fetch: Callable[[str], None] | None) -> dict[str, bytes]:
-    registry = os.environ.get("npm_config_registry") or _REGISTRY
+    registry = os.environ.get("npm_config_registry") or _REGISTRY  # noqa: SIM112  (npm's own spelling)
     url = f"{registry.rstrip('/')}/{_TARBALL}"
     if on_fetch is not None:
         on_fetch(url)

@@ -57,13 +57,11 @@ _IMAGES: Final = {"unet": ("sample", 8), "vae_encoder": ("sample", 1), "vae_deco
 """By network the input with height and width, and how many pixels one of its rows is."""
 
 
-def lay_out(
-    model: ir.Model, component: str, layout: Layout, size: tuple[int, int] | None = None
-) -> dict[str, int]:
+def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, int] | None = None) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Raises `PassError` if the graph lacks an input that clients feed, the client can't feed one that it has, or the graph
-    has no pictures of that size.
+    Raises `PassError` if the graph lacks an input that clients feed, the client can't feed one that it has, or
+    the graph has no pictures of that size.
 
     Args:
         model: The graph.
@@ -238,8 +236,8 @@ def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
                 numbers[dim.value] = str(pixels // unit)
             elif dim != pixels / unit:
                 raise PassError(
-                    f"layout: {component} makes no pictures of size {size[0]}x{size[1]}: sides are multiples of {unit}, "
-                    f"and its input {name} has the shape {value.shape}"
+                    f"layout: {component} makes no pictures of size {size[0]}x{size[1]}: sides are multiples of "
+                    f"{unit}, and its input {name} has the shape {value.shape}"
                 )
     for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
         if numbers and value.shape is not None:
@@ -247,10 +245,10 @@ def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
 
 
 def _in_numbers(dim: int | ir.SymbolicDim, numbers: dict[str, str]) -> int | str | None:
-    formula = _in_names(dim, numbers)
+    formula, no_sizes = _in_names(dim, numbers), dict[str, int]()
     if isinstance(formula, str):
         with contextlib.suppress(ValueError, KeyError):
-            return evaluate(formula, {}.__getitem__)
+            return evaluate(formula, no_sizes.__getitem__)
     return formula
 
 

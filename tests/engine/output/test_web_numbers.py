@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from olivelike.engine.output.assets import normalise_assets
 from olivelike.engine.output.fallback_assets import scheduler_with_defaults
 from olivelike.engine.output.web_files import schedule
 from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.safety import read_preprocessing
 from olivelike.runtime.prompts.prompt_encoding import chunk_prompt, open_tokenizer, weighted
 from olivelike.runtime.prompts.syntax import parse_prompt
 from olivelike.runtime.schedulers.make_scheduler import make_scheduler
@@ -63,7 +65,8 @@ def _texts() -> list[str]:
     """Return texts of all kinds, and random ones of letters that are easily taken wrongly."""
     usual = [
         "", "a red circle", "A  RED\tCircle,\n(big)", "it's we're I'LL don't 's''s", "100% of 3.14 and 2024!",
-        "e\u0301 \u00e9 \u0130stanbul \u03a3\u03a3\u03a3 stra\u00dfe", "\u4e2d\u6587 \U0001f600\U0001f3fd\ufeff \u0085x\u2003y",
+        "e\u0301 \u00e9 \u0130stanbul \u03a3\u03a3\u03a3 stra\u00dfe",
+        "\u4e2d\u6587 \U0001f600\U0001f3fd\ufeff \u0085x\u2003y",
         "<|startoftext|>a<|endoftext|> <|EndOfText|>", "aaaa!!!!''''---___", "\x00\x1f\x7f",
     ]  # fmt: skip
     letters = "aAbBeé\u0301 '\u0130\u03a3!,.<|>_-\ufeff\u0085\u00a0\u200b\u4e2d\U0001f600 0189\u0660\u00bdstrvmld\n"
@@ -122,7 +125,8 @@ def test_prompts_become_the_rows_and_weights_of_generate(compute: Compute, tmp_p
         'import { makeTokenizer } from "./tokenizer.js";\n'
         'import { chunk, parsePrompt } from "./prompt.js";\n'
         "const made = makeTokenizer(data.whole, data.config);\n"
-        "const read = (prompt) => { try { return chunk(made, parsePrompt(prompt)); } catch (e) { return e.message; } };\n"
+        "const read = (prompt) => {\n"
+        "  try { return chunk(made, parsePrompt(prompt)); } catch (error) { return error.message; }\n};\n"
         "const answer = data.prompts.map(read);"
     )
     answers = compute(script, {"whole": whole, "config": config, "prompts": prompts})
@@ -145,7 +149,8 @@ def test_what_the_page_does_not_know_in_prompts_is_refused(compute: Compute) -> 
     ]  # fmt: skip
     script = (
         'import { parsePrompt } from "./prompt.js";\n'
-        "const answer = data.map((prompt) => { try { return parsePrompt(prompt), null; } catch (e) { return e.message; } });"
+        "const answer = data.map((prompt) => {\n"
+        "  try { return parsePrompt(prompt), null; } catch (error) { return error.message; }\n});"
     )
     assert all(compute(script, prompts))
     for prompt in prompts[-2:]:
@@ -179,7 +184,7 @@ CONFIGS = {
     "sdxl": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading", "steps_offset": 1},
     "turbo": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "trailing"},
     "euler": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "linspace"},
-    "euler v": {"_class_name": "EulerDiscreteScheduler", "prediction_type": "v_prediction", "timestep_spacing": "linspace"},
+    "euler v": {"_class_name": "EulerDiscreteScheduler", "prediction_type": "v_prediction"},
 }  # fmt: skip
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "num_train_timesteps": 1000}
 UNKNOWN = {
@@ -204,11 +209,11 @@ const answer = data.asked.map(({ schedule, steps }) => {
 def test_steps_are_those_of_diffusers(compute: Compute) -> None:
     start = torch.randn(64, generator=torch.Generator().manual_seed(0))
     asked, expected = [], []
-    for config in (*CONFIGS.values(), *UNKNOWN.values()):
-        own = str(config["_class_name"])
+    for given in (*CONFIGS.values(), *UNKNOWN.values()):
+        own = str(given["_class_name"])
         # What the page does not know it draws with DDIM.
-        name = None if config in CONFIGS.values() else "DDIMScheduler"
-        config = scheduler_with_defaults(own, {**BETAS, **config})
+        name = None if given in CONFIGS.values() else "DDIMScheduler"
+        config = scheduler_with_defaults(own, {**BETAS, **given})
         made = json.loads(schedule({"scheduler/scheduler_config.json": json.dumps(config).encode()}))
         for steps in STEPS:
             asked.append({"schedule": made, "steps": steps})
@@ -229,3 +234,37 @@ def _loop(name: str | None, config: dict[str, Any], steps: int, latents: torch.T
         prediction = torch.sin(scheduler.scale_model_input(latents, moment)) / 2
         latents = scheduler.step(prediction, moment, latents).prev_sample
     return moments, latents.numpy()
+
+
+def test_the_safety_checker_sees_what_it_sees_in_generate(compute: Compute, tmp_path: Path) -> None:
+    configs = [
+        {"size": {"shortest_edge": 24}, "crop_size": {"height": 24, "width": 24}},
+        {"size": 20, "crop_size": 32, "rescale_factor": 0.01},
+        {"size": {"height": 31, "width": 18}, "crop_size": {"height": 9, "width": 17}, "do_normalize": False},
+        {"do_resize": False, "crop_size": 16, "do_rescale": False},
+    ]
+    chosen = np.random.default_rng(1)
+    asked, expected = [], []
+    for config in configs:
+        config |= {"resample": 3, "image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
+        path = tmp_path / "preprocessor_config.json"
+        path.write_text(json.dumps(config))
+        for width, height in ((64, 64), (64, 128), (128, 64), (24, 24)):
+            pixels = chosen.integers(0, 256, (height, width, 3), np.uint8)
+            if width == height:
+                pixels = (pixels > 127).astype(np.uint8) * 255  # beyond both ends once filtered
+            expected.append(read_preprocessing(path).pixels(Image.fromarray(pixels)))
+            alpha = np.full((height, width, 1), 255, np.uint8)
+            asked.append([config, np.concatenate([pixels, alpha], 2).flatten().tolist(), width, height])
+    script = (
+        'import { makePreprocessing } from "./safety.js";\n'
+        "const answer = data.map(([config, pixels, width, height]) => {\n"
+        "  const seen = makePreprocessing(config)(Uint8ClampedArray.from(pixels), width, height);\n"
+        "  return [seen.dims, [...seen.data]];\n});"
+    )
+    for (dims, values), pixels, (config, *_) in zip(compute(script, asked), expected, asked, strict=True):
+        assert dims == list(pixels.shape)
+        keeps = not isinstance(config.get("size"), dict) or "shortest_edge" in config["size"]
+        difference = np.abs(np.array(values).reshape(dims) - pixels).max()
+        # Where a picture's shape changes Pillow may go down before across, and round in between.
+        assert difference < (1e-4 if keeps else 1.01 / 255 / 0.26)
