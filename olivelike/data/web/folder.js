@@ -32,7 +32,8 @@ function isPlain(name) {
   return name.split("/").every((part) => /^[^\\:?#%]+$/.test(part) && part !== "." && part !== "..");
 }
 
-async function get(url, name, signal) {
+/** Fetch a file; what goes wrong is told with its name. */
+export async function get(url, name, signal) {
   let answer;
   try {
     answer = await fetch(url + name, { signal, credentials: "omit" });

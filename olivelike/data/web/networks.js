@@ -1,8 +1,12 @@
 // Networks of the folder as sessions of onnxruntime-web.
 
-import { MemoryError } from "./folder.js";
+import { get, MemoryError } from "./folder.js";
 
-const RUNTIMES = { wasm: "./ort/ort.wasm.min.mjs", webgpu: "./ort/ort.webgpu.min.mjs" };
+const RUNTIMES = {
+  wasm: ["ort.wasm.min.mjs", "ort-wasm-simd-threaded.wasm"],
+  webgpu: ["ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.wasm"],
+};
+const PLACE = new URL("ort/", import.meta.url).href;
 const MOST_THREADS = 8;
 const QUIET = 3;
 
@@ -12,8 +16,10 @@ export class DeviceError extends Error {}
 /** Load onnxruntime-web for a device: `wasm` or `webgpu`. */
 export async function openRuntime(device) {
   if (device === "webgpu") await requireWebGpu();
-  const ort = await import(RUNTIMES[device]);
-  ort.env.wasm.wasmPaths = new URL("ort/", import.meta.url).href;
+  const [script, binary] = RUNTIMES[device];
+  const ort = await import(PLACE + script);
+  ort.env.wasm.wasmPaths = PLACE;
+  ort.env.wasm.wasmBinary = await (await get(PLACE, binary)).arrayBuffer();
   // Threads share memory, which browsers allow to isolated pages alone: those with COOP and COEP headers.
   ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency, MOST_THREADS) : 1;
   ort.env.logLevel = "error";

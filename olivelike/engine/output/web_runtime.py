@@ -143,7 +143,9 @@ def _explained(url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, EOFError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        reason = error.reason if type(error) is urllib.error.URLError else error
         raise MissingError(
             f"{_PACKAGE} {VERSION} is not on this machine, and {url} can't be fetched: {reason}; where there is a "
             f"network, {_REMEDY}"

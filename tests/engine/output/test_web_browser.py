@@ -1,4 +1,4 @@
-"""The page in headless Chromium: what it paints, what it says of bad folders and devices, and that it asks nobody else."""
+"""The page in headless Chromium: what it paints, what it says of bad folders and devices, and whom it asks."""
 
 from __future__ import annotations
 
@@ -231,7 +231,8 @@ def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
         ({"seed": 2**32 - 1, "steps": 7, "scale": 1}, {"seed": 2**32 - 1, "steps": 7, "guidance_scale": 1}),
         (
             {"prompt": "a (green:1.3) [big] square", "negative": "(circle), red", "seed": 7, "width": 128},
-            {"prompts": ("a (green:1.3) [big] square",), "negative_prompt": "(circle), red", "seed": 7, "size": (128, 64)},
+            {"prompts": ("a (green:1.3) [big] square",), "negative_prompt": "(circle), red", "seed": 7,
+             "size": (128, 64)},
         ),
         (
             {"prompt": "a red circle, " * 30 + "BREAK a blue square", "height": 192, "steps": 5, "scale": 3.5},
@@ -363,12 +364,19 @@ def _changed(page: Path) -> dict[str, tuple[dict[str, bytes | None], str]]:
     }
 
 
-@pytest.mark.parametrize("what", ["flipped", "short", "long", "missing", "no tokenizer", "no schedule", "no manifest",
-                                  "no JSON", "other kind", "outside", "elsewhere", "no runtime", "no wasm"])  # fmt: skip
+DAMAGES = (
+    "flipped", "short", "long", "missing", "no tokenizer", "no schedule", "no manifest", "no JSON", "other kind",
+    "outside", "elsewhere", "no runtime", "no wasm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGES)
 def test_a_file_that_is_not_as_it_was_is_named(
     browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, what: str
 ) -> None:
-    changed, message = _changed(demo_page)[what]
+    changes = _changed(demo_page)
+    assert tuple(changes) == DAMAGES
+    changed, message = changes[what]
     page = visit(browser, serve(demo_page, changed=changed), may_complain=True)
     if not page.problem:
         page.paint()
@@ -464,9 +472,11 @@ def test_webgpu_paints_right_or_not_at_all(
     # Attention as one operator is wrong on Vulkan, which SwiftShader is: the page finds out by itself.
     assert "Attention comes out wrong" in page.problem
 
-    (place / "plain.yaml").write_text(PLAIN)
-    engine.run(str(place / "plain.yaml"), Options(cache_dir=place / "store"))
-    page = visit(browser, serve(page_of(place / "plain", place / "plain_site")))
+    project = place / "project"  # Beside it lies another folder that is called demo.
+    project.mkdir()
+    (project / "plain.yaml").write_text(PLAIN)
+    engine.run(str(project / "plain.yaml"), Options(cache_dir=place / "store"))
+    page = visit(browser, serve(page_of(project / "plain", place / "plain_site")))
     page.page.check("input[value=webgpu]")
     assert page.paint(300, steps=2).startswith("Painted"), page.problem
-    assert psnr(page.picture(), drawn(place / "plain", steps=2)) >= 50
+    assert psnr(page.picture(), drawn(project / "plain", steps=2)) >= 50
