@@ -17,6 +17,9 @@ LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml",
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
 
+PAGE: Final = "page"
+"""Stands in the record of a page that `export-web` wrote, where an output has its layout."""
+
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,13 @@ def test_a_layout_may_fix_the_size_of_pictures(project: Project) -> None:
     project.edit("size: [64, 128]", "size: [64, 127]")
     with pytest.raises(PassError, match="no pictures of size 64x127: sides are multiples of 8"):
         project.run("layout=web")
+
+
+def test_a_run_does_not_replace_a_page(project: Project) -> None:
+    record = OutputRecord.require(project.output)
+    (project.output / "olivelike.json").write_bytes(replace(record, layout="page").to_bytes())
+    before = project.files()
+    with pytest.raises(UsageError, match="is a page that `export-web` wrote"):
+        project.run()
+    assert project.files() == before
+    project.run(overwrite=True)

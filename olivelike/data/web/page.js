@@ -2,8 +2,8 @@
 
 const $ = (id) => document.getElementById(id);
 const SEEDS = 2 ** 32;
-const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
 
+let worker = null;
 let facts = null;
 let painting = false;
 let began = 0;
@@ -97,6 +97,7 @@ const heard = {
     say("Stopped.", 0);
     const onGraphics = device() === "webgpu";
     if (type === "MemoryError") {
+      startWorker(); // What the old one holds would be missed by the next attempt.
       const where = onGraphics ? "the graphics card" : "this browser";
       const remedy = onGraphics ? "Wasm may have it." : "Close other tabs, or take a smaller picture or pipeline.";
       showProblem(`There is too little memory in ${where}: ${message}. ${remedy}`, onGraphics);
@@ -105,11 +106,17 @@ const heard = {
   },
 };
 
-worker.onmessage = ({ data }) => heard[data.kind](data);
-worker.onerror = (event) => {
+function startWorker() {
+  worker?.terminate();
+  worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+  worker.onmessage = ({ data }) => heard[data.kind](data);
+  worker.onerror = onLoadError;
+}
+
+function onLoadError(event) {
   event.preventDefault();
   heard.failed({ type: "Error", message: `The page’s own code can’t be loaded: ${event.message ?? "a file is missing"}. Export it again.` });
-};
+}
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -145,4 +152,5 @@ if (!navigator.gpu) {
   $("device-note").textContent = "This browser has no WebGPU here, so wasm paints.";
 }
 setPainting(false);
+startWorker();
 worker.postMessage({ kind: "facts" });

@@ -13,6 +13,7 @@ const CHANNELS = 4;
 const SCALING = 0.18215;
 const LEVELS = 4;
 const CHECKER = "safety_checker";
+const MOST_KEPT = 1e9;
 
 /** Read what the folder says of itself, without its networks. */
 export async function readPipeline(folder, signal) {
@@ -52,8 +53,8 @@ export async function readPipeline(folder, signal) {
   };
 }
 
-/** Open tokenizers and networks on a device; `tell({kind: "load", name, bytes, total})` says how far it is. */
-export async function openPipeline(folder, facts, device, tell, signal) {
+/** Open tokenizers and runtime for a device; networks are opened as they are needed. */
+export async function openPipeline(folder, facts, device, signal) {
   const ort = await openRuntime(device);
   if (device !== "wasm" && folder.fusedAttention) await requireAttention(ort, device);
   const tokenizers = await Promise.all(
@@ -67,23 +68,36 @@ export async function openPipeline(folder, facts, device, tell, signal) {
     ? makePreprocessing(await folder.json("feature_extractor/preprocessor_config.json", signal))
     : null;
   const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
-  let bytes = 0;
-  const sessions = {};
-  try {
-    for (const name of facts.networks) {
-      const onBytes = (more) => tell({ kind: "load", name, bytes: (bytes += more), total });
-      sessions[name] = await openNetwork(ort, device, folder, name, onBytes, signal);
-    }
-  } catch (error) {
-    await closePipeline({ sessions });
-    throw error;
-  }
-  return { ort, facts, tokenizers, preprocessing, sessions };
+  return { ort, device, folder, facts, tokenizers, preprocessing, total, bytes: 0, sessions: {} };
 }
 
 /** Give back the memory of the networks. */
 export async function closePipeline({ sessions }) {
   for (const session of Object.values(sessions)) await session.release();
+}
+
+/**
+ * Do some `work` with the session of a network, opened if it is not. Small networks stay open for the next picture; of
+ * large ones there is room for one at a time. `tell({kind: "load", name, bytes, total})` says how much has come.
+ */
+async function using(pipeline, name, tell, signal, work) {
+  const { ort, device, folder, sessions, total } = pipeline;
+  if (!sessions[name]) {
+    const before = pipeline.bytes;
+    const onBytes = (more) => tell({ kind: "load", name, bytes: (pipeline.bytes += more), total });
+    try {
+      sessions[name] = await openNetwork(ort, device, folder, name, onBytes, signal);
+    } catch (error) {
+      pipeline.bytes = before;
+      throw error;
+    }
+  }
+  const found = await work((inputs, outputs) => run(ort, sessions[name], name, inputs, outputs(sessions[name].outputNames)));
+  if (total > MOST_KEPT) {
+    await sessions[name].release();
+    delete sessions[name];
+  }
+  return found;
 }
 
 /**
@@ -94,40 +108,41 @@ export async function closePipeline({ sessions }) {
  */
 export async function paint(pipeline, request, tell, signal) {
   const { facts } = pipeline;
+  const { width, height } = request;
   const schedule = makeSchedule(facts.schedule, request.steps);
-  const [rows, columns] = [request.height / facts.factor, request.width / facts.factor];
-  const shape = [facts.channels, rows, columns];
+  const shape = [facts.channels, height / facts.factor, width / facts.factor];
   const guided = request.scale > 1;
   const texts = guided ? [request.negative, request.prompt] : [request.prompt];
-  const conditions = await encode(pipeline, texts, request, guided);
-  let latents = noise(facts.channels * rows * columns, request.seed).map((value) => value * schedule.noiseFactor);
-  for (const [number, moment] of schedule.timesteps.entries()) {
-    await breathe(signal);
-    tell({ kind: "step", number, total: schedule.timesteps.length });
-    const sample = repeated(schedule.scale(latents, number), texts.length);
-    const inputs = {
-      sample: ["float32", sample, [texts.length, ...shape]],
-      timestep: ["float32", new Float32Array([moment]), [1]],
-      ...conditions,
-    };
-    const found = await run(pipeline.ort, pipeline.sessions.unet, "unet", inputs, ["out_sample"]);
-    const predicted = found.out_sample.data;
-    latents = schedule.step(guided ? guide(predicted, request.scale) : predicted, latents, number);
-  }
+  const use = (name, work) => using(pipeline, name, tell, signal, work);
+  if (pipeline.total > MOST_KEPT) pipeline.bytes = 0;
+  const conditions = await encode(pipeline, texts, request, guided, use);
+  let latents = noise(shape.reduce((one, other) => one * other), request.seed).map((value) => value * schedule.noiseFactor);
+  await use("unet", async (unet) => {
+    for (const [number, moment] of schedule.timesteps.entries()) {
+      await breathe(signal);
+      tell({ kind: "step", number, total: schedule.timesteps.length });
+      const inputs = {
+        sample: ["float32", repeated(schedule.scale(latents, number), texts.length), [texts.length, ...shape]],
+        timestep: ["float32", new Float32Array([moment]), [1]],
+        ...conditions,
+      };
+      const predicted = (await unet(inputs, () => ["out_sample"])).out_sample.data;
+      latents = schedule.step(guided ? guide(predicted, request.scale) : predicted, latents, number);
+    }
+  });
   await breathe(signal);
   tell({ kind: "decode" });
-  const { width, height } = request;
-  const pixels = await decode(pipeline, latents, shape);
-  const flagged = facts.checked && (await isFlagged(pipeline, pixels, width, height));
+  const pixels = await use("vae_decoder", (decoder) => decode(facts, latents, shape, decoder));
+  const flagged = facts.checked && (await use(CHECKER, (checker) => isFlagged(pipeline.preprocessing, pixels, request, checker)));
   if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
   return { pixels, width, height, flagged };
 }
 
-async function isFlagged(pipeline, pixels, width, height) {
-  const { data, dims } = pipeline.preprocessing(pixels, width, height);
+async function isFlagged(preprocessing, pixels, { width, height }, checker) {
+  const { data, dims } = preprocessing(pixels, width, height);
   // `images` is what the checker would blacken; a pixel will do, since that output is not asked for.
   const inputs = { clip_input: ["float32", data, dims], images: ["float32", new Float32Array(3), [1, 1, 1, 3]] };
-  const found = await run(pipeline.ort, pipeline.sessions[CHECKER], CHECKER, inputs, ["has_nsfw_concepts"]);
+  const found = await checker(inputs, () => ["has_nsfw_concepts"]);
   return Boolean(found.has_nsfw_concepts.data[0]);
 }
 
@@ -144,7 +159,7 @@ function guide(predicted, scale) {
   return found;
 }
 
-async function encode(pipeline, texts, request, guided) {
+async function encode(pipeline, texts, request, guided, use) {
   const { facts, tokenizers } = pipeline;
   const parsed = texts.map(parsePrompt);
   const chunked = tokenizers.map((tokenizer) => parsed.map((parts) => chunk(tokenizer, parts)));
@@ -152,7 +167,8 @@ async function encode(pipeline, texts, request, guided) {
   const encoded = [];
   for (const [place, encoder] of facts.encoders.entries()) {
     const all = chunked[place].flatMap((chunks) => padded(tokenizers[place], chunks, count));
-    encoded.push(await encodeRows(pipeline, encoder, all, tokenizers[place].length));
+    const { length } = tokenizers[place];
+    encoded.push(await use(encoder, (network) => encodeRows(network, all, length, facts.isXl)));
   }
   const length = count * tokenizers[0].length;
   const width = encoded.reduce((sum, one) => sum + one.width, 0);
@@ -181,14 +197,16 @@ async function encode(pipeline, texts, request, guided) {
   };
 }
 
-async function encodeRows(pipeline, encoder, rows, length) {
-  const session = pipeline.sessions[encoder];
-  const layers = session.outputNames.filter((name) => name.startsWith("hidden_states.")).length - 1;
-  // SDXL's UNet was trained on the last layer but one.
-  const output = pipeline.facts.isXl ? `hidden_states.${layers - 1}` : "last_hidden_state";
-  const outputs = session.outputNames.filter((name) => name === output || name === "text_embeds");
+async function encodeRows(network, rows, length, isXl) {
+  let output = "last_hidden_state";
+  const chosen = (names) => {
+    const layers = names.filter((name) => name.startsWith("hidden_states.")).length - 1;
+    // SDXL's UNet was trained on the last layer but one.
+    if (isXl) output = `hidden_states.${layers - 1}`;
+    return names.filter((name) => name === output || name === "text_embeds");
+  };
   const ids = Int32Array.from(rows.flatMap((row) => row.ids));
-  const found = await run(pipeline.ort, session, encoder, { input_ids: ["int32", ids, [rows.length, length]] }, outputs);
+  const found = await network({ input_ids: ["int32", ids, [rows.length, length]] }, chosen);
   const states = found[output].data;
   const width = states.length / rows.length / length;
   rows.forEach((row, place) => weigh(states.subarray(place * length * width, (place + 1) * length * width), row.weights));
@@ -196,8 +214,7 @@ async function encodeRows(pipeline, encoder, rows, length) {
   return { states, width, pooled, pooledWidth: pooled && pooled.length / rows.length };
 }
 
-async function decode(pipeline, latents, shape) {
-  const { scaling, statistics } = pipeline.facts;
+async function decode({ scaling, statistics }, latents, shape, decoder) {
   const plane = shape[1] * shape[2];
   const unscaled = latents.map((value, i) => {
     if (!statistics) return value / scaling;
@@ -205,8 +222,7 @@ async function decode(pipeline, latents, shape) {
     return (value * statistics[1][channel]) / scaling + statistics[0][channel];
   });
   const inputs = { latent_sample: ["float32", unscaled, [1, ...shape]] };
-  const found = await run(pipeline.ort, pipeline.sessions.vae_decoder, "vae_decoder", inputs, ["sample"]);
-  const planes = found.sample.data;
+  const planes = (await decoder(inputs, () => ["sample"])).sample.data;
   const count = planes.length / 3;
   const pixels = new Uint8ClampedArray(count * 4);
   for (let i = 0; i < count; i++) {

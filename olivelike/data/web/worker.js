@@ -23,7 +23,7 @@ async function open(device, signal) {
   if (opened?.device !== device) {
     await close();
     const { folder, facts } = await read(signal);
-    opened = { device, pipeline: await openPipeline(folder, facts, device, postMessage, signal) };
+    opened = { device, pipeline: await openPipeline(folder, facts, device, signal) };
   }
   return opened.pipeline;
 }

@@ -11,7 +11,7 @@ from olivelike.engine.output.publication import Existing, check_is_ours, check_p
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import LAYOUTS, PAGE
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
@@ -102,6 +102,11 @@ def check_output(prepared: Prepared, output: Output) -> None:
     if prepared.options.only and before.layout != output.layout:
         raise UsageError(
             f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
+        )
+    if before.layout == PAGE and not prepared.options.overwrite:
+        raise UsageError(
+            f"output {output.path} is a page that `export-web` wrote; choose another folder with --output, or "
+            "replace it with --overwrite"
         )
     others = None if prepared.options.overwrite else other_sources(prepared, output, before)
     if others is not None:

@@ -18,13 +18,11 @@ from olivelike.engine.output.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHE
 from olivelike.engine.output.web_runtime import VERSION, find_runtime
 from olivelike.errors import SourceError, UsageError
 from olivelike.graphs.inspect import inspect_model
+from olivelike.model.client_layouts import PAGE
 from olivelike.model.families import INDEX_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
 from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
 
-PAGE: Final = Path(__file__).parents[2] / "data" / "web"
-"""The page's own files."""
-_LAYOUT: Final = "page"
-"""Stands in the record of a page where an output has its layout."""
+PAGE_FILES: Final = Path(__file__).parents[2] / "data" / "web"
 _ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
 _PIECE_BYTES: Final = 8 << 20
 _TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json")
@@ -73,7 +71,7 @@ def export_web(
     staging = staging_folder(output)
     try:
         files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}
-        own = {path.name: path.read_bytes() for path in sorted(PAGE.iterdir()) if path.is_file()}
+        own = {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
         own |= {f"ort/{name}": data for name, data in runtime.items()}
         own["attention.onnx"] = _attention()
         fused = any(_has_fused_attention(folder / path) for path, _ in needed if path.endswith(".onnx"))
@@ -81,7 +79,7 @@ def export_web(
         for path, data in own.items():
             write_file(staging / path, data)
             files[path] = OutputFile(len(data), digest_bytes(data))
-        made = OutputRecord(record.workflow, record.target, record.source, files=files, layout=_LAYOUT)
+        made = OutputRecord(record.workflow, record.target, record.source, files=files, layout=PAGE)
         left = publish(staging, output, made, before, overwrite=overwrite)
     finally:
         discard_staging(staging)
@@ -125,8 +123,8 @@ def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite
     before = OutputRecord.read(output)
     if before is None or overwrite:
         return before
-    if before.layout != _LAYOUT or before.source.name != record.source.name:
-        what = "the page of" if before.layout == _LAYOUT else "a pipeline made from"
+    if before.layout != PAGE or before.source.name != record.source.name:
+        what = "the page of" if before.layout == PAGE else "a pipeline made from"
         raise UsageError(
             f"{output} holds {what} {before.source.name}; choose another folder, or replace it with --overwrite"
         )

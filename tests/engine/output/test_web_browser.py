@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +23,7 @@ from PIL import Image
 from olivelike import Options, engine, open_pipeline
 from olivelike.engine.output.web_page import export_web
 from olivelike.errors import MissingError
+from olivelike.model.client_layouts import LAYOUTS
 from olivelike.runtime import Request
 from olivelike.testing import make_checkpoint
 
@@ -480,3 +481,28 @@ def test_webgpu_paints_right_or_not_at_all(
     page.page.check("input[value=webgpu]")
     assert page.paint(300, steps=2).startswith("Painted"), page.problem
     assert psnr(page.picture(), drawn(project / "plain", steps=2)) >= 50
+
+
+def test_weights_in_several_files_and_half_precision_give_the_picture_of_generate(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], place: Path, demo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(LAYOUTS, "web", replace(LAYOUTS["web"], most_data_bytes=1 << 20))
+    folder = convert("demo", place / "split", place / "store", precision="fp16")
+    assert len(list((folder / "unet").glob("weights*.pb"))) > 5
+    page = visit(browser, serve(page_of(folder, place / "split_site")))
+    assert page.paint().startswith("Painted"), page.problem
+    assert psnr(page.picture(), drawn(demo)) >= 50
+
+
+def test_a_large_pipeline_opens_its_networks_one_after_the_other(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    pipeline = (demo_page / "pipeline.js").read_text(encoding="utf-8")
+    assert "const MOST_KEPT = 1e9;" in pipeline
+    changed = {"/pipeline.js": pipeline.replace("MOST_KEPT = 1e9", "MOST_KEPT = 1e6").encode()}
+    page = visit(browser, serve(demo_page, changed=changed))
+    for _ in range(2):
+        assert page.paint().startswith("Painted"), page.problem
+        assert psnr(page.picture(), drawn(demo)) >= 50
+    assert sum(url.endswith("unet/weights.pb") for url in page.requests) == 2

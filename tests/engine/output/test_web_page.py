@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine.output import web_runtime
-from olivelike.engine.output.web_page import PAGE, export_web
+from olivelike.engine.output.web_page import PAGE_FILES, export_web
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.model.records.output import OutputRecord
 from tests.fixtures.web_outputs import (
@@ -61,7 +61,7 @@ def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, packa
     left_behind = {"vae_encoder/model.onnx", "tokenizer/merges.txt"}
     assert model == files_of_an_output().keys() - left_behind
     assert {f"ort/{name}": data for name, data in RUNTIME.items()}.items() <= files.items()
-    assert {path.name: path.read_bytes() for path in PAGE.iterdir()}.items() <= files.items()
+    assert {path.name: path.read_bytes() for path in PAGE_FILES.iterdir()}.items() <= files.items()
     record = OutputRecord.require(tmp_path / "site")
     assert {path: facts.sha256 for path, facts in record.files.items()} == {
         path: sha256(data) for path, data in files.items() if path != "olivelike.json"
@@ -81,10 +81,10 @@ def test_attention_as_one_operator_is_in_the_manifest(package: Path, tmp_path: P
 def test_the_modules_of_the_page_are_there_and_ask_for_nothing_elsewhere(output: Path, package: Path) -> None:
     import re
 
-    for path in PAGE.iterdir():
+    for path in PAGE_FILES.iterdir():
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r'from "\./([\w.]+)"', text):
-            assert (PAGE / name).is_file()
+            assert (PAGE_FILES / name).is_file()
         addresses = set(
             re.findall(r"https?://[^\s)\"']+", "\n".join(re.sub(r"^\s*//.*", "", line) for line in text.splitlines()))
         )
@@ -122,7 +122,7 @@ def test_what_others_wrote_is_not_touched(output: Path, package: Path, tmp_path:
         export_web(output, site, onnxruntime_web=package)
     assert (site / "style.css").read_text() == "changed"
     export_web(output, site, onnxruntime_web=package, overwrite=True)
-    assert (site / "style.css").read_bytes() == (PAGE / "style.css").read_bytes()
+    assert (site / "style.css").read_bytes() == (PAGE_FILES / "style.css").read_bytes()
     assert (site / "notes.txt").read_text() == "mine"
     with pytest.raises(UsageError, match="is a file"):
         export_web(output, site / "notes.txt", onnxruntime_web=package)
