@@ -1,7 +1,8 @@
-// What happens between calls of the UNet: DDIM (https://arxiv.org/abs/2010.02502) and Euler's method
-// (https://arxiv.org/abs/2206.00364, algorithm 2 without churn), step by step as diffusers' schedulers.
+// What happens between calls of the UNet: DDIM (https://arxiv.org/abs/2010.02502), PNDM without its Runge-Kutta steps
+// (https://arxiv.org/abs/2202.09778) and Euler's method (https://arxiv.org/abs/2206.00364, algorithm 2 without churn), step
+// by step as diffusers' schedulers.
 
-const OWN = { DDIMScheduler: ddim, EulerDiscreteScheduler: euler };
+const OWN = { DDIMScheduler: ddim, PNDMScheduler: pndm, EulerDiscreteScheduler: euler };
 const UNKNOWN = ["thresholding", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"];
 
 /** Return the name of the scheduler that the page draws with: the folder's own, or DDIM where it does not know that. */
@@ -12,6 +13,7 @@ export function schedulerName({ config }) {
 
 function isUsual(config) {
   if (config._class_name === "DDIMScheduler") return true;
+  if (config._class_name === "PNDMScheduler") return config.skip_prk_steps === true;
   const plain = { interpolation_type: "linear", timestep_type: "discrete", final_sigmas_type: "zero" };
   return Object.entries(plain).every(([key, value]) => (config[key] ?? value) === value);
 }
@@ -80,6 +82,42 @@ function parts(config, predicted, value, signal, noise) {
     default:
       return [predicted, (value - signal * predicted) / noise];
   }
+}
+
+// How PNDM combines up to four predictions, the latest first.
+const COMBINED = [[1], [3 / 2, -1 / 2], [23 / 12, -16 / 12, 5 / 12], [55 / 24, -59 / 24, 37 / 24, -9 / 24]];
+
+function pndm({ config, count, alphas_cumprod: alphas, final_alpha_cumprod: final }, steps) {
+  const stride = Math.floor(count / steps);
+  const once = spaced({ config, count }, steps).map((moment) => (moment === null ? 0 : round(moment)));
+  // The second step looks again at where the first one led.
+  const timesteps = once.flatMap((moment, number) => (number === 1 ? [moment, moment] : [moment]));
+  let latest = [];
+  let begun = null;
+  return {
+    timesteps,
+    noiseFactor: 1,
+    scale: (latents) => latents,
+    step(prediction, latents, number) {
+      let [moment, before] = [timesteps[number], timesteps[number] - stride];
+      let [from, weights, all] = [latents, null, null];
+      if (number === 1) {
+        [moment, before, from] = [moment + stride, moment, begun];
+        [weights, all] = [[1 / 2, 1 / 2], [prediction, latest[0]]];
+      } else {
+        if (number === 0) begun = latents;
+        latest = [prediction.slice(), ...latest.slice(0, 3)];
+        [weights, all] = [COMBINED[latest.length - 1], latest];
+      }
+      const [alpha, next] = [alphas[moment], before >= 0 ? alphas[before] : final];
+      const whole = alpha * Math.sqrt(1 - next) + Math.sqrt(alpha * (1 - alpha) * next);
+      return from.map((value, i) => {
+        let noise = all.reduce((sum, one, place) => sum + weights[place] * one[i], 0);
+        if (config.prediction_type === "v_prediction") noise = Math.sqrt(alpha) * noise + Math.sqrt(1 - alpha) * value;
+        return Math.sqrt(next / alpha) * value - ((next - alpha) * noise) / whole;
+      });
+    },
+  };
 }
 
 function euler({ config, count, alphas_cumprod: alphas }, steps) {

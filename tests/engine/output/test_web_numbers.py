@@ -181,6 +181,11 @@ CONFIGS = {
     "sample": {"_class_name": "DDIMScheduler", "prediction_type": "sample", "beta_schedule": "squaredcos_cap_v2"},
     "clipped": {"_class_name": "DDIMScheduler", "clip_sample": True, "clip_sample_range": 0.7},
     "trained": {"_class_name": "DDIMScheduler", "trained_betas": [0.001 + 0.00001 * i for i in range(1000)]},
+    "pndm": {"_class_name": "PNDMScheduler", "skip_prk_steps": True, "steps_offset": 1},
+    "pndm v": {
+        "_class_name": "PNDMScheduler", "skip_prk_steps": True, "prediction_type": "v_prediction",
+        "timestep_spacing": "trailing",
+    },
     "sdxl": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading", "steps_offset": 1},
     "turbo": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "trailing"},
     "euler": {"_class_name": "EulerDiscreteScheduler", "timestep_spacing": "linspace"},
@@ -188,11 +193,11 @@ CONFIGS = {
 }  # fmt: skip
 BETAS = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "num_train_timesteps": 1000}
 UNKNOWN = {
-    "pndm": {"_class_name": "PNDMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "skip_prk_steps": True},
+    "prk": {"_class_name": "PNDMScheduler", "steps_offset": 1, "set_alpha_to_one": False, "skip_prk_steps": False},
     "ancestral": {"_class_name": "EulerAncestralDiscreteScheduler", "steps_offset": 1, "timestep_spacing": "leading"},
     "karras": {"_class_name": "EulerDiscreteScheduler", "use_karras_sigmas": True, "timestep_spacing": "leading"},
 }
-STEPS = (1, 4, 7, 50)
+STEPS = (1, 2, 7, 30)
 LOOP = """
 import { makeSchedule, schedulerName } from "./schedule.js";
 const answer = data.asked.map(({ schedule, steps }) => {
