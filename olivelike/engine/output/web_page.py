@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from olivelike._untrusted import open_file, read_json
+from olivelike._untrusted import one_line, open_file, read_json
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.output_files import explained, resolved, write_file
 from olivelike.engine.output.publication import check_is_ours, publish, recover
@@ -89,10 +89,10 @@ def export_web(
 def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedule."""
     if record.layout != "web":
-        source = shlex.quote(str(record.source.name))
+        source = shlex.quote(one_line(str(record.source.name)))
         raise SourceError(
-            f"{folder}: its layout is {record.layout}, and a page reads that of `web`; convert it again: olivelike "
-            f"convert {source} -t {record.target.name} --layout web -o {shlex.quote(f'{folder}_web')}"
+            f"{folder}: its layout is {one_line(record.layout)}, and a page reads that of `web`; convert it again: olivelike "
+            f"convert {source} -t {one_line(record.target.name)} --layout web -o {shlex.quote(f'{folder}_web')}"
         )
     encoders = [name for name in TEXT_ENCODERS if name in record.components]
     missing = [name for name in ("unet", "vae_decoder") if name not in record.components]
@@ -126,7 +126,7 @@ def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite
     if before.layout != PAGE or before.source.name != record.source.name:
         what = "the page of" if before.layout == PAGE else "a pipeline made from"
         raise UsageError(
-            f"{output} holds {what} {before.source.name}; choose another folder, or replace it with --overwrite"
+            f"{output} holds {what} {one_line(str(before.source.name))}; choose another folder, or replace it with --overwrite"
         )
     return before
 

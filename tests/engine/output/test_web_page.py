@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Iterator
@@ -15,15 +14,7 @@ from olivelike.engine.output import web_runtime
 from olivelike.engine.output.web_page import PAGE_FILES, export_web
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.model.records.output import OutputRecord
-from tests.fixtures.web_outputs import (
-    RUNTIME,
-    TARBALL,
-    files_of_an_output,
-    sha256,
-    take_as_release,
-    tarball,
-    write_output,
-)
+from tests.fixtures.web_outputs import RUNTIME, TARBALL, files_of_an_output, sha256, take_as_release, write_output
 
 
 @pytest.fixture(autouse=True)
@@ -211,13 +202,7 @@ def test_onnxruntime_web_is_taken_from_wherever_it_is(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (b"no tarball", "is no tarball"),
-        (TARBALL[: len(TARBALL) // 2], "is no tarball"),
-        (tarball({"package/dist/ort.wasm.min.mjs": b"other"}), r"its ort\.wasm\.min\.mjs is not that"),
-        (tarball({f"../{name}": data for name, data in RUNTIME.items()}), "is not that"),
-        (None, "no such file"),
-    ],
+    [(b"no tarball", "its SHA-512 is another"), (TARBALL[:-1], "its SHA-512 is another"), (None, "no such file")],
 )
 def test_another_package_is_refused_with_the_remedy(
     output: Path, tmp_path: Path, content: bytes | None, message: str
@@ -259,19 +244,15 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
     server.server_close()
 
 
-def test_it_is_fetched_once_checked_and_kept(
-    output: Path, registry: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import base64
-
+def test_it_is_fetched_once_checked_and_kept(output: Path, registry: dict[str, bytes], tmp_path: Path) -> None:
     told: list[str] = []
     path = "/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz"
     with pytest.raises(MissingError, match="can't be fetched: HTTP Error 404"):
         export_web(output, tmp_path / "site", on_fetch=told.append)
-    registry[path] = TARBALL
+    registry[path] = TARBALL + b"more"
     with pytest.raises(MissingError, match="its SHA-512 is another"):
         export_web(output, tmp_path / "site", on_fetch=told.append)
-    monkeypatch.setattr(web_runtime, "_SHA512", base64.b64encode(hashlib.sha512(TARBALL).digest()).decode())
+    registry[path] = TARBALL
     export_web(output, tmp_path / "site", on_fetch=told.append)
     assert [address.endswith(path) for address in told] == [True] * 3
     registry.clear()
