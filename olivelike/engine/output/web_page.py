@@ -91,8 +91,8 @@ def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     if record.layout != "web":
         source = shlex.quote(one_line(str(record.source.name)))
         raise SourceError(
-            f"{folder}: its layout is {one_line(record.layout)}, and a page reads that of `web`; convert it again: olivelike "
-            f"convert {source} -t {one_line(record.target.name)} --layout web -o {shlex.quote(f'{folder}_web')}"
+            f"{folder}: its layout is {one_line(record.layout)}, a page reads that of `web`; convert it again: "
+            f"olivelike convert {source} -t {one_line(record.target.name)} --layout web -o {shlex.quote(f'{folder}_web')}"
         )
     encoders = [name for name in TEXT_ENCODERS if name in record.components]
     missing = [name for name in ("unet", "vae_decoder") if name not in record.components]
@@ -126,7 +126,8 @@ def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite
     if before.layout != PAGE or before.source.name != record.source.name:
         what = "the page of" if before.layout == PAGE else "a pipeline made from"
         raise UsageError(
-            f"{output} holds {what} {one_line(str(before.source.name))}; choose another folder, or replace it with --overwrite"
+            f"{output} holds {what} {one_line(str(before.source.name))}; choose another folder, or replace it with "
+            "--overwrite"
         )
     return before
 
