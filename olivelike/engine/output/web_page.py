@@ -89,10 +89,10 @@ def export_web(
 def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
     """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedule."""
     if record.layout != "web":
-        source = shlex.quote(one_line(str(record.source.name)))
+        source, target = shlex.quote(one_line(str(record.source.name))), one_line(record.target.name)
         raise SourceError(
             f"{folder}: its layout is {one_line(record.layout)}, a page reads that of `web`; convert it again: "
-            f"olivelike convert {source} -t {one_line(record.target.name)} --layout web -o {shlex.quote(f'{folder}_web')}"
+            f"olivelike convert {source} -t {target} --layout web -o {shlex.quote(f'{folder}_web')}"
         )
     encoders = [name for name in TEXT_ENCODERS if name in record.components]
     missing = [name for name in ("unet", "vae_decoder") if name not in record.components]
