@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from olivelike.engine.output import web_runtime
+from olivelike.engine.output.web_files import schedule
 from olivelike.engine.output.web_page import PAGE_FILES, export_web
 from olivelike.errors import MissingError, SourceError, UsageError
 from olivelike.model.records.output import OutputRecord
@@ -274,3 +275,20 @@ def test_without_a_network_the_remedy_is_told(
     ):
         export_web(output, tmp_path / "site")
     assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_train_timesteps": 10**15}, {"num_train_timesteps": 0}, {"num_train_timesteps": "many"},
+        {"beta_schedule": "sigmoid"}, {"beta_end": 1e300}, {"beta_start": None}, {"trained_betas": []},
+        {"trained_betas": [1, "a"]}, {"trained_betas": {"a": 1}}, {"beta_start": -1.0},
+    ],
+)  # fmt: skip
+def test_a_scheduler_without_a_schedule_is_refused(change: dict[str, object]) -> None:
+    config = {"beta_start": 0.1, "beta_end": 0.2, "beta_schedule": "scaled_linear", "num_train_timesteps": 10}
+    for content in (json.dumps(config | change), "[]", "{", "null"):
+        with pytest.raises(SourceError, match=r"scheduler_config\.json: can't be made a schedule"):
+            schedule({"scheduler/scheduler_config.json": content.encode()})
+    with pytest.raises(SourceError, match="can't be made a schedule"):
+        schedule({})
