@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from pydantic import PositiveInt  # noqa: TC002  (pydantic reads it)
+
 from olivelike.model.client_layouts import LayoutName  # noqa: TC001  (pydantic reads it)
 from olivelike.pass_api import Context, Pass, Resources
 
@@ -19,7 +21,10 @@ class Layout(Pass):
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
     profile: LayoutName
-    """The client: `diffusers`, `optimum`, `csharp`, `onnxstack` or `a1111-dml`."""
+    """The client: `diffusers`, `optimum`, `csharp`, `onnxstack`, `a1111-dml` or `web`."""
+
+    size: tuple[PositiveInt, PositiveInt] | None = None
+    """Width and height in pixels of the only pictures that the networks make; by default any size."""
 
     def run(self, model: Model, context: Context) -> Model:
         """Cast, reshape and rename at the border of the graph, and count."""
@@ -28,5 +33,5 @@ class Layout(Pass):
         from olivelike.model.client_layouts import LAYOUTS
 
         graph = model.require("graph").to_ir()
-        context.report(**lay_out(graph, model.component, LAYOUTS[self.profile]))
+        context.report(**lay_out(graph, model.component, LAYOUTS[self.profile], self.size))
         return model.replace(graph=Graph.from_ir(graph))

@@ -46,6 +46,12 @@ def test_defaults_of_schedulers_are_installed(names: set[str]) -> None:
     assert "olivelike/data/shelf/schedulers.json" in names
 
 
+def test_the_page_for_browsers_is_installed(names: set[str]) -> None:
+    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike" / "data" / "web").iterdir()}
+    assert "olivelike/data/web/index.html" in page
+    assert page <= names
+
+
 def test_every_module_is_installed(names: set[str]) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike").rglob("*.py")}
     assert modules <= names

@@ -1,4 +1,4 @@
-"""What each client wants a folder to look like, as data.
+"""What each client wants a folder to look like, as data; `web` is for browsers.
 
 Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion.py`), optimum-onnx 0.1
 (`modeling_diffusion.py`), cassiebreviu/StableDiffusion, saddam213/OnnxStack, microsoft/Stable-Diffusion-WebUI-DirectML.
@@ -12,10 +12,13 @@ from typing import Final, Literal
 
 from olivelike.model.families import MODEL_FILE
 
-LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml"]
+LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web"]
 
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
+
+PAGE: Final = "page"
+"""Stands in the record of a page that `export-web` wrote, where an output has its layout."""
 
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
@@ -43,6 +46,10 @@ class Layout:
     index, tokenizer or scheduler."""
     data_file: str = "weights.pb"
     """Name of a component's data file."""
+    most_data_bytes: int | None = None
+    """Size of a data file at most, unless it holds a single tensor; what has no room goes into further files."""
+    manifest: bool = False
+    """What a page needs is there as JSON: each file with size and digest, and the schedule."""
     named_after_folder: bool = False
     """`NAME.onnx` with `NAME.onnx.data`, after the output folder, in place of `model.onnx` with its data file."""
     onnx_tokenizer: bool = False
@@ -99,6 +106,8 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             components=("unet",),
             named_after_folder=True,
         ),
+        # Browsers read a file into one buffer: Chrome's have less than 2 GiB, and half of that is found more easily.
+        Layout("web", floats="float32", most_data_bytes=1 << 30, manifest=True),
     )
 }
 """Every layout by name."""

@@ -10,6 +10,7 @@ import pytest
 
 from olivelike.testing import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.fixtures.web_outputs import TARBALL, files_of_an_output, take_as_release, write_output
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 BEGINNING, *EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
@@ -42,7 +43,7 @@ def name_of(example: str) -> str:
         for text in EXAMPLES
     ],
 )
-def test_the_example_runs(guide_project, example, capsys):
+def test_the_example_runs(guide_project, example, capsys, monkeypatch):
     assert len(example.splitlines()) <= 5
     assert BEGINNING == "from pathlib import Path\nimport olivelike\n"
     if "style.safetensors" in example:
@@ -51,4 +52,8 @@ def test_the_example_runs(guide_project, example, capsys):
         from PIL import Image
 
         Image.new("RGB", (8, 8)).save("circle.png")
+    if "export_web" in example:
+        take_as_release(monkeypatch)
+        write_output(Path("models/web"), files_of_an_output())
+        Path("onnxruntime-web-1.30.0.tgz").write_bytes(TARBALL)
     exec(BEGINNING + example, {})

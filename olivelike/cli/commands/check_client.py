@@ -16,7 +16,7 @@ def check_client(
         str,
         typer.Option(
             metavar="NAME",
-            help="Who is to load it: diffusers, optimum, csharp, onnxstack or a1111-dml.",
+            help="Who is to load it: diffusers, optimum, csharp, onnxstack, a1111-dml or web.",
             show_default=False,
         ),
     ],

@@ -87,6 +87,8 @@ def convert(
     show_run(place, options, json)
     if layout in {None, DEFAULT} and not json:
         write(_next_step(target, output))
+    if layout == "web" and not json:
+        write(f"next: olivelike export-web {shlex.quote(str(output))} site")
 
 
 def _next_step(target: str, output: Path) -> str:

@@ -34,6 +34,8 @@ class MaterializeJob(ModelJob):
     """An existing folder to write into."""
     file_names: Mapping[str, str]
     """`model_file` and `data_file`, where they are not the usual ones."""
+    most_data_bytes: int | None
+    """Size of a data file at most."""
     config: Mapping[str, Any] | None
     """The source's `config.json`, for a network whose architecture nobody knows; `None` writes none."""
 
@@ -48,7 +50,10 @@ class MaterializeJob(ModelJob):
         folder = Path(self.folder)
         with explained(folder):
             files = TensorFiles(bench.store, self.weight_files)
-            result = materialize(model.graph, model.weights, files, folder, bench.progress, **self.file_names)
+            result = materialize(
+                model.graph, model.weights, files, folder, bench.progress,
+                **self.file_names, most_data_bytes=self.most_data_bytes,
+            )  # fmt: skip
             content = to_json(self.config) if self.config else None
             if model.architecture is not None and self.place.component not in TOKENIZERS:
                 content = component_config(model.architecture)
@@ -68,8 +73,9 @@ class MaterializeNode(ModelNode):
     always_reads = ("architecture", "weights", "graph")
 
     def options(self, node: Node) -> dict[str, Any]:
-        """Return the names of the files."""
-        return dict(node.file_names)
+        """Return the names of the files, and how large they get."""
+        limit = node.most_data_bytes
+        return {**node.file_names, **({} if limit is None else {"most_data_bytes": limit})}
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:
         """Return the size of the weights behind all passes, and room for the largest tensor."""
@@ -90,5 +96,6 @@ class MaterializeNode(ModelNode):
             **self.model_fields(assignment),
             folder=str(assignment.folder),
             file_names=node.file_names,
+            most_data_bytes=node.most_data_bytes,
             config=config,
         )

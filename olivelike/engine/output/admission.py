@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
+from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import LAYOUTS, PAGE
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
@@ -102,6 +103,11 @@ def check_output(prepared: Prepared, output: Output) -> None:
         raise UsageError(
             f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
         )
+    if before.layout == PAGE and not prepared.options.overwrite:
+        raise UsageError(
+            f"output {output.path} is a page that `export-web` wrote; choose another folder with --output, or "
+            "replace it with --overwrite"
+        )
     others = None if prepared.options.overwrite else other_sources(prepared, output, before)
     if others is not None:
         raise UsageError(
@@ -159,6 +165,8 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
         yield from prepared.source.extras
         yield INDEX_FILE
+        if LAYOUTS[output.layout].manifest:
+            yield from (MANIFEST_FILE, SCHEDULE_FILE)
 
 
 def _file_names(node: Node) -> Iterator[str]:

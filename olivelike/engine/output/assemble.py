@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,11 +13,13 @@ from olivelike.engine.output.output_files import is_current, remember, write_fil
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
+from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE, manifest, schedule
 from olivelike.engine.plan import PIPELINE
+from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import INDEX_FILE
-from olivelike.model.records.output import ComponentRecord, OutputFile, OutputRecord, StepRecord
+from olivelike.model.records.output import ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Execution
@@ -67,7 +69,7 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
         return False
     if other_sources(prepared, output, record) is not None:
         return False
-    wanted = _assets(prepared, assets, record.components, output)
+    wanted = _assets(prepared, assets, record.components, record.files, output)
     recorded = {path: file.sha256 for path, file in record.files.items()}
     if any(recorded.get(path) != digest_bytes(data) for path, data in wanted.items()):
         return False
@@ -115,7 +117,7 @@ def publish_output(
         found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
         components[node.component] = ComponentRecord(result.key, facets, _passes(node, prepared.nodes), **found)
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
-    for path, data in _assets(prepared, assets, components, output).items():
+    for path, data in _assets(prepared, assets, components, files, output).items():
         sha256 = digest_bytes(data)
         files[path] = OutputFile(len(data), sha256, source=path if path in prepared.source.extras else None)
         if (
@@ -151,16 +153,36 @@ def publish_output(
     return kept
 
 
-def _assets(prepared: Prepared, digest: str, components: Iterable[str], output: Output) -> dict[str, bytes]:
-    """Return what belongs beside the networks; a layout that is no pipeline has nothing there."""
+def _assets(
+    prepared: Prepared,
+    digest: str,
+    components: Mapping[str, ComponentRecord],
+    files: Mapping[str, FileFacts],
+    output: Output,
+) -> dict[str, bytes]:
+    """Return what belongs beside the networks; a layout that is no pipeline has nothing there.
+
+    `files` are those of the networks; others in it do not count.
+    """
     layout = LAYOUTS[output.layout]
     if not layout.is_pipeline:
         return {}
     read = prepared.store.require_bytes
     table = json.loads(read(digest, "the table of assets"))
-    files = {relative: read(content, relative) for relative, content in table.items()}
-    files[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
-    return files
+    assets = {relative: read(content, relative) for relative, content in table.items()}
+    assets[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
+    if layout.manifest:
+        assets[SCHEDULE_FILE] = schedule(assets)
+        listed = {path: facts for path, facts in files.items() if path.partition("/")[0] in components}
+        listed |= {path: FileFacts(len(data), digest_bytes(data)) for path, data in assets.items()}
+        assets[MANIFEST_FILE] = manifest(listed, _size(components))
+    return assets
+
+
+def _size(components: Mapping[str, ComponentRecord]) -> tuple[int, int] | None:
+    """Return width and height of the only pictures that networks make, as their chains say it."""
+    sizes = (step.options.get("size") for one in components.values() for step in one.passes if step.name == LAYOUT)
+    return next((tuple(size) for size in sizes if isinstance(size, list)), None)
 
 
 def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:

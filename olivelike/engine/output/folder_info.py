@@ -103,8 +103,13 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         len(record.files),
         facts,
         tuple(_damages(path, record)),
-        f'olivelike generate {path} "a prompt"' if complete and record.layout == "diffusers" else None,
+        _next(path, record.layout) if complete else None,
     )
+
+
+def _next(path: Path, layout: str) -> str | None:
+    commands = {"diffusers": f'olivelike generate {path} "a prompt"', "web": f"olivelike export-web {path} site"}
+    return commands.get(layout)
 
 
 def _damages(path: Path, record: OutputRecord) -> Iterator[str]:

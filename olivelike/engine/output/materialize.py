@@ -3,17 +3,11 @@
 Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file. Large
 ones that are only cast go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
 flat in the size of the model. Files are read, never mapped: mapped pages count as resident memory.
-
-`HashedFile` hashes and writes in a thread of its own, so that what comes next is computed meanwhile.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-import os
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,12 +16,13 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
+from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
 from olivelike.model.families import MODEL_FILE
@@ -48,8 +43,6 @@ Result = TypeVar("Result")
 DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
-ALIGNMENT = 4096
-"""Offsets in the data file are multiples of this, so that runtimes can map single tensors."""
 _THREADS = 2
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
@@ -83,6 +76,7 @@ def materialize(
     *,
     model_file: str = MODEL_FILE,
     data_file: str = DATA_FILE,
+    most_data_bytes: int | None = None,
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
@@ -94,13 +88,16 @@ def materialize(
         files: Path of each file that the table refers to, by digest.
         folder: Where to write; files of the same names are replaced.
         progress: Told the bytes read so far, of all.
+        model_file: Name of the model.
+        data_file: Name of the data file.
+        most_data_bytes: Its size at most; what has no room goes into `weights.1.pb` and so on. By default it has any.
     """
     model = graph.to_ir()
     _check(model.graph, weights)
     derived = weight_values(model.graph)
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
-    with HashedFile(folder / data_file) as data:
+    with DataFiles(folder, data_file, most_data_bytes) as data:
         roots = list(_weight_roots(model.graph, derived))
         labels: dict[str, str] = {}
         for value in roots:
@@ -117,7 +114,7 @@ def materialize(
         pieces = (piece for name in result.derivations for piece in _pieces(name, result.derivations[name], weights))
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
-            whole = _Appended(name, data, data_file)
+            whole = _Appended(name, data)
             for piece, (array, lost) in of_one:
                 whole.append(piece, array)
                 for kind in ("saturated", "flushed"):
@@ -129,10 +126,7 @@ def materialize(
     serialised = ir.to_proto(model).SerializeToString(deterministic=True)
     with HashedFile(folder / model_file) as file:
         file.write(serialised)
-    result.files = {model_file: file.facts(), data_file: data.facts()}
-    if not data.size:
-        (folder / data_file).unlink()
-        del result.files[data_file]
+    result.files = {model_file: file.facts(), **data.facts()}
     return result
 
 
@@ -275,9 +269,9 @@ def _name(value: ir.Value, expression: Expression, taken: Mapping[str, Any]) -> 
 class _Appended:
     """An initializer in the making: small ones stay inline, others are appended to the data file."""
 
-    def __init__(self, name: str, data: HashedFile, data_file: str) -> None:
-        self._name, self._data, self._data_file = name, data, data_file
-        self._offset: int | None = None
+    def __init__(self, name: str, data: DataFiles) -> None:
+        self._name, self._data = name, data
+        self._place: Place | None = None
         self._inline: ir.TensorProtocol | None = None
         self._dtype = ir.DataType.UNDEFINED
         self._shape: tuple[int, ...] = ()
@@ -286,13 +280,12 @@ class _Appended:
         """Write what comes next."""
         dtype = self._dtype = ir.DataType.from_numpy(array.dtype)
         self._shape = piece.shape or array.shape
-        if self._offset is None:
-            packed = array.nbytes * dtype.bitwidth // (8 * array.itemsize)
-            if packed < INLINE_BYTES and piece.count is None:
+        if self._place is None:
+            nbytes = -(-math.prod(self._shape) * dtype.bitwidth // _BYTE)
+            if nbytes < INLINE_BYTES and piece.count is None:
                 self._inline = ir.tensor(array, dtype=dtype, name=self._name)
                 return
-            self._data.write(bytes(-self._data.size % ALIGNMENT))
-            self._offset = self._data.size
+            self._place = self._data.begin(nbytes)
         # NumPy gives each element a byte of its own at least; ONNX packs two or four smaller ones into one.
         whole = dtype.bitwidth >= _BYTE
         self._data.write(array.reshape(-1).view(np.uint8).data if whole else memoryview(ir.tensor(array).tobytes()))
@@ -301,11 +294,11 @@ class _Appended:
         """Return the initializer's tensor, once all of it is appended."""
         if self._inline is not None:
             return self._inline
-        assert self._offset is not None
+        assert self._place is not None
         return ir.ExternalTensor(
-            location=self._data_file,
-            offset=self._offset,
-            length=self._data.size - self._offset,
+            location=self._place.file,
+            offset=self._place.offset,
+            length=self._place.nbytes,
             dtype=self._dtype,
             shape=ir.Shape(self._shape),
             name=self._name,
@@ -338,73 +331,3 @@ def _drop_parameters(graph: ir.Graph) -> None:
     used = {value.name for node in nodes for value in node.inputs if value is not None}
     for name in [name for name in graph.initializers if name not in used]:
         del graph.initializers[name]
-
-
-_PENDING = 2
-"""Pieces that may wait for the disk; each is held in memory until it is written."""
-_SYNC_BYTES = 64 << 20
-"""After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
-
-
-class HashedFile:
-    """A context manager that writes one file; it is durable at the end."""
-
-    def __init__(self, path: Path) -> None:
-        """Make the file.
-
-        Raises:
-            OSError: if the disk refuses; also from `write` and the end, then or later.
-        """
-        self._file = path.open("wb", buffering=0)
-        self._hasher = hashlib.sha256()
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        with self._file:
-            self._pieces.put(None)
-            self._thread.join()
-            if kind is None:
-                self._raise()
-                os.fsync(self._file.fileno())
-
-    def write(self, data: bytes | memoryview) -> None:
-        """Append bytes, which nobody may change afterwards."""
-        self._raise()
-        self._pieces.put(memoryview(data))
-        self.size += len(data)
-
-    def facts(self) -> dict[str, Any]:
-        """Return size in bytes and SHA-256 of the finished file."""
-        return {"size": self.size, "sha256": self._hasher.hexdigest()}
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _flush(self) -> None:
-        os.fsync(self._file.fileno())
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _work(self) -> None:
-        unsynced = 0
-        while (piece := self._pieces.get()) is not None:
-            if self._error is not None:
-                continue  # Whoever writes must not wait for ever.
-            try:
-                self._hasher.update(piece)
-                unsynced += len(piece)
-                while piece:
-                    piece = piece[self._file.write(piece) :]
-                if unsynced > _SYNC_BYTES:
-                    self._flush()
-                    unsynced = 0
-            except Exception as error:  # noqa: BLE001  (raised by `write`; a thread that ends leaves it waiting)
-                self._error = error

@@ -61,6 +61,11 @@ class Node:
             return {"model_file": TOKENIZER_FILE, "data_file": layout.data_file}
         return {} if layout.name == DEFAULT else layout.file_names(self.output.path.name)
 
+    @property
+    def most_data_bytes(self) -> int | None:
+        """Size of the data files that a `materialize` node writes; `None` if there is one of any size."""
+        return None if self.output is None else LAYOUTS[self.output.layout].most_data_bytes
+
 
 def changes_network(instance: Pass) -> bool:
     """Tell whether a pass makes other weights, or another architecture, than the checkpoint with its adapters has."""

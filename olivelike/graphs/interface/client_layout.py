@@ -6,13 +6,14 @@ Types change by a `Cast` at the border, the rank of `timestep` by a `Reshape`. N
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import renamed, spaced
+from olivelike.graphs.editing.values import evaluate, renamed, spaced
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -52,12 +53,21 @@ _UNET_DIMS: Final = {
 }
 """Names by which clients fix the UNet's dynamic dimensions."""
 _CHANNELS = "unet_sample_channels"
+_IMAGES: Final = {"unet": ("sample", 8), "vae_encoder": ("sample", 1), "vae_decoder": ("latent_sample", 8)}
+"""By network the input with height and width, and how many pixels one of its rows is."""
 
 
-def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
+def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, int] | None = None) -> dict[str, int]:
     """Rewrite the border of a component's graph in place.
 
-    Raises `PassError` if the graph lacks an input that clients feed, or the client can't feed one that it has.
+    Raises `PassError` if the graph lacks an input that clients feed, the client can't feed one that it has, or
+    the graph has no pictures of that size.
+
+    Args:
+        model: The graph.
+        component: What it is.
+        layout: What the client wants.
+        size: Width and height in pixels to fix; by default they stay free.
 
     Returns:
         How many inputs and outputs have another type or rank, and how many another name.
@@ -77,6 +87,8 @@ def lay_out(model: ir.Model, component: str, layout: Layout) -> dict[str, int]:
             changed += 1
     if component == "unet":
         _name_dims(graph, layout)
+    if size is not None:
+        _fix_size(graph, component, size)
     if layout.spaced_formulas:
         for value in graph.outputs:
             _space_formulas(value)
@@ -209,6 +221,35 @@ def _name_dims(graph: ir.Graph, layout: Layout) -> None:
     for value in (value for node in graph for value in node.outputs):
         if value.shape is not None:
             value.shape = ir.Shape([_in_names(dim, changed) for dim in value.shape])
+
+
+def _fix_size(graph: ir.Graph, component: str, size: tuple[int, int]) -> None:
+    """Put numbers in the place of height and width, and of what is computed of them."""
+    name, unit = _IMAGES.get(component, ("", 1))
+    numbers: dict[str, str] = {}
+    for value in real_inputs(graph):
+        if value.name != name or value.shape is None:
+            continue
+        for axis, pixels in ((-1, size[0]), (-2, size[1])):
+            dim = value.shape[axis]
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None and pixels % unit == 0:
+                numbers[dim.value] = str(pixels // unit)
+            elif dim != pixels / unit:
+                raise PassError(
+                    f"layout: {component} makes no pictures of size {size[0]}x{size[1]}: sides are multiples of "
+                    f"{unit}, and its input {name} has the shape {value.shape}"
+                )
+    for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
+        if numbers and value.shape is not None:
+            value.shape = ir.Shape([_in_numbers(dim, numbers) for dim in value.shape])
+
+
+def _in_numbers(dim: int | ir.SymbolicDim, numbers: dict[str, str]) -> int | str | None:
+    formula, no_sizes = _in_names(dim, numbers), dict[str, int]()
+    if isinstance(formula, str):
+        with contextlib.suppress(ValueError, KeyError):
+            return evaluate(formula, no_sizes.__getitem__)
+    return formula
 
 
 def _in_names(dim: int | ir.SymbolicDim, names: dict[str, str]) -> int | str | None:

@@ -11,6 +11,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
 from olivelike.measure.clients.client_folder import ClientFolder, Unreadable
 from olivelike.measure.clients.python_clients import DIFFUSERS, OPTIMUM
+from olivelike.measure.clients.web_client import WEB
 from olivelike.measure.clients.windows_clients import A1111, CSHARP, ONNXSTACK
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ CLIENTS: Final[Mapping[str, tuple[Requirement, ...]]] = {
     "csharp": CSHARP,
     "onnxstack": ONNXSTACK,
     "a1111-dml": A1111,
+    "web": WEB,
 }
 """What each client insists on; the names are those of the layouts."""
 

@@ -14,7 +14,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from olivelike.engine.output.materialize import ALIGNMENT, DATA_FILE, INLINE_BYTES, MODEL_FILE, materialize
+from olivelike.engine.output.data_files import ALIGNMENT
+from olivelike.engine.output.materialize import DATA_FILE, INLINE_BYTES, MODEL_FILE, materialize
 from olivelike.errors import PassError, SourceError
 from olivelike.model import Graph
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY
@@ -360,3 +361,33 @@ def test_memory_stays_flat_in_the_size_of_the_model(tmp_path):
     assert int(done.stdout) < 100_000_000
     for path in Path(tmp_path).iterdir():
         path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("most", "names"),
+    [(100_000, {"weights.pb"}), (8192, {"weights.pb", "weights.1.pb"}),
+     (1, {"weights.pb", "weights.1.pb", "weights.2.pb"})],
+)  # fmt: skip
+@pytest.mark.parametrize("pieces", [False, True])
+def test_weights_go_into_as_many_files_as_their_size_asks_for(tmp_path, monkeypatch, most, names, pieces):
+    text = """<ir_version: 11, opset_import: ["": 23]>
+    g (float[N,20] x, float[20,40] a, float[40,20] b, float[20,40] c, float[40] d) => (float[N,40] y) {
+        one = MatMul(x, a) two = MatMul(one, b) three = MatMul(two, c) y = Add(three, d) }"""
+    shapes = {"a": (20, 40), "b": (40, 20), "c": (20, 40), "d": (40,)}
+    arrays = {name: RANDOM.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    if pieces:
+        monkeypatch.setattr("olivelike.engine.output.materialize._PIECE_BYTES", 1000)
+    tensors = LocalTensors()
+    (tmp_path / "out").mkdir()
+    result = materialize(
+        parse(text, dict(zip("abcd", "abcd", strict=True))), tensors.table(arrays), tensors.files, tmp_path / "out",
+        lambda done, total: None, most_data_bytes=most,
+    )  # fmt: skip
+    written = files(tmp_path / "out")
+    assert set(written) == names | {MODEL_FILE} == set(result.files)
+    for name, data in written.items():
+        assert result.files[name] == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        assert name == MODEL_FILE or len(data) <= max(most, 3200)
+    x = RANDOM.standard_normal((3, 20), dtype=np.float32)
+    expected = x @ arrays["a"] @ arrays["b"] @ arrays["c"] + arrays["d"]
+    assert np.allclose(run(tmp_path / "out", x=x)[0], expected, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from output_folders import MINE, NEW, OLD, content, is_whole, publish_files
 
-from olivelike.engine.output.materialize import HashedFile
+from olivelike.engine.output.data_files import HashedFile
 from olivelike.engine.output.output_files import write_file
 from olivelike.engine.output.publication import check_is_ours, recover
 from olivelike.engine.output.staging import staging_folder

@@ -297,3 +297,14 @@ def test_an_unknown_client_or_folder_is_refused(folder, tmp_path):
         check_client(folder, "optimun")
     with pytest.raises(SourceError, match="is no folder; name the folder of a pipeline"):
         check_client(tmp_path / "nothing", "optimum")
+
+
+def test_a_page_wants_a_manifest_and_float32_at_the_border(tmp_path):
+    path = write(tmp_path, spec(float="FLOAT16"))
+    assert verdicts(path, "web")
+    path = write(tmp_path / "float32", spec(float="FLOAT"))
+    found = verdicts(path, "web")
+    assert list(found) == ["manifest.json exists", "schedule.json exists"]
+    for name in ("manifest.json", "schedule.json"):
+        (path / name).write_text("{}")
+    assert verdicts(path, "web") == {}

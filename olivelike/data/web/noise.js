@@ -1,0 +1,57 @@
+// Initial noise: the numbers that `torch.randn` draws on the CPU, so that a seed gives the picture that it gives there.
+// MT19937 (Matsumoto and Nishimura, 1998), and Box and Muller's transform on blocks of 16 numbers.
+
+const LENGTH = 624;
+const SHIFT = 397;
+const BLOCK = 16;
+
+/** Return a function that draws whole numbers below 2 ** 32. */
+function mersenneTwister(seed) {
+  const state = new Uint32Array(LENGTH);
+  state[0] = seed;
+  for (let i = 1; i < LENGTH; i++) {
+    const last = state[i - 1];
+    state[i] = Math.imul(1812433253, last ^ (last >>> 30)) + i;
+  }
+  let next = LENGTH;
+  const renew = () => {
+    for (let i = 0; i < LENGTH; i++) {
+      const pair = (state[i] & 0x80000000) | (state[(i + 1) % LENGTH] & 0x7fffffff);
+      state[i] = state[(i + SHIFT) % LENGTH] ^ (pair >>> 1) ^ (pair & 1 ? 0x9908b0df : 0);
+    }
+    next = 0;
+  };
+  return () => {
+    if (next === LENGTH) renew();
+    let drawn = state[next++];
+    drawn ^= drawn >>> 11;
+    drawn ^= (drawn << 7) & 0x9d2c5680;
+    drawn ^= (drawn << 15) & 0xefc60000;
+    return (drawn ^ (drawn >>> 18)) >>> 0;
+  };
+}
+
+/** Return `count` standard normal numbers, 16 at least, as a Float32Array. */
+export function noise(count, seed) {
+  if (count < BLOCK) throw new RangeError(`noise of ${count} numbers is drawn otherwise; ask for ${BLOCK} or more`);
+  const draw = mersenneTwister(seed);
+  const values = new Float32Array(count);
+  const fill = (from, to) => {
+    for (let i = from; i < to; i++) values[i] = (draw() & 0xffffff) / 0x1000000;
+  };
+  const transform = (from) => {
+    for (let i = from; i < from + BLOCK / 2; i++) {
+      const radius = Math.sqrt(-2 * Math.log(1 - values[i]));
+      const angle = 2 * Math.PI * values[i + BLOCK / 2];
+      values[i] = radius * Math.cos(angle);
+      values[i + BLOCK / 2] = radius * Math.sin(angle);
+    }
+  };
+  fill(0, count);
+  for (let i = 0; i + BLOCK <= count; i += BLOCK) transform(i);
+  if (count % BLOCK) {
+    fill(count - BLOCK, count);
+    transform(count - BLOCK);
+  }
+  return values;
+}

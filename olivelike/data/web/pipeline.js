@@ -1,0 +1,240 @@
+// From a prompt to pixels: text encoders, the UNet step by step, the VAE. What `olivelike generate` does, in its order.
+
+import { requireAttention } from "./attention.js";
+import { FolderError } from "./folder.js";
+import { filesOf, openNetwork, openRuntime, run } from "./networks.js";
+import { noise } from "./noise.js";
+import { chunk, padded, parsePrompt, weigh } from "./prompt.js";
+import { makePreprocessing } from "./safety.js";
+import { makeSchedule, schedulerName } from "./schedule.js";
+import { makeTokenizer } from "./tokenizer.js";
+
+const CHANNELS = 4;
+const SCALING = 0.18215;
+const LEVELS = 4;
+const CHECKER = "safety_checker";
+const MOST_KEPT = 1e9;
+
+/** Read what the folder says of itself, without its networks. */
+export async function readPipeline(folder, signal) {
+  const [index, unet, vae, schedule] = await Promise.all(
+    ["model_index.json", "unet/config.json", "vae_decoder/config.json", "schedule.json"].map((name) =>
+      folder.json(name, signal),
+    ),
+  );
+  const has = (name) => folder.names.includes(`${name}/model.onnx`);
+  const isXl = has("text_encoder_2");
+  const channels = vae.latent_channels ?? CHANNELS;
+  if ((unet.in_channels ?? CHANNELS) !== channels) {
+    throw new FolderError("unet/config.json: this UNet paints in pictures that it is given; the page has none to give.");
+  }
+  if (index.requires_aesthetics_score) throw new FolderError("model_index.json: a refiner has nothing to refine on this page.");
+  const factor = 2 ** ((vae.block_out_channels?.length ?? LEVELS) - 1);
+  const sides = [unet.sample_size ?? 64].flat();
+  const encoders = ["text_encoder", "text_encoder_2"].filter((name, place) => place === 0 || isXl).filter(has);
+  const missing = ["text_encoder", "unet", "vae_decoder"].filter((name) => !has(name) && !(isXl && name === "text_encoder"));
+  if (missing.length) throw new FolderError(`${missing[0]}/model.onnx is missing; convert the whole pipeline.`);
+  return {
+    isXl,
+    channels,
+    factor,
+    schedule,
+    encoders,
+    networks: [...encoders, ...(has(CHECKER) ? [CHECKER] : []), "vae_decoder", "unet"],
+    checked: has(CHECKER),
+    emptyIsZeros: isXl && index.force_zeros_for_empty_prompt === true,
+    unit: factor * 2 ** ((unet.block_out_channels?.length ?? LEVELS) - 1),
+    size: folder.size ?? [sides.at(-1) * factor, sides[0] * factor],
+    fixed: folder.size !== null,
+    scheduler: schedulerName(schedule),
+    ownScheduler: schedule.config._class_name,
+    scaling: vae.scaling_factor ?? SCALING,
+    statistics: vae.latents_mean && vae.latents_std ? [vae.latents_mean, vae.latents_std] : null,
+  };
+}
+
+/** Open tokenizers and runtime for a device; networks are opened as they are needed. */
+export async function openPipeline(folder, facts, device, signal) {
+  const ort = await openRuntime(device);
+  if (device !== "wasm" && folder.fusedAttention) await requireAttention(ort, device);
+  const tokenizers = await Promise.all(
+    facts.encoders.map(async (encoder) => {
+      const from = encoder.replace("text_encoder", "tokenizer");
+      const files = [`${from}/tokenizer.json`, `${from}/tokenizer_config.json`];
+      return makeTokenizer(...(await Promise.all(files.map((name) => folder.json(name, signal)))));
+    }),
+  );
+  const preprocessing = facts.checked
+    ? makePreprocessing(await folder.json("feature_extractor/preprocessor_config.json", signal))
+    : null;
+  const total = facts.networks.flatMap((name) => filesOf(folder, name)).reduce((sum, name) => sum + folder.bytesOf(name), 0);
+  return { ort, device, folder, facts, tokenizers, preprocessing, total, bytes: 0, sessions: {} };
+}
+
+/** Give back the memory of the networks. */
+export async function closePipeline({ sessions }) {
+  for (const session of Object.values(sessions)) await session.release();
+}
+
+/**
+ * Do some `work` with the session of a network, opened if it is not. Small networks stay open for the next picture; of
+ * large ones there is room for one at a time. `tell({kind: "load", name, bytes, total})` says how much has come.
+ */
+async function using(pipeline, name, tell, signal, work) {
+  const { ort, device, folder, sessions, total } = pipeline;
+  if (!sessions[name]) {
+    const before = pipeline.bytes;
+    const onBytes = (more) => tell({ kind: "load", name, bytes: (pipeline.bytes += more), total });
+    try {
+      sessions[name] = await openNetwork(ort, device, folder, name, onBytes, signal);
+    } catch (error) {
+      pipeline.bytes = before;
+      throw error;
+    }
+  }
+  const found = await work((inputs, outputs) => run(ort, sessions[name], name, inputs, outputs(sessions[name].outputNames)));
+  if (total > MOST_KEPT) {
+    await sessions[name].release();
+    delete sessions[name];
+  }
+  return found;
+}
+
+/**
+ * Draw a picture; returns `{pixels, width, height, flagged}` in RGBA: black, if the safety checker flagged it.
+ *
+ * `request` has prompt, negative, steps, scale, seed, width and height. `tell({kind: "step", number, total})` says how far
+ * it is; a `signal` that is aborted ends it with an `AbortError`.
+ */
+export async function paint(pipeline, request, tell, signal) {
+  const { facts } = pipeline;
+  const { width, height } = request;
+  const schedule = makeSchedule(facts.schedule, request.steps);
+  const shape = [facts.channels, height / facts.factor, width / facts.factor];
+  const guided = request.scale > 1;
+  const texts = guided ? [request.negative, request.prompt] : [request.prompt];
+  const use = (name, work) => using(pipeline, name, tell, signal, work);
+  if (pipeline.total > MOST_KEPT) pipeline.bytes = 0;
+  const conditions = await encode(pipeline, texts, request, guided, use);
+  let latents = noise(shape.reduce((one, other) => one * other), request.seed).map((value) => value * schedule.noiseFactor);
+  await use("unet", async (unet) => {
+    for (const [number, moment] of schedule.timesteps.entries()) {
+      await breathe(signal);
+      tell({ kind: "step", number, total: schedule.timesteps.length });
+      const inputs = {
+        sample: ["float32", repeated(schedule.scale(latents, number), texts.length), [texts.length, ...shape]],
+        timestep: ["float32", new Float32Array([moment]), [1]],
+        ...conditions,
+      };
+      const predicted = (await unet(inputs, () => ["out_sample"])).out_sample.data;
+      latents = schedule.step(guided ? guide(predicted, request.scale) : predicted, latents, number);
+    }
+  });
+  await breathe(signal);
+  tell({ kind: "decode" });
+  const pixels = await use("vae_decoder", (decoder) => decode(facts, latents, shape, decoder));
+  const flagged = facts.checked && (await use(CHECKER, (checker) => isFlagged(pipeline.preprocessing, pixels, request, checker)));
+  if (flagged) pixels.forEach((_, i) => (pixels[i] = i % 4 === 3 ? 255 : 0));
+  return { pixels, width, height, flagged };
+}
+
+async function isFlagged(preprocessing, pixels, { width, height }, checker) {
+  const { data, dims } = preprocessing(pixels, width, height);
+  // `images` is what the checker would blacken; a pixel will do, since that output is not asked for.
+  const inputs = { clip_input: ["float32", data, dims], images: ["float32", new Float32Array(3), [1, 1, 1, 3]] };
+  const found = await checker(inputs, () => ["has_nsfw_concepts"]);
+  return Boolean(found.has_nsfw_concepts.data[0]);
+}
+
+/** Let messages in, and end if one of them said so. */
+async function breathe(signal) {
+  await new Promise((resolve) => setTimeout(resolve));
+  signal.throwIfAborted();
+}
+
+function guide(predicted, scale) {
+  const half = predicted.length / 2;
+  const found = new Float32Array(half);
+  for (let i = 0; i < half; i++) found[i] = predicted[i] + scale * (predicted[half + i] - predicted[i]);
+  return found;
+}
+
+async function encode(pipeline, texts, request, guided, use) {
+  const { facts, tokenizers } = pipeline;
+  const parsed = texts.map(parsePrompt);
+  const chunked = tokenizers.map((tokenizer) => parsed.map((parts) => chunk(tokenizer, parts)));
+  const count = Math.max(...chunked.flat().map((chunks) => chunks.length));
+  const encoded = [];
+  for (const [place, encoder] of facts.encoders.entries()) {
+    const all = chunked[place].flatMap((chunks) => padded(tokenizers[place], chunks, count));
+    const { length } = tokenizers[place];
+    encoded.push(await use(encoder, (network) => encodeRows(network, all, length, facts.isXl)));
+  }
+  const length = count * tokenizers[0].length;
+  const width = encoded.reduce((sum, one) => sum + one.width, 0);
+  const states = new Float32Array(texts.length * length * width);
+  let column = 0;
+  for (const one of encoded) {
+    for (let token = 0; token < texts.length * length; token++) {
+      states.set(one.states.subarray(token * one.width, (token + 1) * one.width), token * width + column);
+    }
+    column += one.width;
+  }
+  const zeros = guided && facts.emptyIsZeros && request.negative === "";
+  if (zeros) states.fill(0, 0, length * width);
+  const conditions = { encoder_hidden_states: ["float32", states, [texts.length, length, width]] };
+  if (!facts.isXl) return conditions;
+  const { pooled, pooledWidth } = encoded.at(-1);
+  const first = new Float32Array(texts.length * pooledWidth);
+  // The pooled text is that of each text's first chunk.
+  texts.forEach((_, text) => first.set(pooled.subarray(text * count * pooledWidth, (text * count + 1) * pooledWidth), text * pooledWidth));
+  if (zeros) first.fill(0, 0, pooledWidth);
+  const { width: across, height: down } = request;
+  return {
+    ...conditions,
+    text_embeds: ["float32", first, [texts.length, pooledWidth]],
+    time_ids: ["float32", repeated(Float32Array.of(down, across, 0, 0, down, across), texts.length), [texts.length, 6]],
+  };
+}
+
+async function encodeRows(network, rows, length, isXl) {
+  let output = "last_hidden_state";
+  const chosen = (names) => {
+    const layers = names.filter((name) => name.startsWith("hidden_states.")).length - 1;
+    // SDXL's UNet was trained on the last layer but one.
+    if (isXl) output = `hidden_states.${layers - 1}`;
+    return names.filter((name) => name === output || name === "text_embeds");
+  };
+  const ids = Int32Array.from(rows.flatMap((row) => row.ids));
+  const found = await network({ input_ids: ["int32", ids, [rows.length, length]] }, chosen);
+  const states = found[output].data;
+  const width = states.length / rows.length / length;
+  rows.forEach((row, place) => weigh(states.subarray(place * length * width, (place + 1) * length * width), row.weights));
+  const pooled = found.text_embeds?.data;
+  return { states, width, pooled, pooledWidth: pooled && pooled.length / rows.length };
+}
+
+async function decode({ scaling, statistics }, latents, shape, decoder) {
+  const plane = shape[1] * shape[2];
+  const unscaled = latents.map((value, i) => {
+    if (!statistics) return value / scaling;
+    const channel = Math.floor(i / plane);
+    return (value * statistics[1][channel]) / scaling + statistics[0][channel];
+  });
+  const inputs = { latent_sample: ["float32", unscaled, [1, ...shape]] };
+  const planes = (await decoder(inputs, () => ["sample"])).sample.data;
+  const count = planes.length / 3;
+  const pixels = new Uint8ClampedArray(count * 4);
+  for (let i = 0; i < count; i++) {
+    for (let colour = 0; colour < 3; colour++) pixels[i * 4 + colour] = (planes[colour * count + i] * 0.5 + 0.5) * 255;
+    pixels[i * 4 + 3] = 255;
+  }
+  if (!planes.every(Number.isFinite)) throw new FolderError("The picture has values that are no numbers: this device computes wrongly.");
+  return pixels;
+}
+
+function repeated(values, times) {
+  const all = new Float32Array(values.length * times);
+  for (let i = 0; i < times; i++) all.set(values, i * values.length);
+  return all;
+}

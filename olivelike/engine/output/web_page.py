@@ -1,0 +1,198 @@
+"""A static page that paints with an output in the layout `web`: pipeline, onnxruntime-web and the page's own files."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from olivelike._untrusted import one_line, open_file, read_json
+from olivelike.digest import digest_bytes
+from olivelike.engine.output.output_files import explained, resolved, write_file
+from olivelike.engine.output.publication import check_is_ours, publish, recover
+from olivelike.engine.output.staging import discard_staging, staging_folder
+from olivelike.engine.output.web_files import MANIFEST_FILE, MANIFEST_KIND, SCHEDULE_FILE, manifest
+from olivelike.engine.output.web_runtime import VERSION, find_runtime
+from olivelike.errors import SourceError, UsageError
+from olivelike.graphs.inspect import inspect_model
+from olivelike.model.client_layouts import PAGE
+from olivelike.model.families import INDEX_FILE, SAFETY_CHECKER, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZER_OF
+from olivelike.model.records.output import FileFacts, OutputFile, OutputRecord
+
+PAGE_FILES: Final = Path(__file__).parents[2] / "data" / "web"
+_ATTENTION: Final = frozenset({"MultiHeadAttention", "Attention"})
+_PIECE_BYTES: Final = 8 << 20
+_TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class WebPage:
+    """A page that was written."""
+
+    path: Path
+    files: int
+    bytes: int
+    onnxruntime_web: str
+    """Its version."""
+    left: tuple[str, ...] = ()
+    """Files that the page no longer needs, left alone since they were changed."""
+
+
+def export_web(
+    folder: Path,
+    output: Path,
+    *,
+    onnxruntime_web: Path | None = None,
+    overwrite: bool = False,
+    on_fetch: Callable[[str], None] | None = None,
+) -> WebPage:
+    """Write a page that paints in the browser, without any other server than that of its files.
+
+    Args:
+        folder: An output in the layout `web`.
+        output: Where the page goes: a new folder, an empty one, or an earlier page of ours.
+        onnxruntime_web: The npm package as a folder or tarball; by default what is found near by, or fetched.
+        overwrite: Replace the page of another pipeline, and files in the page that were changed since.
+        on_fetch: Told the address that something is fetched from, before it is.
+
+    Raises:
+        SourceError: if the folder has another layout, is not complete or was changed.
+        MissingError: if onnxruntime-web is nowhere and can't be fetched.
+        UsageError: if somebody else's files are in the way; the output is as it was.
+        StoreError: if the disk refuses; the output is as it was.
+    """
+    record = OutputRecord.require(folder)
+    needed = _needed(folder, record)
+    before = _check_output(folder, output, record, overwrite=overwrite)
+    runtime = find_runtime(onnxruntime_web, Path.cwd(), on_fetch)
+    staging = staging_folder(output)
+    try:
+        files = {f"model/{path}": _copied(folder, path, facts, staging / "model" / path) for path, facts in needed}
+        own = {path.name: path.read_bytes() for path in sorted(PAGE_FILES.iterdir()) if path.is_file()}
+        own |= {f"ort/{name}": data for name, data in runtime.items()}
+        own["attention.onnx"] = _attention()
+        fused = any(_has_fused_attention(folder / path) for path, _ in needed if path.endswith(".onnx"))
+        own[f"model/{MANIFEST_FILE}"] = manifest(dict(needed), _size(folder), fused_attention=fused)
+        for path, data in own.items():
+            write_file(staging / path, data)
+            files[path] = OutputFile(len(data), digest_bytes(data))
+        made = OutputRecord(record.workflow, record.target, record.source, files=files, layout=PAGE)
+        left = publish(staging, output, made, before, overwrite=overwrite)
+    finally:
+        discard_staging(staging)
+    return WebPage(output, len(files), sum(file.size for file in files.values()), VERSION, tuple(left))
+
+
+def _needed(folder: Path, record: OutputRecord) -> list[tuple[str, FileFacts]]:
+    """Return what a picture takes of an output: the files of its networks and tokenizers, index and schedule."""
+    if record.layout != "web":
+        source, target = shlex.quote(one_line(str(record.source.name))), one_line(record.target.name)
+        raise SourceError(
+            f"{folder}: its layout is {one_line(record.layout)}, a page reads that of `web`; convert it again: "
+            f"olivelike convert {source} -t {target} --layout web -o {shlex.quote(f'{folder}_web')}"
+        )
+    encoders = [name for name in TEXT_ENCODERS if name in record.components]
+    missing = [name for name in ("unet", "vae_decoder") if name not in record.components]
+    if missing or not encoders:
+        raise SourceError(
+            f"{folder}: has no {(missing or TEXT_ENCODERS)[0]}; a page needs it: put it into `components`"
+        )
+    wanted = [
+        *(f"{TOKENIZER_OF[name]}/{file}" for name in encoders for file in _TOKENIZER_FILES),
+        INDEX_FILE,
+        SCHEDULE_FILE,
+    ]
+    if SAFETY_CHECKER in record.components:
+        wanted.append("feature_extractor/preprocessor_config.json")
+    if absent := [path for path in wanted if path not in record.files]:
+        raise SourceError(f"{folder}: has no {absent[0]}, which a page needs; run the workflow again")
+    networks = [path for path in record.files if path.partition("/")[0] in {*TEXT_TO_PICTURE, SAFETY_CHECKER}]
+    return [(path, record.files[path]) for path in (*networks, *wanted)]
+
+
+def _check_output(folder: Path, output: Path, record: OutputRecord, *, overwrite: bool) -> OutputRecord | None:
+    """Refuse an output that is not ours or belongs to something else; return what its record says."""
+    inner, outer = resolved(output), resolved(folder)
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise UsageError(f"{output} overlaps {folder}, which the page is made from; choose another folder")
+    check_is_ours(output)
+    recover(output, overwrite=overwrite)
+    before = OutputRecord.read(output)
+    if before is None or overwrite:
+        return before
+    if before.layout != PAGE or before.source.name != record.source.name:
+        what = "the page of" if before.layout == PAGE else "a pipeline made from"
+        raise UsageError(
+            f"{output} holds {what} {one_line(str(before.source.name))}; choose another folder, or replace it with "
+            "--overwrite"
+        )
+    return before
+
+
+def _size(folder: Path) -> tuple[int, int] | None:
+    """Return the only size of pictures, as the manifest says it; `None` if they are free."""
+    path = folder / MANIFEST_FILE
+    try:
+        content = read_json(path)
+        size = content["size"]
+        right = content["kind"] == MANIFEST_KIND and (size is None or _is_size(size))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SourceError(f"{path}: can't be read: {error}; run the workflow again") from error
+    if not right:
+        raise SourceError(f"{path}: is no manifest of kind {MANIFEST_KIND}; run the workflow again")
+    return None if size is None else (size[0], size[1])
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, list) and len(size) == 2 and all(type(side) is int and side > 0 for side in size)
+
+
+def _has_fused_attention(path: Path) -> bool:
+    operators = inspect_model(path, targets=()).operators
+    return bool(_ATTENTION & operators.get("com.microsoft", {}).keys())
+
+
+def _attention() -> bytes:
+    """Return a model of one attention, by which the page tries graphics cards."""
+    from onnx import TensorProto, helper
+
+    dims = [1, "tokens", "width"]
+    names = ["query", "key", "value"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in names]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, dims)
+    node = helper.make_node("MultiHeadAttention", names, ["output"], domain="com.microsoft", num_heads=2)
+    graph = helper.make_graph([node], "attention", inputs, [output])
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(deterministic=True)
+    return data
+
+
+def _copied(folder: Path, relative: str, facts: FileFacts, target: Path) -> OutputFile:
+    """Copy a file that is as its record says.
+
+    Raises:
+        SourceError: if it is missing, or its bytes are others.
+    """
+    digest, size = hashlib.sha256(), 0
+    with explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as written:
+            for piece in _pieces(folder / relative):
+                written.write(piece)
+                digest.update(piece)
+                size += len(piece)
+    if (size, digest.hexdigest()) != (facts.size, facts.sha256):
+        raise SourceError(f"{folder / relative}: is damaged, or was changed since it was made; run the workflow again")
+    return OutputFile(size, facts.sha256)
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    try:
+        with open_file(path) as file:
+            while piece := file.read(_PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read: {error.strerror}; run the workflow again") from error

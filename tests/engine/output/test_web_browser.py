@@ -1,0 +1,508 @@
+"""The page in headless Chromium: what it paints, what it says of bad folders and devices, and whom it asks."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from olivelike import Options, engine, open_pipeline
+from olivelike.engine.output.web_page import export_web
+from olivelike.errors import MissingError
+from olivelike.model.client_layouts import LAYOUTS
+from olivelike.runtime import Request
+from olivelike.testing import make_checkpoint
+
+pytestmark = pytest.mark.slow
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+READY = "#paint:not([disabled])"
+PROMPT = "a red circle on a blue background"
+
+
+@dataclass
+class Site:
+    """A server of one folder, and what it was asked."""
+
+    folder: Path
+    isolated: bool = False
+    changed: dict[str, bytes | None] = field(default_factory=dict)
+    """By path, content in place of the file's; `None` for none."""
+    url: str = ""
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def __init__(self, site: Site, *args: Any) -> None:
+        self.site = site
+        super().__init__(*args, directory=str(site.folder))
+
+    def do_GET(self) -> None:
+        content = self.site.changed.get(self.path, b"")
+        if content:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/javascript" if self.path.endswith(".js") else "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+        elif content is None:
+            self.send_error(404)
+        else:
+            super().do_GET()
+
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "no-store")
+        if self.site.isolated:
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Site]]:
+    servers = []
+
+    def start(folder: Path, **how: Any) -> Site:
+        site = Site(folder, **how)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, site))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        site.url = f"http://127.0.0.1:{server.server_address[1]}/"
+        return site
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def launch() -> Iterator[Callable[..., Any]]:
+    """Return a function that starts a browser."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed (`pip install playwright`)"
+    )
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed (`apt-get install chromium`)")
+    with playwright.sync_playwright() as driver:
+        started = []
+
+        def start(*arguments: str) -> Any:
+            started.append(driver.chromium.launch(executable_path=browser, args=["--no-sandbox", *arguments]))
+            return started[-1]
+
+        yield start
+        for one in started:
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def browser(launch: Callable[..., Any]) -> Any:
+    return launch()
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what it said and asked for."""
+
+    page: Any
+    console: list[str]
+    requests: list[str]
+
+    def paint(self, seconds: float = 120, **values: object) -> str:
+        """Fill in the form, paint, and return the status."""
+        for name, value in values.items():
+            self.page.fill(f"#{name}", str(value))
+        self.page.click("#paint")
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = 120) -> str:
+        self.page.locator(READY).wait_for(timeout=seconds * 1000)
+        return str(self.page.text_content("#status"))
+
+    @property
+    def problem(self) -> str:
+        return str(self.page.text_content("#problem"))
+
+    def picture(self) -> np.ndarray[Any, Any]:
+        data = self.page.evaluate("document.getElementById('picture').toDataURL()").partition(",")[2]
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")).astype(float)
+
+
+@pytest.fixture
+def visit() -> Iterator[Callable[..., Opened]]:
+    """Return a function that opens a site; nothing is to come on the console, and all requests go to the site."""
+    opened: list[tuple[Opened, Site, bool]] = []
+
+    def open_site(browser: Any, site: Site, script: str = "", *, may_complain: bool = False, **how: Any) -> Opened:
+        page = browser.new_page(**how)
+        found = Opened(page, [], [])
+        page.on("console", lambda message: found.console.append(message.text))
+        page.on("pageerror", lambda error: found.console.append(str(error)))
+        page.on("request", lambda request: found.requests.append(request.url))
+        if script:
+            page.add_init_script(script)
+        page.goto(site.url)
+        opened.append((found, site, may_complain))
+        page.locator(f"{READY}, #problem:not([hidden])").first.wait_for(timeout=30_000)
+        return found
+
+    yield open_site
+    for found, site, may_complain in opened:
+        found.page.close()
+        assert may_complain or not found.console
+        assert {url for url in found.requests if not url.startswith((site.url, "data:", "blob:"))} == set()
+
+
+def convert(source: str, folder: Path, store: Path, **more: Any) -> Path:
+    request = engine.ConvertRequest(source, "cpu", folder, layout="web", **more)
+    engine.convert(request, Options(cache_dir=store))
+    return folder
+
+
+def page_of(folder: Path, site: Path) -> Path:
+    given = os.environ.get("OLIVELIKE_ONNXRUNTIME_WEB")
+    try:
+        export_web(folder, site, onnxruntime_web=Path(given) if given else None)
+    except MissingError as error:
+        pytest.skip(str(error))
+    return site
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="module")
+def demo(place: Path) -> Path:
+    """Return the demo in the layout `web`."""
+    return convert("demo", place / "demo", place / "store")
+
+
+@pytest.fixture(scope="module")
+def demo_page(demo: Path, place: Path) -> Path:
+    return page_of(demo, place / "site")
+
+
+def psnr(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
+    assert one.shape == other.shape
+    error = ((one - other) ** 2).mean()
+    return float("inf") if error == 0 else float(10 * np.log10(255**2 / error))
+
+
+def drawn(folder: Path, **request: Any) -> np.ndarray[Any, Any]:
+    request = {"prompts": (PROMPT,), "seed": 1, "steps": 20, **request}
+    picture = open_pipeline(folder).generate(Request(**request)).pictures[0]
+    return np.asarray(picture.image.convert("RGB")).astype(float)
+
+
+def test_the_demo_is_painted_in_a_minute_as_generate_paints_it(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    began = monotonic()
+    page = visit(browser, serve(demo_page))
+    assert page.paint().startswith("Painted")
+    assert monotonic() - began < 60
+    assert psnr(page.picture(), drawn(demo)) >= 50
+    assert any("ort-wasm-simd-threaded.wasm" in url for url in page.requests)
+    assert not any("asyncify" in url for url in page.requests)  # WebGPU's twice as large files stay where they are.
+
+
+@pytest.mark.parametrize(
+    ("form", "request_"),
+    [
+        ({"seed": 2**32 - 1, "steps": 7, "scale": 1}, {"seed": 2**32 - 1, "steps": 7, "guidance_scale": 1}),
+        (
+            {"prompt": "a (green:1.3) [big] square", "negative": "(circle), red", "seed": 7, "width": 128},
+            {"prompts": ("a (green:1.3) [big] square",), "negative_prompt": "(circle), red", "seed": 7,
+             "size": (128, 64)},
+        ),
+        (
+            {"prompt": "a red circle, " * 30 + "BREAK a blue square", "height": 192, "steps": 5, "scale": 3.5},
+            {
+                "prompts": ("a red circle, " * 30 + "BREAK a blue square",), "size": (64, 192), "steps": 5,
+                "guidance_scale": 3.5,
+            },
+        ),
+        ({"prompt": "", "steps": 3}, {"prompts": ("",), "steps": 3}),  # The safety checker flags this one.
+    ],
+    ids=["seed", "weights", "chunks", "flagged"],
+)  # fmt: skip
+def test_what_is_asked_for_gives_the_picture_of_generate(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path,
+    form: dict[str, Any], request_: dict[str, Any],
+) -> None:  # fmt: skip
+    page = visit(browser, serve(demo_page))
+    status = page.paint(**form)
+    expected = drawn(demo, **request_)
+    assert status.startswith("Painted"), page.problem
+    assert psnr(page.picture(), expected) >= 50
+    assert ("flagged" in status) == (not expected.any())
+
+
+def test_an_isolated_page_uses_threads(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page, isolated=True))
+    assert page.page.evaluate("self.crossOriginIsolated")
+    page.paint()
+    assert psnr(page.picture(), drawn(demo)) >= 50
+    if (os.cpu_count() or 1) > 1:  # A thread is a worker that loads the module once more.
+        assert sum(url.endswith("ort-wasm-simd-threaded.mjs") for url in page.requests) > 1
+
+
+def test_painting_is_cancelled_between_steps_and_begins_again(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.page.fill("#steps", "1000")
+    page.page.focus("#prompt")
+    page.page.keyboard.press("Control+Enter")
+    page.page.get_by_text(re.compile("Step [0-9]+ of 1000, ")).wait_for()
+    page.page.keyboard.press("Escape")
+    assert page.wait(20) == "Cancelled."
+    page.page.fill("#steps", "1000")
+    page.page.click("#paint")
+    page.page.click("#cancel")  # at once: while it loads, or before the first step
+    assert page.wait(20) == "Cancelled."
+    assert page.paint(steps=20).startswith("Painted")
+    assert psnr(page.picture(), drawn(demo)) >= 50
+
+
+def test_a_browser_without_webgpu_says_so(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page), "Object.defineProperty(Navigator.prototype, 'gpu', { value: undefined });")
+    assert page.page.is_disabled("input[value=webgpu]")
+    assert "no WebGPU" in page.page.text_content("#device-note")
+    assert page.paint(steps=2).startswith("Painted")
+
+
+def test_a_refused_adapter_is_told_and_wasm_offered(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.page.check("input[value=webgpu]")
+    page.paint(steps=2)
+    assert "no graphics adapter" in page.problem
+    page.page.click("#use-wasm")
+    assert page.wait().startswith("Painted")
+    assert page.page.is_hidden("#problem")
+
+
+NO_ROOM = {
+    "buffers": """
+        const Bytes = Uint8Array;
+        self.Uint8Array = class extends Bytes {
+          constructor(...given) {
+            if (given[0] > 5e6) throw new RangeError("Array buffer allocation failed");
+            super(...given);
+          }
+        };""",
+    "wasm": """
+        WebAssembly.Memory.prototype.grow = () => { throw new RangeError("Maximum memory size exceeded"); };""",
+}
+
+
+@pytest.mark.parametrize("script", NO_ROOM.values(), ids=NO_ROOM.keys())
+def test_too_little_memory_is_told(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, script: str
+) -> None:
+    # Imports are hoisted: the module that the worker begins with comes before the others.
+    changed = {
+        "/worker.js": b'import "./no_room.js";\n' + (demo_page / "worker.js").read_bytes(),
+        "/no_room.js": script.encode(),
+    }
+    page = visit(browser, serve(demo_page, changed=changed), may_complain=True)
+    assert page.paint() == "Stopped."
+    assert page.problem.startswith("There is too little memory in this browser: ")
+    assert "smaller picture or pipeline" in page.problem
+
+
+def _changed(page: Path) -> dict[str, tuple[dict[str, bytes | None], str]]:
+    weights = (page / "model/unet/weights.pb").read_bytes()
+    flipped = bytes([weights[0] ^ 1]) + weights[1:]
+    manifest = (page / "model/manifest.json").read_bytes()
+    unet = "/model/unet/weights.pb"
+    return {
+        "flipped": ({unet: flipped}, "unet/weights.pb is damaged: its bytes"),
+        "short": ({unet: weights[:-1]}, f"unet/weights.pb is damaged: it has {len(weights) - 1} of {len(weights)}"),
+        "long": ({unet: weights + b"x"}, "unet/weights.pb is damaged: it has more"),
+        "missing": ({unet: None}, "unet/weights.pb is missing"),
+        "no tokenizer": ({"/model/tokenizer/tokenizer.json": None}, "tokenizer/tokenizer.json is missing"),
+        "no schedule": ({"/model/schedule.json": b"{}"}, "schedule.json is damaged"),
+        "no manifest": ({"/model/manifest.json": None}, "manifest.json is missing"),
+        "no JSON": ({"/model/manifest.json": b"<html>"}, "manifest.json is no JSON"),
+        "other kind": ({"/model/manifest.json": b'{"kind": "web/9"}'}, "kind “web/9”"),
+        "outside": (
+            {"/model/manifest.json": manifest.replace(b"unet/weights.pb", b"../unet/weights.pb")},
+            "files outside of its folder",
+        ),
+        "elsewhere": (
+            {"/model/manifest.json": manifest.replace(b"unet/weights.pb", b"//example.com/weights.pb")},
+            "files outside of its folder",
+        ),
+        "no runtime": ({"/ort/ort.wasm.min.mjs": None}, "ort.wasm.min.mjs"),
+        "no wasm": ({"/ort/ort-wasm-simd-threaded.wasm": None}, "ort-wasm-simd-threaded.wasm"),
+    }
+
+
+DAMAGES = (
+    "flipped", "short", "long", "missing", "no tokenizer", "no schedule", "no manifest", "no JSON", "other kind",
+    "outside", "elsewhere", "no runtime", "no wasm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_file_that_is_not_as_it_was_is_named(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, what: str
+) -> None:
+    changes = _changed(demo_page)
+    assert tuple(changes) == DAMAGES
+    changed, message = changes[what]
+    page = visit(browser, serve(demo_page, changed=changed), may_complain=True)
+    if not page.problem:
+        page.paint()
+    assert message in page.problem
+    assert not page.page.is_visible("#use-wasm")
+
+
+def test_what_the_page_does_not_know_in_a_prompt_is_told(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.paint(prompt="[cat:dog:0.5]")
+    assert "change from step to step" in page.problem
+    assert page.paint(prompt="a dog", steps=2).startswith("Painted")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_and_has_a_name_for_everything(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, scheme: str
+) -> None:
+    page = visit(browser, serve(demo_page), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page.paint(steps=2)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    dark = page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 26, 24)"
+    assert dark == (scheme == "dark")
+    unnamed = page.page.evaluate(
+        "[...document.querySelectorAll('input, textarea')].filter((one) => !one.labels.length).map((one) => one.id)"
+    )
+    assert not unnamed
+    for name in ("Prompt", "Not this", "Seed", "Steps", "Guidance", "Width", "Height"):
+        assert page.page.get_by_label(name, exact=True).count() == 1, name
+
+
+def test_values_that_can_not_be_had_are_refused_by_the_form(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    for name, value in (("seed", "4294967296"), ("seed", "1.5"), ("steps", "0"), ("width", "65"), ("height", "")):
+        before = page.page.input_value(f"#{name}")
+        page.page.fill(f"#{name}", value)
+        page.page.click("#paint")
+        assert page.page.text_content("#status") == "Ready."
+        page.page.fill(f"#{name}", before)
+
+
+def test_the_picture_is_saved(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo_page: Path, tmp_path: Path
+) -> None:
+    page = visit(browser, serve(demo_page))
+    page.paint(seed=5, steps=2)
+    with page.page.expect_download() as download:
+        page.page.click("#save")
+    assert download.value.suggested_filename == "5.png"
+    download.value.save_as(tmp_path / "5.png")
+    assert psnr(np.asarray(Image.open(tmp_path / "5.png").convert("RGB")).astype(float), page.picture()) > 100
+
+
+@pytest.mark.parametrize("family", ["sd21", "sdxl"])
+def test_other_families_give_the_picture_of_generate(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], place: Path, family: Any
+) -> None:
+    checkpoint = make_checkpoint(place / f"{family}_checkpoint", family)
+    folder = convert(str(checkpoint), place / family, place / "store")
+    page = visit(browser, serve(page_of(folder, place / f"{family}_site")))
+    form = {"prompt": "a (red:1.2) house", "seed": 3, "steps": 3, "width": 128, "height": 64}
+    for negative in ("", "blurry"):
+        status = page.paint(**form, negative=negative)
+        expected = drawn(
+            folder, prompts=("a (red:1.2) house",), negative_prompt=negative or None, seed=3, steps=3, size=(128, 64)
+        )
+        assert status.startswith("Painted"), page.problem
+        assert psnr(page.picture(), expected) >= 50
+
+
+PLAIN = """
+source: demo
+target: cpu
+layout: web
+components: {text_encoder: [convert], unet: [convert], vae_decoder: [convert]}
+output: plain
+"""
+
+
+def test_webgpu_paints_right_or_not_at_all(
+    launch: Callable[..., Any], serve: Callable[..., Site], visit: Callable[..., Opened], place: Path, demo_page: Path
+) -> None:
+    browser = launch("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader")
+    page = visit(browser, serve(demo_page))
+    if not page.page.evaluate("navigator.gpu?.requestAdapter().then((adapter) => adapter !== null)"):
+        pytest.skip("this Chromium has no SwiftShader to run WebGPU on")
+    page.page.check("input[value=webgpu]")
+    page.paint(steps=1)
+    # Attention as one operator is wrong on Vulkan, which SwiftShader is: the page finds out by itself.
+    assert "Attention comes out wrong" in page.problem
+
+    project = place / "project"  # Beside it lies another folder that is called demo.
+    project.mkdir()
+    (project / "plain.yaml").write_text(PLAIN)
+    engine.run(str(project / "plain.yaml"), Options(cache_dir=place / "store"))
+    page = visit(browser, serve(page_of(project / "plain", place / "plain_site")))
+    page.page.check("input[value=webgpu]")
+    assert page.paint(300, steps=2).startswith("Painted"), page.problem
+    assert psnr(page.picture(), drawn(project / "plain", steps=2)) >= 50
+
+
+def test_weights_in_several_files_and_half_precision_give_the_picture_of_generate(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], place: Path, demo: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setitem(LAYOUTS, "web", replace(LAYOUTS["web"], most_data_bytes=1 << 20))
+    folder = convert("demo", place / "split", place / "store", precision="fp16")
+    assert len(list((folder / "unet").glob("weights*.pb"))) > 5
+    page = visit(browser, serve(page_of(folder, place / "split_site")))
+    assert page.paint().startswith("Painted"), page.problem
+    assert psnr(page.picture(), drawn(demo)) >= 50
+
+
+def test_a_large_pipeline_opens_its_networks_one_after_the_other(
+    browser: Any, serve: Callable[..., Site], visit: Callable[..., Opened], demo: Path, demo_page: Path
+) -> None:
+    pipeline = (demo_page / "pipeline.js").read_text(encoding="utf-8")
+    assert "const MOST_KEPT = 1e9;" in pipeline
+    changed = {"/pipeline.js": pipeline.replace("MOST_KEPT = 1e9", "MOST_KEPT = 1e6").encode()}
+    page = visit(browser, serve(demo_page, changed=changed))
+    for _ in range(2):
+        assert page.paint().startswith("Painted"), page.problem
+        assert psnr(page.picture(), drawn(demo)) >= 50
+    assert sum(url.endswith("unet/weights.pb") for url in page.requests) == 2

@@ -1,0 +1,294 @@
+"""`export_web` without a browser: what goes into a page, where onnxruntime-web comes from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from olivelike.engine.output import web_runtime
+from olivelike.engine.output.web_files import schedule
+from olivelike.engine.output.web_page import PAGE_FILES, export_web
+from olivelike.errors import MissingError, SourceError, UsageError
+from olivelike.model.records.output import OutputRecord
+from tests.fixtures.web_outputs import RUNTIME, TARBALL, files_of_an_output, sha256, take_as_release, write_output
+
+
+@pytest.fixture(autouse=True)
+def _little_runtime(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the release, the user's cache and the network away."""
+    take_as_release(monkeypatch)
+    monkeypatch.setattr(web_runtime, "_cache", lambda: tmp_path / "cache")
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    (folder / "dist").mkdir(parents=True)
+    for name, data in RUNTIME.items():
+        (folder / "dist" / name).write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return write_output(tmp_path / "output", files_of_an_output())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_page_has_what_a_picture_takes_and_a_record_of_all(output: Path, package: Path, tmp_path: Path) -> None:
+    page = export_web(output, tmp_path / "site", onnxruntime_web=package)
+    files = contents(tmp_path / "site")
+    model = {path.removeprefix("model/") for path in files if path.startswith("model/")}
+    left_behind = {"vae_encoder/model.onnx", "tokenizer/merges.txt"}
+    assert model == files_of_an_output().keys() - left_behind
+    assert {f"ort/{name}": data for name, data in RUNTIME.items()}.items() <= files.items()
+    assert {path.name: path.read_bytes() for path in PAGE_FILES.iterdir()}.items() <= files.items()
+    record = OutputRecord.require(tmp_path / "site")
+    assert {path: facts.sha256 for path, facts in record.files.items()} == {
+        path: sha256(data) for path, data in files.items() if path != "olivelike.json"
+    }
+    assert (page.files, page.bytes) == (len(files) - 1, sum(map(len, files.values())) - len(files["olivelike.json"]))
+    manifest = json.loads(files["model/manifest.json"])
+    assert manifest["files"].keys() == model - {"manifest.json"}
+    assert (manifest["size"], manifest["fused_attention"]) == (None, False)
+
+
+def test_attention_as_one_operator_is_in_the_manifest(package: Path, tmp_path: Path) -> None:
+    output = write_output(tmp_path / "output", files_of_an_output("MultiHeadAttention"))
+    export_web(output, tmp_path / "site", onnxruntime_web=package)
+    assert json.loads((tmp_path / "site/model/manifest.json").read_bytes())["fused_attention"] is True
+
+
+def test_the_modules_of_the_page_are_there_and_ask_for_nothing_elsewhere(output: Path, package: Path) -> None:
+    import re
+
+    for path in PAGE_FILES.iterdir():
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'from "\./([\w.]+)"', text):
+            assert (PAGE_FILES / name).is_file()
+        addresses = set(
+            re.findall(r"https?://[^\s)\"']+", "\n".join(re.sub(r"^\s*//.*", "", line) for line in text.splitlines()))
+        )
+        assert not addresses, path
+
+
+def test_the_same_page_is_written_again_and_a_new_one_replaces_it(output: Path, package: Path, tmp_path: Path) -> None:
+    export_web(output, tmp_path / "site", onnxruntime_web=package)
+    before = contents(tmp_path / "site")
+    export_web(output, tmp_path / "site", onnxruntime_web=package)
+    assert contents(tmp_path / "site") == before
+    files = files_of_an_output()
+    del files["unet/weights.1.pb"]
+    (output / "unet/weights.1.pb").unlink()
+    write_output(output, files | {"unet/weights.pb": b"others"})
+    export_web(output, tmp_path / "site", onnxruntime_web=package)
+    after = contents(tmp_path / "site")
+    assert after["model/unet/weights.pb"] == b"others"
+    assert "model/unet/weights.1.pb" not in after
+    assert not list(tmp_path.glob(".site*"))
+
+
+def test_what_others_wrote_is_not_touched(output: Path, package: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "index.html").write_text("mine")
+    with pytest.raises(UsageError, match="did not write"):
+        export_web(output, site, onnxruntime_web=package)
+    assert contents(site) == {"index.html": b"mine"}
+    (site / "index.html").unlink()
+    export_web(output, site, onnxruntime_web=package)
+    (site / "notes.txt").write_text("mine")
+    (site / "style.css").write_text("changed")
+    with pytest.raises(UsageError, match=r"changed since olivelike wrote them: style\.css"):
+        export_web(output, site, onnxruntime_web=package)
+    assert (site / "style.css").read_text() == "changed"
+    export_web(output, site, onnxruntime_web=package, overwrite=True)
+    assert (site / "style.css").read_bytes() == (PAGE_FILES / "style.css").read_bytes()
+    assert (site / "notes.txt").read_text() == "mine"
+    with pytest.raises(UsageError, match="is a file"):
+        export_web(output, site / "notes.txt", onnxruntime_web=package)
+
+
+def test_a_page_or_pipeline_of_something_else_is_replaced_on_request_alone(
+    output: Path, package: Path, tmp_path: Path
+) -> None:
+    export_web(output, tmp_path / "site", onnxruntime_web=package)
+    other = write_output(tmp_path / "other", files_of_an_output(), source="other")
+    with pytest.raises(UsageError, match="holds the page of checkpoint"):
+        export_web(other, tmp_path / "site", onnxruntime_web=package)
+    with pytest.raises(UsageError, match="holds a pipeline made from other"):
+        export_web(output, other, onnxruntime_web=package)
+    export_web(other, tmp_path / "site", onnxruntime_web=package, overwrite=True)
+    assert OutputRecord.require(tmp_path / "site").source.name == "other"
+
+
+@pytest.mark.parametrize("place", ["output", "output/site", "."])
+def test_a_page_in_or_around_its_pipeline_is_refused(output: Path, package: Path, tmp_path: Path, place: str) -> None:
+    with pytest.raises(UsageError, match="overlaps"):
+        export_web(output, tmp_path / place, onnxruntime_web=package)
+
+
+def test_another_layout_is_refused_with_the_command_that_makes_this_one(package: Path, tmp_path: Path) -> None:
+    output = write_output(tmp_path / "my output", files_of_an_output(), "diffusers")
+    with pytest.raises(SourceError, match="olivelike convert checkpoint -t cpu --layout web -o '.*my output_web'"):
+        export_web(output, tmp_path / "site", onnxruntime_web=package)
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unet/weights.pb": b"damaged"}, r"unet/weights\.pb: is damaged"),
+        ({"unet/weights.pb": None}, r"unet/weights\.pb: can't be read"),
+        ({"manifest.json": b"[]"}, r"manifest\.json: can't be read"),
+        ({"manifest.json": b'{"kind": "web/1", "size": ["a", 1]}'}, r"manifest\.json: is no manifest"),
+        ({"manifest.json": b'{"kind": "web/2", "size": null}'}, r"manifest\.json: is no manifest"),
+        ({"unet/model.onnx": b"\x08\x0a"}, r"unet/model\.onnx"),
+    ],
+)
+def test_a_damaged_folder_is_named_and_nothing_written(
+    output: Path, package: Path, tmp_path: Path, change: dict[str, bytes | None], message: str
+) -> None:
+    for path, data in change.items():
+        (output / path).unlink()
+        if data is not None:
+            (output / path).write_bytes(data)
+    with pytest.raises(SourceError, match=message):
+        export_web(output, tmp_path / "site", onnxruntime_web=package)
+    assert not (tmp_path / "site").exists()
+    assert not list(tmp_path.glob(".site*"))
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("unet/", "has no unet"), ("text_encoder/", "has no text_encoder"), ("vae_decoder/", "has no vae_decoder"),
+        ("tokenizer/tokenizer.json", r"has no tokenizer/tokenizer\.json"), ("schedule.json", r"has no schedule\.json"),
+    ],
+)  # fmt: skip
+def test_a_folder_without_a_part_is_refused(package: Path, tmp_path: Path, missing: str, message: str) -> None:
+    files = {path: data for path, data in files_of_an_output().items() if not path.startswith(missing)}
+    with pytest.raises(SourceError, match=message):
+        export_web(write_output(tmp_path / "output", files), tmp_path / "site", onnxruntime_web=package)
+
+
+def test_no_folder_of_ours_is_refused(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        export_web(tmp_path / "nowhere", tmp_path / "site", onnxruntime_web=package)
+
+
+def test_onnxruntime_web_is_taken_from_wherever_it_is(
+    output: Path, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package.tgz").write_bytes(TARBALL)
+    for number, place in enumerate((package, package / "dist", package.parent, tmp_path / "package.tgz")):
+        export_web(output, tmp_path / f"site{number}", onnxruntime_web=place)
+    with pytest.raises(MissingError):
+        export_web(output, tmp_path / "site")
+    (tmp_path / "node_modules").mkdir()
+    package.rename(tmp_path / "node_modules" / "onnxruntime-web")
+    export_web(output, tmp_path / "site")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"no tarball", "its SHA-512 is another"), (TARBALL[:-1], "its SHA-512 is another"), (None, "no such file")],
+)
+def test_another_package_is_refused_with_the_remedy(
+    output: Path, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "package.tgz").write_bytes(content)
+    with pytest.raises(MissingError, match=message) as caught:
+        export_web(output, tmp_path / "site", onnxruntime_web=tmp_path / "package.tgz")
+    assert content is None or "npm pack onnxruntime-web@1.30.0" in str(caught.value)
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_folder_of_another_release_is_refused(output: Path, package: Path, tmp_path: Path) -> None:
+    (package / "dist" / "ort.wasm.min.mjs").write_bytes(b"another")
+    with pytest.raises(MissingError, match=r"holds no onnxruntime-web 1\.30\.0"):
+        export_web(output, tmp_path / "site", onnxruntime_web=package)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
+    """Return what a registry answers, by path."""
+    answers: dict[str, bytes] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in answers else 404)
+            self.end_headers()
+            self.wfile.write(answers.get(self.path, b""))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    monkeypatch.setenv("npm_config_registry", f"http://127.0.0.1:{server.server_address[1]}/")
+    yield answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_it_is_fetched_once_checked_and_kept(output: Path, registry: dict[str, bytes], tmp_path: Path) -> None:
+    told: list[str] = []
+    path = "/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz"
+    with pytest.raises(MissingError, match="can't be fetched: HTTP Error 404"):
+        export_web(output, tmp_path / "site", on_fetch=told.append)
+    registry[path] = TARBALL + b"more"
+    with pytest.raises(MissingError, match="its SHA-512 is another"):
+        export_web(output, tmp_path / "site", on_fetch=told.append)
+    registry[path] = TARBALL
+    export_web(output, tmp_path / "site", on_fetch=told.append)
+    assert [address.endswith(path) for address in told] == [True] * 3
+    registry.clear()
+    export_web(output, tmp_path / "site", on_fetch=told.append)
+    assert len(told) == 3
+    (tmp_path / "cache" / "ort.wasm.min.mjs").write_bytes(b"damaged")
+    registry[path] = TARBALL
+    export_web(output, tmp_path / "site")
+    assert contents(tmp_path / "cache") == RUNTIME
+
+
+@pytest.mark.parametrize("registry_", ["http://127.0.0.1:9", "file:///etc", "nonsense"])
+def test_without_a_network_the_remedy_is_told(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry_: str
+) -> None:
+    monkeypatch.setenv("npm_config_registry", registry_)
+    with pytest.raises(
+        MissingError, match=r"is not on this machine.*npm pack onnxruntime-web@1\.30\.0.*--onnxruntime-web"
+    ):
+        export_web(output, tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_train_timesteps": 10**15}, {"num_train_timesteps": 0}, {"num_train_timesteps": "many"},
+        {"beta_schedule": "sigmoid"}, {"beta_end": 1e300}, {"beta_start": None}, {"trained_betas": []},
+        {"trained_betas": [1, "a"]}, {"trained_betas": {"a": 1}}, {"beta_start": -1.0},
+    ],
+)  # fmt: skip
+def test_a_scheduler_without_a_schedule_is_refused(change: dict[str, object]) -> None:
+    config = {"beta_start": 0.1, "beta_end": 0.2, "beta_schedule": "scaled_linear", "num_train_timesteps": 10}
+    for content in (json.dumps(config | change), "[]", "{", "null"):
+        with pytest.raises(SourceError, match=r"scheduler_config\.json: can't be made a schedule"):
+            schedule({"scheduler/scheduler_config.json": content.encode()})
+    with pytest.raises(SourceError, match="can't be made a schedule"):
+        schedule({})
