@@ -79,8 +79,8 @@ def _aligned(offset: int) -> int:
     return offset + -offset % ALIGNMENT
 
 
-_PENDING = 2
-"""Pieces that may wait for the disk; each is held in memory until it is written."""
+_HELD_BYTES = 32 << 20
+"""That may wait for the disk, in memory, unless a single piece has more."""
 _SYNC_BYTES = 64 << 20
 """After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""
 
@@ -97,7 +97,8 @@ class HashedFile:
         self.path = path
         self._file = path.open("wb", buffering=0)
         self._hasher = hashlib.sha256()
-        self._pieces: queue.Queue[memoryview | None] = queue.Queue(_PENDING)
+        self._pieces: queue.Queue[memoryview | None] = queue.Queue()
+        self._room, self._held = threading.Condition(), 0
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -117,6 +118,9 @@ class HashedFile:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes, which nobody may change afterwards."""
         self._raise()
+        with self._room:
+            self._room.wait_for(lambda: not self._held or self._held + len(data) <= _HELD_BYTES)
+            self._held += len(data)
         self._pieces.put(memoryview(data))
         self.size += len(data)
 
@@ -136,15 +140,18 @@ class HashedFile:
     def _work(self) -> None:
         unsynced = 0
         while (piece := self._pieces.get()) is not None:
-            if self._error is not None:
-                continue  # Whoever writes must not wait for ever.
+            size = len(piece)
             try:
-                self._hasher.update(piece)
-                unsynced += len(piece)
-                while piece:
-                    piece = piece[self._file.write(piece) :]
-                if unsynced > _SYNC_BYTES:
-                    self._flush()
-                    unsynced = 0
+                if self._error is None:
+                    self._hasher.update(piece)
+                    unsynced += size
+                    while piece:
+                        piece = piece[self._file.write(piece) :]
+                    if unsynced > _SYNC_BYTES:
+                        self._flush()
+                        unsynced = 0
             except Exception as error:  # noqa: BLE001  (raised by `write`; a thread that ends leaves it waiting)
                 self._error = error
+            with self._room:  # Also behind an error: whoever writes must not wait for ever.
+                self._held -= size
+                self._room.notify()

@@ -44,9 +44,11 @@ DATA_FILE = "weights.pb"
 """Name of the data file; diffusers' ONNX pipelines keep a file of this name when they save."""
 
 _THREADS = 2
+_AHEAD = 64
+"""Tensors that may wait to be written, if their bytes are limited: most are small, and none should wait for them."""
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
-_AHEAD_BYTES = 128 << 20
+_AHEAD_BYTES = 96 << 20
 """Of stored tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
@@ -216,8 +218,10 @@ def ahead(
         try:
             for item in items:
                 size = nbytes(item)
-                while pending and (len(pending) > _THREADS or sum(n for _, n, _ in pending) + size > most_bytes > 0):
-                    done, _, future = pending.popleft()
+                held = sum(n for _, n, _ in pending)
+                while pending and (len(pending) > (_AHEAD if most_bytes else _THREADS) or held + size > most_bytes > 0):
+                    done, freed, future = pending.popleft()
+                    held -= freed
                     yield done, future.result()
                 pending.append((item, size, pool.submit(work, item)))
             while pending:
