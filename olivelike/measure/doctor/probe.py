@@ -46,7 +46,7 @@ def _run_session(provider: str) -> str:
     options = onnxruntime.SessionOptions()
     if provider != _CPU:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    session = onnxruntime.InferenceSession(_model(), options, providers=[provider])
+    session = onnxruntime.InferenceSession(_model(), options, providers=[provider], enable_fallback=False)
     if session.get_providers()[0] != provider:
         raise RuntimeError(f"the session ran on {session.get_providers()[0]}")
     a, b = np.array([[1, 2], [3, 4]], np.float32), np.array([[5, 6], [7, 8]], np.float32)
