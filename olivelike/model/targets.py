@@ -81,6 +81,8 @@ class Target:
     """Operators that run there and that fusion leaves alone all the same, with the reason."""
     sizes_on_cpu: bool = False
     """Whether arithmetic on sizes leaves the provider for the CPU, so that graphs are spelled without it."""
+    conv_channels: int = 1
+    """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -131,6 +133,7 @@ class Target:
             "precision": self.precision,
             "bfloat16": self.bfloat16,
             "sizes_on_cpu": self.sizes_on_cpu,
+            "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
             "avoided": dict(sorted(self.avoided.items())),
         }
@@ -302,6 +305,7 @@ WEBGPU: Final = Target(
         "BiasAdd": "WebGPU keeps one shader of it for all dtypes: networks in two precisions side by side get NaN",
     },
     sizes_on_cpu=True,
+    conv_channels=4,  # Those of 6, 9, 15, … channels are wrong: the 9 of inpainting, for one.
 )
 """Browsers and native applications."""
 

@@ -31,6 +31,9 @@ def lower(scope: Scope) -> None:
     """
     if scope.target.sizes_on_cpu:
         without_sizes(scope)
+    if scope.target.conv_channels > 1:
+        for node in scope.editor.nodes("Conv"):
+            _pad_channels(node, scope)
     if scope.why_not("ai.onnx.Attention") is not None:
         for node in scope.editor.nodes("Attention"):
             _lower_attention(node, scope)
@@ -151,6 +154,27 @@ def _instance_norm(node: ir.Node, grouped: ir.Value, channels: int, scope: Scope
         name=f"{node.outputs[0].name}.normal",
         attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
     )  # fmt: skip
+
+
+def _pad_channels(node: ir.Node, scope: Scope) -> None:
+    """Channels of zeros, in value and weight, up to a number that the target's convolution is right for."""
+    value, weight = required(node, 0), required(node, 1)
+    channels, multiple = dims_of(weight)[1], scope.target.conv_channels
+    if (
+        not isinstance(channels, int)
+        or channels < multiple
+        or not channels % multiple
+        or attribute(node, "group", 1) != 1
+    ):
+        return
+    missing, rank = -channels % multiple, len(dims_of(weight))
+    pads = scope.editor.shape_constant(*[0] * rank, 0, missing, *[0] * (rank - 2))
+    for index, operand in enumerate((value, weight)):
+        dims = dims_of(operand)
+        padded = (dims[0], channels + missing, *dims[2:])
+        wider = scope.editor.add("Pad", [operand, pads], padded, before=node, name=f"{operand.name}.padded")
+        node.replace_input_with(index, wider)
+    scope.fused["Conv padded"] += 1
 
 
 def _stamp(scope: Scope) -> None:

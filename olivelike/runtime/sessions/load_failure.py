@@ -41,9 +41,10 @@ def load_failure(path: Path, error: Exception, settings: SessionSettings) -> Ses
     where = settings.provider.short_name
     message = reason(error)
     if _NO_ADAPTER in message:
+        says = message[message.index(_NO_ADAPTER) :]
         return SessionError(
-            f"{where}: no graphics card is found ({message[message.index(_NO_ADAPTER) :]}); install its driver, which on "
-            "Linux is that for Vulkan, or run with --provider cpu"
+            f"{where}: no graphics card is found ({says}); install its driver (on Linux, that for Vulkan), or run "
+            "with --provider cpu"
         )
     if lacks_memory(error):
         return SessionError(f"{path}: out of memory as it was opened on {where} ({message})")
