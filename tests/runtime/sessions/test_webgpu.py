@@ -16,9 +16,14 @@ from olivelike.passes.float16 import Float16
 from olivelike.passes.fuse import Fuse
 from PIL import Image
 
+from olivelike.graphs.fusion import fuse
 from olivelike.graphs.interface.component_interface import interface_of
+from olivelike.graphs.precision import HalfPrecision
+from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
+from olivelike.graphs.shelf.folder import Entry
 from olivelike.measure.network_sizes import random_inputs
 from olivelike.measure.verify.original import run_torch
+from olivelike.model import Graph
 from olivelike.model.targets import TARGETS
 from olivelike.testing import Case, LocalModel, load_model, make_checkpoint, run_pass
 from olivelike.testing.models import traced_graph
@@ -47,7 +52,8 @@ FAMILIES = {
     "sdxl_refiner": ("text_encoder_2", "unet"),
 }
 CASES = (Case(2, 8, 16, 77), Case(1, 16, 8, 9))
-COMPONENT_LIMITS = {"fp32": 1e-4, "fp16": 3e-2}
+COMPONENT_LIMITS = {"fp32": 1e-4, "fp16": 5e-2}
+"""The provider sums products in float16, which random weights make the most of; the CPU does so in float32."""
 DEMO_UNET_LIMIT = 5e-3
 PICTURE_LIMIT = 4
 """Of 255, on average."""
@@ -137,6 +143,22 @@ def test_a_component_runs_whole_and_agrees_with_torch(family, component, precisi
     request.node.user_properties.append(("relative error", f"{max(errors):.1e}"))
     strict = (family, component, precision) == ("demo", "unet", "fp16")
     assert max(errors) <= (DEMO_UNET_LIMIT if strict else COMPONENT_LIMITS[precision])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_published_network_opens_whole_at_its_real_size(precision: str) -> None:
+    opened = 0
+    for path, entry in ShelfFolder(BUILT_IN).entries():
+        assert isinstance(entry, Entry), path
+        graph = ShelfFolder(BUILT_IN).read(entry.kind, entry.question) if entry.kind == "graph" else None
+        if graph is not None:
+            model = Graph(graph).to_ir()
+            fuse(model, WEBGPU, precision=precision)
+            if precision == "fp16":
+                HalfPrecision(model, target=WEBGPU).convert()
+            open_there(Graph.from_ir(model).data)  # Weights are inputs.
+            opened += 1
+    assert opened > 20
 
 
 @pytest.mark.parametrize("first", ["f", "h"])
