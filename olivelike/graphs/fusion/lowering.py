@@ -64,7 +64,7 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
         scores = editor.add("Add", [products, bias], scores_dims, before=node, name=f"{name}.masked")
     shares = editor.add("Softmax", [scores], scores_dims, before=node, name=f"{name}.shares", attributes={"axis": -1})
     total = editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum")
-    if "Attention" in scope.float32_operators:
+    if scope.precision != scope.precision_of("Attention"):
         for part in (scaled, products, scores, shares, total):
             node_of(part).metadata_props[OPERATOR_KEY] = "Attention"
     editor.replace(result, total)
