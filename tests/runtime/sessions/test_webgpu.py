@@ -28,19 +28,21 @@ from olivelike.model.targets import TARGETS
 from olivelike.testing import Case, LocalModel, load_model, make_checkpoint, run_pass
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import materialize_model, torch_network
-from tests.fixtures.one_node import LIMITS, NODES, Node, relative_error
+from tests.fixtures.one_node import LIMITS, NODES, Node, relative_error, why_no_webgpu
 
 PROVIDER = "WebGpuExecutionProvider"
 WEBGPU = TARGETS["webgpu"]
 DEMO = Path(__file__).parents[3] / "olivelike" / "data" / "demo"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        PROVIDER not in onnxruntime.get_available_providers(),
-        reason=f"{PROVIDER} is not in this ONNX Runtime; run: make test-webgpu",
-    ),
-]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True, scope="module")
+def provider() -> None:
+    """Skip where there is no provider, or no driver for it."""
+    if reason := why_no_webgpu():
+        pytest.skip(reason)
+
 
 _SD = ("text_encoder", "unet", "vae_encoder", "vae_decoder")
 FAMILIES = {
