@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WEBGPU := .venv-webgpu
 
 # Children import our modules hundreds of times: without bytecode each compiles them anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint format bench docs clean
+.PHONY: demo test test-slow test-webgpu lint format bench docs clean
 
 demo: $(STAMP)
 	$(BIN)/olivelike run workflows/demo.yaml
@@ -18,6 +19,11 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# ONNX Runtime's WebGPU provider on a software driver; Debian 12 has what that takes.
+test-webgpu: $(STAMP)
+	$(BIN)/python tools/webgpu_environment.py $(WEBGPU)
+	$(WEBGPU)/bin/with-webgpu python -m pytest -m slow tests/model/targets tests/runtime/sessions/test_webgpu.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

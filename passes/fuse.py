@@ -86,6 +86,10 @@ class Fuse(Pass):
     cleanup: bool = True
     """Constant shapes in place of computed ones; repeated and idle operators removed."""
 
+    write_avoided: tuple[str, ...] = ()
+    """Operators to write although the target avoids them: MultiHeadAttention and Attention of `webgpu`, which are wrong
+    on Vulkan, where every device has Direct3D or Metal."""
+
     @classmethod
     def with_rules(cls, rules: Sequence[Rule]) -> type[Fuse]:
         """Return the pass with more rules, each an option of its name beside those of the built-in ones."""
@@ -103,6 +107,12 @@ class Fuse(Pass):
         from olivelike.model.half_values import HALVES
 
         graph = model.require("graph").to_ir()
+        target = context.require_target()
+        if unavoided := sorted({*self.write_avoided} - target.avoided.keys()):
+            raise PassError(
+                f"fuse: write_avoided: {target.name} does not avoid {', '.join(unavoided)}; it avoids "
+                f"{', '.join(target.avoided) or 'nothing'}"
+            )
         if any(value.dtype in HALVES for node in graph.graph for value in node.outputs):
             raise PassError("fuse: the graph is in half precision already; put `fuse` before that step")
         unknown = [
@@ -122,8 +132,8 @@ class Fuse(Pass):
         context.report(
             **fuse(
                 graph,
-                context.require_target(),
-                self.model_dump(),
+                target.without_avoiding(self.write_avoided),
+                self.model_dump(exclude={"write_avoided"}),
                 "fp32" if policy.whole else plan.precision,
                 (*plan.float32_operators, *policy.operators),
                 self.rules,

@@ -33,7 +33,7 @@ MAY_USE["cli"] = {*MAY_USE, "cli"} - {"testing"}
 ONLY = {("runtime", "graphs"): "olivelike.graphs.inspect"}
 """Of some rooms another may use one part only."""
 
-NO_MODULES = {"olivelike.block", "olivelike.job", "olivelike.json", "olivelike.parameter"}
+NO_MODULES = {"olivelike.block", "olivelike.job", "olivelike.json", "olivelike.operator", "olivelike.parameter"}
 """Texts in the code that look like names of modules."""
 
 LOOKED_UP = {"olivelike.passes", "olivelike.workflows"}

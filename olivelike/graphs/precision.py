@@ -19,7 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
-from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, block_of, weight_values
+from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, block_of, weight_values
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
 
@@ -186,7 +186,8 @@ class HalfPrecision:
         return frozenset(index for index in positions if schema.inputs[min(index, last)].type_str in allowing)
 
     def _is_forced(self, node: ir.Node) -> bool:
-        if node.op_type in self._forced_operators or node.op_type in _GENERATORS:
+        operator = node.metadata_props.get(OPERATOR_KEY, node.op_type)
+        if operator in self._forced_operators or node.op_type in _GENERATORS:
             return True
         if any(
             attribute.type in {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}

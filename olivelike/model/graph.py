@@ -23,6 +23,9 @@ PARAMETER_KEY = "olivelike.parameter"
 BLOCK_KEY = "olivelike.block"
 """Metadata key of a node: dotted path of the module that it comes from, such as `down_blocks.0.resnets.1`."""
 
+OPERATOR_KEY = "olivelike.operator"
+"""Metadata key of a node that spells out a part of an operator that stays in float32; its value is that operator."""
+
 BARRIERS = frozenset(
     {
         ("", "DequantizeLinear"),

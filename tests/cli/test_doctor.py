@@ -67,7 +67,7 @@ def fake_provider(folder: Path, monkeypatch: pytest.MonkeyPatch, when_asked: str
         ("time.sleep(60)\n", "did not answer within 2 s"),
         ("raise RuntimeError('no device')\n", "RuntimeError: no device"),
         ("print('x.so with error: libgpu.so.1: absent', file=sys.stderr); sys.exit(1)\n", "libgpu.so.1: absent"),
-        ("print('\\x1b[31mEP Error too old when using [1]', flush=True); sys.exit(1)\n", "too old"),
+        ("raise RuntimeError('x.cc:65 Init() status was ' + 'false. No card')\n", "No card"),
         ("sys.exit(1)\n", "ended without a word"),
     ],
 )

@@ -9,7 +9,9 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.graphs.editing.values import attribute, dims_of, input_of, perm_of, producer, rank_of, required
+from olivelike.graphs.editing.values import attribute, dims_of, input_of, node_of, perm_of, producer, rank_of, required
+from olivelike.graphs.fusion.sizes import MASKED, without_sizes
+from olivelike.model.graph import OPERATOR_KEY
 
 if TYPE_CHECKING:
     from olivelike.graphs.fusion.rule import Scope
@@ -21,15 +23,17 @@ _IR_10, _IR_11 = 10, 11
 _OPSET_OF_IR_11 = 23
 """The first opset of a release with IR version 11; IR version 10 is the first with metadata on nodes."""
 
-_MASKED = -65504.0
-"""Added to a score that does not count; the softmax of it is 0 in float16 as in float32."""
-
 
 def lower(scope: Scope) -> None:
     """Attention and GroupNormalization without a kernel → simpler operators; opset and IR come down.
 
     Raises `PassError` when something remains that is newer than the target reads.
     """
+    if scope.target.sizes_on_cpu:
+        without_sizes(scope)
+    if scope.target.conv_channels > 1:
+        for node in scope.editor.nodes("Conv"):
+            _pad_channels(node, scope)
     if scope.why_not("ai.onnx.Attention") is not None:
         for node in scope.editor.nodes("Attention"):
             _lower_attention(node, scope)
@@ -53,13 +57,17 @@ def _lower_attention(node: ir.Node, scope: Scope) -> None:
     scaled = editor.add("Mul", [query, scale], dims_of(query), before=node, name=f"{name}.query")
     turned = _transposed_key(key, node, scope)
     scores_dims = (*dims_of(query)[:3], dims_of(key)[2])
-    scores = editor.add("MatMul", [scaled, turned], scores_dims, before=node, name=f"{name}.scores")
-    mask = input_of(node, 3)
+    products = editor.add("MatMul", [scaled, turned], scores_dims, before=node, name=f"{name}.scores")
+    mask, scores = input_of(node, 3), products
     if mask is not None:
         bias = _mask_bias(mask, node, scope)
-        scores = editor.add("Add", [scores, bias], scores_dims, before=node, name=f"{name}.masked")
+        scores = editor.add("Add", [products, bias], scores_dims, before=node, name=f"{name}.masked")
     shares = editor.add("Softmax", [scores], scores_dims, before=node, name=f"{name}.shares", attributes={"axis": -1})
-    editor.replace(result, editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum"))
+    total = editor.add("MatMul", [shares, value], dims_of(result), before=node, name=f"{name}.sum")
+    if scope.precision != scope.precision_of("Attention"):
+        for part in (scaled, products, scores, shares, total):
+            node_of(part).metadata_props[OPERATOR_KEY] = "Attention"
+    editor.replace(result, total)
     scope.fused["Attention lowered"] += 1
 
 
@@ -77,7 +85,7 @@ def _mask_bias(mask: ir.Value, node: ir.Node, scope: Scope) -> ir.Value:
     if mask.dtype != ir.DataType.BOOL:
         return mask
     editor = scope.editor
-    kept, dropped = editor.constant(0.0, np.float32), editor.constant(_MASKED, np.float32)
+    kept, dropped = editor.constant(0.0, np.float32), editor.constant(MASKED, np.float32)
     return editor.add(
         "Where", [mask, kept, dropped], dims_of(mask), before=node, name=f"{mask.name}.bias", dtype=kept.dtype
     )
@@ -91,17 +99,7 @@ def _lower_group_normalization(node: ir.Node, scope: Scope) -> None:
         scope.refuse("GroupNormalization of this form has no simpler spelling here")
         return
     editor, result, name = scope.editor, node.outputs[0], node.outputs[0].name
-    grouped = editor.add(
-        "Reshape", [value, editor.shape_constant(0, groups, -1)], (dims[0], groups, None),
-        before=node, name=f"{name}.groups",
-    )  # fmt: skip
-    ones, zeros = (editor.constant([number] * groups, np.float32) for number in (1.0, 0.0))
-    normal = editor.add(
-        "InstanceNormalization", [grouped, ones, zeros], dims_of(grouped), before=node, name=f"{name}.normal",
-        attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
-    )  # fmt: skip
-    sizes = editor.add("Shape", [value], (len(dims),), before=node, name=f"{name}.sizes", dtype=ir.DataType.INT64)
-    image = editor.add("Reshape", [normal, sizes], dims, before=node, name=f"{name}.image")
+    normal = (_normal_by_batch if scope.target.sizes_on_cpu else _normal_by_channels)(node, value, groups, scope)
     column = (dims[1], *[1] * (len(dims) - 2))
     factor, offset = (
         editor.add(
@@ -113,9 +111,70 @@ def _lower_group_normalization(node: ir.Node, scope: Scope) -> None:
         )
         for vector in (scale, bias)
     )  # fmt: skip
-    scaled = editor.add("Mul", [image, factor], dims, before=node, name=f"{name}.scaled")
+    scaled = editor.add("Mul", [normal, factor], dims, before=node, name=f"{name}.scaled")
     editor.replace(result, editor.add("Add", [scaled, offset], dims, before=node, name=f"{name}.shifted"))
     scope.fused["GroupNormalization lowered"] += 1
+
+
+def _normal_by_channels(node: ir.Node, value: ir.Value, groups: int, scope: Scope) -> ir.Value:
+    """Groups as channels, then the shape of `value` again."""
+    editor, dims, name = scope.editor, dims_of(value), node.outputs[0].name
+    grouped = editor.add(
+        "Reshape", [value, editor.shape_constant(0, groups, -1)], (dims[0], groups, None),
+        before=node, name=f"{name}.groups",
+    )  # fmt: skip
+    normal = _instance_norm(node, grouped, groups, scope)
+    sizes = editor.add("Shape", [value], (len(dims),), before=node, name=f"{name}.sizes", dtype=ir.DataType.INT64)
+    return editor.add("Reshape", [normal, sizes], dims, before=node, name=f"{name}.image")
+
+
+def _normal_by_batch(node: ir.Node, value: ir.Value, groups: int, scope: Scope) -> ir.Value:
+    """Groups as pictures of one channel: (N, C, H, W) ↔ (N·G, C/G, H, W), so that no size need be known."""
+    editor, dims, name = scope.editor, dims_of(value), node.outputs[0].name
+    assert isinstance(dims[1], int)
+    copied, one = [0] * (len(dims) - 2), editor.shape_constant(1)
+    apart = (None, dims[1] // groups, *dims[2:])
+    alone = (None, 1, *apart[1:])
+    parts = editor.add(
+        "Reshape", [value, editor.shape_constant(-1, dims[1] // groups, *copied)], apart,
+        before=node, name=f"{name}.groups",
+    )  # fmt: skip
+    grouped = editor.add("Unsqueeze", [parts, one], alone, before=node, name=f"{name}.alone")
+    normal = _instance_norm(node, grouped, 1, scope)
+    joined = editor.add("Squeeze", [normal, one], apart, before=node, name=f"{name}.parts")
+    whole = editor.shape_constant(-1, dims[1], *copied)
+    return editor.add("Reshape", [joined, whole], dims, before=node, name=f"{name}.image")
+
+
+def _instance_norm(node: ir.Node, grouped: ir.Value, channels: int, scope: Scope) -> ir.Value:
+    editor = scope.editor
+    ones, zeros = (editor.constant([number] * channels, np.float32) for number in (1.0, 0.0))
+    return editor.add(
+        "InstanceNormalization", [grouped, ones, zeros], dims_of(grouped), before=node,
+        name=f"{node.outputs[0].name}.normal",
+        attributes={"epsilon": attribute(node, "epsilon", 1e-5)},
+    )  # fmt: skip
+
+
+def _pad_channels(node: ir.Node, scope: Scope) -> None:
+    """Channels of zeros, in value and weight, up to a number that the target's convolution is right for."""
+    value, weight = required(node, 0), required(node, 1)
+    channels, multiple = dims_of(weight)[1], scope.target.conv_channels
+    if (
+        not isinstance(channels, int)
+        or channels < multiple
+        or not channels % multiple
+        or attribute(node, "group", 1) != 1
+    ):
+        return
+    missing, rank = -channels % multiple, len(dims_of(weight))
+    pads = scope.editor.shape_constant(*[0] * rank, 0, missing, *[0] * (rank - 2))
+    for index, operand in enumerate((value, weight)):
+        dims = dims_of(operand)
+        padded = (dims[0], channels + missing, *dims[2:])
+        wider = scope.editor.add("Pad", [operand, pads], padded, before=node, name=f"{operand.name}.padded")
+        node.replace_input_with(index, wider)
+    scope.fused["Conv padded"] += 1
 
 
 def _stamp(scope: Scope) -> None:

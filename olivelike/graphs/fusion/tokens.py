@@ -30,7 +30,8 @@ _SWAP = (0, 2, 1)
 
 def image_tokens(scope: Scope) -> None:
     """(N, C, H, W) ↔ (N, C, H·W) ↔ (N, H·W, C) → (N, C, H, W) ↔ (N, H, W, C) ↔ (N, H·W, C)."""
-    if scope.why_not("NhwcConv", "NHWC") is not None and scope.why_not("GroupNorm", "NHWC") is not None:
+    kept_apart = all(scope.why_not(op_type, "NHWC") is not None for op_type in ("NhwcConv", "GroupNorm"))
+    if kept_apart and not scope.target.sizes_on_cpu:
         return
     for norm in scope.editor.nodes("GroupNormalization"):
         _normalise_image(norm, scope)

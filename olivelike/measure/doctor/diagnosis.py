@@ -88,7 +88,7 @@ TIMEOUT_SECONDS = 60.0
 
 _REMOTE = {"AzureExecutionProvider": "sends requests to a server, runs nothing itself"}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_REASONS = (r"with error: (.+)", r"EP Error (.+?)(?: when using|$)", r"Failed to create \w+\. (.+)")
+_REASONS = (r"with error: (.+)", r"was false\. (.+)", r"Failed to create \w+\. (.+)")
 """What ONNX Runtime's log says when a provider can't start, best first."""
 
 

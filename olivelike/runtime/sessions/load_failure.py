@@ -31,6 +31,8 @@ _OWN_DOMAINS: Final = frozenset(
 )
 """Domains that ONNX Runtime has operators of."""
 
+_NO_ADAPTER: Final = "Failed to get a WebGPU adapter"
+
 
 def load_failure(path: Path, error: Exception, settings: SessionSettings) -> SessionError:
     """Return what to raise when an engine refuses a file; the file is read again, without its weights."""
@@ -38,6 +40,12 @@ def load_failure(path: Path, error: Exception, settings: SessionSettings) -> Ses
 
     where = settings.provider.short_name
     message = reason(error)
+    if _NO_ADAPTER in message:
+        says = message[message.index(_NO_ADAPTER) :]
+        return SessionError(
+            f"{where}: no graphics card is found ({says}); install its driver (on Linux, that for Vulkan), or run "
+            "with --provider cpu"
+        )
     if lacks_memory(error):
         return SessionError(f"{path}: out of memory as it was opened on {where} ({message})")
     try:

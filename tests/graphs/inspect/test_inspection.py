@@ -209,7 +209,6 @@ def test_other_operators_of_the_runtime_are_looked_up_in_its_registry(tmp_path):
         ("cuda", fused_node("BiasSplitGelu", (1, 2, 512), (512,)), "5120, 6144, 10240, 12288, not 512"),
         ("cuda", fused_node("GroupNorm", (1, 4, 2, 2), (4,), (4,), channels_last=0, activation=0, groups=2), "layout"),
         ("cpu", fused_node("MultiHeadAttention", (1, 2, 2, 3, 4), num_heads=2), "packed"),
-        ("webgpu", fused_node("MultiHeadAttention", *[(1, 2, 4)] * 3, num_heads=2, unidirectional=1), "causal"),
         ("directml", fused_node("BiasGelu", (1, 4), (4,), dtype=TensorProto.BFLOAT16), "bfloat16"),
         (
             "cpu",

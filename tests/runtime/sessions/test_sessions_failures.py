@@ -9,6 +9,7 @@ from olivelike.errors import SessionError
 from olivelike.model.records.origin import Origin
 from olivelike.model.targets import TargetChoice
 from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, read_folder_target, target_settings
+from olivelike.runtime.sessions.load_failure import load_failure
 from olivelike.runtime.sessions.providers import onnxruntime_offer
 from olivelike.runtime.sessions.session import open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, parse_provider
@@ -34,6 +35,13 @@ def refusal(path, *providers):
 
 def test_a_model_that_is_not_there_is_named(tmp_path, provider):
     assert "there is no such model file" in refusal(tmp_path / "model.onnx", provider)
+
+
+def test_a_missing_graphics_card_is_told_with_its_remedy(tmp_path):
+    error = RuntimeError("x.cc:65 Init() was false. Failed to get a WebGPU adapter: No supported adapters")
+    told = str(load_failure(tmp_path / "model.onnx", error, settings("webgpu")))
+    assert told.startswith("webgpu: no graphics card is found (Failed to get a WebGPU adapter: No supported adapters)")
+    assert "run with --provider cpu" in told
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a model", b"\xff" * 40])
