@@ -79,7 +79,7 @@ def _aligned(offset: int) -> int:
     return offset + -offset % ALIGNMENT
 
 
-_HELD_BYTES = 32 << 20
+_HELD_BYTES = 16 << 20
 """That may wait for the disk, in memory, unless a single piece has more."""
 _SYNC_BYTES = 64 << 20
 """After so many bytes they go to the disk and leave the page cache, whose pages then serve the next ones."""

@@ -48,7 +48,7 @@ _AHEAD = 64
 """Tensors that may wait to be written, if their bytes are limited: most are small, and none should wait for them."""
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
-_AHEAD_BYTES = 96 << 20
+_AHEAD_BYTES = 48 << 20
 """Of stored tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
