@@ -1,7 +1,7 @@
 """Bind a weightless graph to its weights: evaluate what depends on weights alone, stream it to disk.
 
 Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file. Large
-ones that are only cast go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
+ones whose rows stay in order go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
 flat in the size of the model. Files are read, never mapped: mapped pages count as resident memory.
 """
 
@@ -48,7 +48,7 @@ _AHEAD = 64
 """Tensors that may wait to be written, if their bytes are limited: most are small, and none should wait for them."""
 _PIECE_BYTES = 8 << 20
 """Of a stored tensor, at most, where it goes in pieces."""
-_AHEAD_BYTES = 48 << 20
+_AHEAD_BYTES = 128 << 20
 """Of stored tensors that threads may have read before they are written, unless a single one has more."""
 _BYTE = 8
 INLINE_BYTES = 1024
@@ -109,7 +109,7 @@ def materialize(
             labels[name] = value.name or name
 
         def evaluate(piece: _Piece) -> Evaluated:
-            read = source.read if piece.count is None else partial(source.read_part, piece.start, piece.count)
+            read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
             return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
 
@@ -173,30 +173,40 @@ class _Piece:
     """Of the stored tensors that are read for it."""
     start: int = 0
     count: int | None = None
-    """Elements of the one parameter that is cast, from the one at `start`; `None` for a whole expression."""
+    """Elements of the one parameter, from the one at `start`: some of its rows; `None` for a whole expression."""
     shape: tuple[int, ...] = ()
     """Of the whole initializer, for a piece of one."""
 
 
 def _pieces(name: str, expression: Expression, weights: Weights) -> Iterator[_Piece]:
-    """Yield an initializer as a whole; in pieces if it is large and nothing but a cast of one parameter."""
+    """Yield an initializer as a whole; by rows if it is large, and its rows are those of one parameter."""
     nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
-    inner = expression["inputs"][0] if _casts_to_half(expression) else expression
-    tensor = weights[inner["parameter"]] if "parameter" in inner else None
-    if tensor is None or tensor.transposed or not tensor.shape or nbytes <= _PIECE_BYTES:
+    found = _by_rows(expression) if nbytes > _PIECE_BYTES else None
+    tensor = weights[found[0]] if found is not None else None
+    if found is None or tensor is None or tensor.transposed or not tensor.shape:
         yield _Piece(name, nbytes)
         return
-    total = math.prod(tensor.shape)
-    step = _PIECE_BYTES * total // nbytes
-    if tensor.added:
-        step -= step % (block_rows(total // tensor.shape[0]) * (total // tensor.shape[0]))
-    for start in range(0, total, step):
-        count = min(step, total - start)
-        yield _Piece(name, count * nbytes // total, start, count, tensor.shape)
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    unit = block_rows(columns) if tensor.added else 1
+    step = max(unit, _PIECE_BYTES * rows // nbytes // unit * unit)
+    shape = found[1](np.broadcast_to(np.False_, tensor.shape)).shape
+    for start in range(0, rows, step):
+        count = min(step, rows - start)
+        yield _Piece(name, count * nbytes // rows, start * columns, count * columns, shape)
 
 
-def _casts_to_half(expression: Expression) -> bool:
-    return expression.get("op") == "Cast" and expression["attributes"]["to"] in HALVES
+def _by_rows(expression: Expression) -> tuple[str, Callable[[Array], Array]] | None:
+    """Return the parameter of which each row becomes one of the initializer, and how the other axes move; or `None`."""
+    match expression.get("op"):
+        case None:
+            return (expression["parameter"], lambda array: array) if "parameter" in expression else None
+        case "Cast" if expression["attributes"]["to"] in HALVES:
+            return _by_rows(expression["inputs"][0])
+        case "Transpose":
+            order = expression.get("attributes", {}).get("perm")
+            inner = _by_rows(expression["inputs"][0]) if order and order[0] == 0 else None
+            return inner and (inner[0], lambda array: inner[1](array).transpose(order))
+    return None
 
 
 def ahead(
@@ -250,9 +260,9 @@ class _Source:
         tensor = self._weights[name]
         return self._counted(read_tensor(tensor, self._files))
 
-    def read_part(self, start: int, count: int, name: str) -> Array:
+    def read_rows(self, start: int, count: int, name: str) -> Array:
         tensor = self._weights[name]
-        return self._counted(read_part(tensor, self._files, start, count))
+        return self._counted(read_part(tensor, self._files, start, count)).reshape(-1, *tensor.shape[1:])
 
     def _counted(self, array: Array) -> Array:
         with self._lock:

@@ -207,6 +207,38 @@ def test_a_large_tensor_in_pieces_gives_the_same_bytes_and_counts(dtype, cast, t
     assert (pieces.saturated, pieces.flushed) == (whole.saturated, whole.flushed)
 
 
+NHWC = """
+<ir_version: 11, opset_import: ["": 23]>
+conv (float16[N,1,1,1] x, float[7,9,5,3] weight) => (float16[N,A,B,C,D] y)
+{{
+    {derived}
+    axis = Constant<value_ints = [3]>()
+    wide = Unsqueeze(x, axis)
+    y = Add(wide, moved)
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        ("Transpose<perm = [0, 2, 3, 1]>", "Cast<to = 10>"),
+        ("Cast<to = 10>", "Transpose<perm = [0, 1, 3, 2]>", "Transpose<perm = [0, 3, 1, 2]>"),
+        ("Transpose<perm = [0, 2, 1, 3]>", "Cast<to = 10>", "Transpose<perm = [3, 1, 2, 0]>"),
+    ],
+    ids=["once", "twice", "rows move"],
+)
+def test_rows_that_stay_in_their_order_go_in_pieces(tmp_path, monkeypatch, operators):
+    weight = RANDOM.standard_normal((7, 9, 5, 3), dtype=np.float32)
+    names = ["weight", "one", "two", "moved"] if len(operators) == 3 else ["weight", "one", "moved"]
+    lines = [f"{after} = {op}({before})" for before, after, op in zip(names, names[1:], operators, strict=False)]
+    graph = parse(NHWC.format(derived="\n    ".join(lines)), {"weight": "weight"})
+    write(tmp_path / "whole", graph, {"weight": weight})
+    monkeypatch.setattr("olivelike.engine.output.materialize._PIECE_BYTES", 1200)
+    write(tmp_path / "pieces", graph, {"weight": weight})
+    assert files(tmp_path / "pieces") == files(tmp_path / "whole")
+
+
 def test_nothing_is_reported_where_nothing_is_lost(tmp_path):
     result = write(tmp_path, parse(HALF, {"weight": "weight"}), {"weight": np.eye(2, dtype=np.float32)})
     assert (result.saturated, result.flushed) == ({}, {})
