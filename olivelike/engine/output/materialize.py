@@ -1,8 +1,8 @@
 """Bind a weightless graph to its weights: evaluate what depends on weights alone, stream it to disk.
 
 Each tensor goes from the source file through its derivation (cast, transpose, concatenation, …) to the data file. Large
-ones whose rows stay in order go in pieces, and no more than a few pieces or tensors are on their way at once, so memory stays
-flat in the size of the model. Files are read, never mapped: mapped pages count as resident memory.
+ones whose rows stay in order go in pieces, and only so many bytes are on their way at once, so memory stays flat in the
+size of the model. Files are read, never mapped: mapped pages count as resident memory.
 """
 
 from __future__ import annotations
