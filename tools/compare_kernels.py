@@ -60,7 +60,7 @@ def _words(kernel: Kernel) -> str:
     parts = [" ".join(letter for letter in "fhbd" if letter in kernel.dtypes), *sorted(kernel.layouts)]
     if kernel.channels is not None:
         parts.append("widths " + " ".join(map(str, sorted(kernel.channels))))
-    parts += ["packed"] * kernel.packed + ["not causal"] * (not kernel.causal)
+    parts += ["packed"] * kernel.packed
     if kernel.float32_inputs:
         parts.append("float32 inputs " + " ".join(map(str, kernel.float32_inputs)))
     return ", ".join(parts)

@@ -31,8 +31,6 @@ class Kernel:
     """The only widths of the last axis that run; `None` for any."""
     packed: bool = False
     """Attention also takes packed QKV (B,S,N,3,D) and packed KV (B,L,N,2,D)."""
-    causal: bool = True
-    """Attention also takes `unidirectional`."""
     float32_inputs: tuple[int, ...] = ()
     """Positions of inputs that stay float32 when the others are float16."""
 
@@ -43,7 +41,6 @@ class Kernel:
             "layouts": sorted(self.layouts),
             "channels": None if self.channels is None else sorted(self.channels),
             "packed": self.packed,
-            "causal": self.causal,
             "float32_inputs": list(self.float32_inputs),
         }
 

@@ -8,8 +8,6 @@ from olivelike.errors import PassError
 from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -80,18 +78,22 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch
 
-    if component == "unet":
-        is_xl = getattr(network.config, "addition_embed_type", None) == "text_time"
-        forward = _UNETS[is_xl, getattr(network.config, "time_cond_proj_dim", None) is not None]
-    else:
-        forward = _FORWARD[component]
+    forward: Any = _FORWARD[component]
+    if component == "unet" and getattr(network.config, "addition_embed_type", None) == "text_time":
+        forward = _forward_unet_xl
     wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
     wrapper.network = network
     return wrapper.eval()
 
 
-def _forward_unet(self: Any, sample: torch.Tensor, timestep: torch.Tensor, encoder_hidden_states: torch.Tensor) -> Any:
-    return self.network(sample, timestep, encoder_hidden_states, return_dict=False)[0]
+def _forward_unet(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    timestep_cond: torch.Tensor | None = None,
+) -> Any:
+    return self.network(sample, timestep, encoder_hidden_states, timestep_cond=timestep_cond, return_dict=False)[0]
 
 
 def _forward_unet_xl(
@@ -101,28 +103,7 @@ def _forward_unet_xl(
     encoder_hidden_states: torch.Tensor,
     text_embeds: torch.Tensor,
     time_ids: torch.Tensor,
-) -> Any:
-    return _forward_unet_xl_guided(self, sample, timestep, encoder_hidden_states, text_embeds, time_ids, None)
-
-
-def _forward_unet_guided(
-    self: Any,
-    sample: torch.Tensor,
-    timestep: torch.Tensor,
-    encoder_hidden_states: torch.Tensor,
-    timestep_cond: torch.Tensor,
-) -> Any:
-    return self.network(sample, timestep, encoder_hidden_states, timestep_cond=timestep_cond, return_dict=False)[0]
-
-
-def _forward_unet_xl_guided(
-    self: Any,
-    sample: torch.Tensor,
-    timestep: torch.Tensor,
-    encoder_hidden_states: torch.Tensor,
-    text_embeds: torch.Tensor,
-    time_ids: torch.Tensor,
-    timestep_cond: torch.Tensor | None,
+    timestep_cond: torch.Tensor | None = None,
 ) -> Any:
     added = {"text_embeds": text_embeds, "time_ids": time_ids}
     return self.network(
@@ -165,14 +146,8 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
     return torch.where(flagged[:, None, None, None], torch.zeros((), dtype=images.dtype), images), flagged
 
 
-_UNETS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
-    (False, False): _forward_unet,
-    (False, True): _forward_unet_guided,
-    (True, False): _forward_unet_xl,
-    (True, True): _forward_unet_xl_guided,
-}
-"""Whether a UNet is SDXL's, and whether it takes the guidance → its inputs."""
-_FORWARD: Final[Mapping[str, Callable[..., Any]]] = {
+_FORWARD: Final = {
+    "unet": _forward_unet,
     "vae_encoder": _forward_vae_encoder,
     "vae_decoder": _forward_vae_decoder,
     "text_encoder": _forward_text_encoder,

@@ -251,10 +251,7 @@ def _why_form(node: ir.Node, kernel: Kernel, target: str) -> str | None:
     if node.op_type != "MultiHeadAttention":
         return None
     packed = sum(value is not None for value in node.inputs[:3]) < 3
-    if packed and not kernel.packed:
-        return f"{target} has no kernel for packed inputs"
-    causal = _flag(node, "unidirectional", default=0)
-    return f"{target} has no causal kernel" if causal and not kernel.causal else None
+    return f"{target} has no kernel for packed inputs" if packed and not kernel.packed else None
 
 
 def _takes(kernel: Kernel, letter: str, target: str) -> bool:

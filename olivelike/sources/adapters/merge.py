@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -112,29 +112,6 @@ class Change:
         assert total is not None
         whole: Array = np.add(total, base, out=total)
         return whole
-
-
-def merge(
-    component: str,
-    config: Config,
-    base: Mapping[str, Shape],
-    loras: Sequence[WeightedLora],
-    read_base: Callable[[str], Array],
-) -> Iterator[tuple[str, Array]]:
-    """Check LoRAs as `changes` does, and return the changed parameters one at a time, in order of name.
-
-    Args:
-        component: `unet`, `text_encoder` or `text_encoder_2`.
-        config: Of the network.
-        base: parameter → shape.
-        loras: the files with their weights, in any order.
-        read_base: returns a parameter's values, in any floating dtype.
-
-    Returns:
-        An iterator over name and float32 values; on iteration it raises `SourceError` if a layer's values are integers.
-    """
-    found = changes(component, config, base, loras)
-    return ((name, change.apply(read_base(name))) for name, change in found.items())
 
 
 def changes(

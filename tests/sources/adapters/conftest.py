@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from olivelike.sources.adapters.lora_file import WeightedLora
-from olivelike.sources.adapters.merge import merge
+from olivelike.sources.adapters.merge import changes
 from olivelike.testing.checkpoint_configs import component_configs
 from olivelike.testing.checkpoints import random_parameter
 
@@ -54,10 +54,11 @@ class Network:
                 buffer.copy_(torch.arange(buffer.shape[-1])[None])
         return network.eval()
 
-    def merge(self, *loras) -> dict[str, np.ndarray]:
-        """Return what merging yields; each LoRA is a file, or a file with its weight."""
+    def merge(self, *loras, state=None) -> dict[str, np.ndarray]:
+        """Return what merging makes of the weights, or of others; each LoRA is a file, or a file with its weight."""
         weighted = [WeightedLora(*lora) if isinstance(lora, tuple) else WeightedLora(lora, 1.0) for lora in loras]
-        return dict(merge(self.component, self.config, self.shapes, weighted, self.state.__getitem__))
+        found = changes(self.component, self.config, self.shapes, weighted)
+        return {name: change.apply((state or self.state)[name]) for name, change in found.items()}
 
 
 class Networks(dict):

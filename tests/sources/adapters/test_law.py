@@ -10,8 +10,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from olivelike.errors import UsageError
-from olivelike.sources.adapters.lora_file import WeightedLora
-from olivelike.sources.adapters.merge import merge
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import FORMATS, make_lora
 
@@ -184,8 +182,7 @@ def test_a_half_precision_base_is_merged_in_float32(sd1, tmp_path):
     lora = open_lora(make_lora(tmp_path / "lora.safetensors", "kohya", base=sd1.shapes, dtype="F16"))
     network = sd1["text_encoder"]
     halves = {name: values.astype(np.float16) for name, values in network.state.items()}
-    weighted = [WeightedLora(lora, 1.0)]
-    merged = dict(merge("text_encoder", network.config, network.shapes, weighted, halves.__getitem__))
+    merged = network.merge(lora, state=halves)
     stored = load_file(lora.path)
     name = "encoder.layers.0.self_attn.q_proj.weight"
     module = lora.modules["lora_te_text_model_encoder_layers_0_self_attn_q_proj"]
@@ -214,8 +211,7 @@ def test_a_read_only_base_is_left_as_it_is(sd1, tmp_path):
     frozen = {name: values.copy() for name, values in network.state.items()}
     for values in frozen.values():
         values.flags.writeable = False
-    weighted = [WeightedLora(lora, 1.0)]
-    merged = dict(merge("text_encoder", network.config, network.shapes, weighted, frozen.__getitem__))
+    merged = network.merge(lora, state=frozen)
     assert all(np.array_equal(frozen[name], network.state[name]) for name in merged)
 
 
@@ -230,8 +226,7 @@ def test_a_row_of_zeros_stays_zero_under_dora(sd1, tmp_path):
     state = {name: values.copy() for name, values in network.state.items()}
     for values in state.values():
         values[0] = 0
-    weighted = [WeightedLora(open_lora(path), 1.0)]
-    for _, values in merge("text_encoder", network.config, network.shapes, weighted, state.__getitem__):
+    for values in network.merge(open_lora(path), state=state).values():
         assert np.isfinite(values).all()
         assert not values[0].any()
 
