@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.ai_mark import said_source_type
 from olivelike.runtime.pictures.picture_record import (
     EXIF_IFD,
     IMAGE_DESCRIPTION,
@@ -59,6 +60,8 @@ class PictureFile:
     """Whether the record is olivelike's, and not read from A1111's text."""
     parameters: str | None
     """A1111's text."""
+    source_type: str | None = None
+    """IPTC's digital source type, such as `trainedAlgorithmicMedia`: whether it says that AI made it."""
 
 
 def is_picture(path: Path) -> bool:
@@ -88,6 +91,7 @@ def read_picture(path: Path) -> PictureFile:
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
                 _check_pixels(path, image)
                 own, parameters = _texts(image)
+                marked = said_source_type(image.info.get("xmp"))
                 form, (width, height) = str(image.format), image.size
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
@@ -96,7 +100,7 @@ def read_picture(path: Path) -> PictureFile:
         record = record_from_json(own, str(path))
     elif parameters is not None:
         record = parse_a1111(parameters)
-    return PictureFile(path, form, width, height, record, own is not None, parameters)
+    return PictureFile(path, form, width, height, record, own is not None, parameters, marked)
 
 
 def _check_pixels(path: Path, image: Image.Image) -> None:
