@@ -1,0 +1,188 @@
+// Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
+
+import { $ } from "./dom.js";
+import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
+import { addToGallery, refreshGallery, removeFromGallery, startGallery } from "./gallery.js";
+import { startIncoming } from "./incoming.js";
+import { forgetInitial, hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
+import { current, end, readQueue, startJobs, submit } from "./jobs.js";
+import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
+import { startMask } from "./mask.js";
+import { model, modelNames, readModels, readSchedulers, schedulers, setScheduler, startModels } from "./models.js";
+import { notice, problem } from "./notices.js";
+import { startPicker } from "./picker.js";
+import { axes, startPlot } from "./plot.js";
+import { recount, startPrompts } from "./prompts.js";
+import { readRuns, startRuns } from "./runs.js";
+import { ask, listen, onReturn } from "./server.js";
+import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
+import { startViewer } from "./viewer.js";
+
+const VIEWS = ["paint", "gallery", "workflows"];
+const WITH_PICTURE = ["strength", "fit", "mask_blur", "inpaint_area", "inpaint_padding"];
+const WITH_MASK = ["mask_blur", "inpaint_area", "inpaint_padding"];
+
+let features = {};
+
+/** What the form asks for. Throws an `Error` where it can't be read. */
+async function order() {
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()) };
+  if (!hasPicture()) for (const name of WITH_PICTURE) delete found[name];
+  if (!hasMask()) for (const name of WITH_MASK) delete found[name];
+  const { x, y } = axes();
+  if (x) found.x = x;
+  if (y) found.y = y;
+  return found;
+}
+
+function fault(error) {
+  const place = error.plot ? "plot-problem" : "order-problem";
+  if (error.plot) $("fold-plot").open = true;
+  problem($(place), error);
+  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
+  markField(error.field ?? named);
+  if (error.code === "source" && hasPicture() && /upload|picture/.test(error.message)) forgetInitial();
+}
+
+async function generate() {
+  problem($("order-problem"), "");
+  problem($("plot-problem"), "");
+  markField(null);
+  const wrong = firstFault();
+  if (wrong) return fault(wrong);
+  try {
+    axes();
+  } catch (error) {
+    return fault(Object.assign(error, { plot: true }));
+  }
+  $("generate").setAttribute("aria-busy", "true");
+  try {
+    await submit(await order());
+  } catch (error) {
+    fault(error);
+  } finally {
+    $("generate").removeAttribute("aria-busy");
+  }
+}
+
+async function stop(how) {
+  const job = current();
+  if (!job) return;
+  try {
+    await end(job.id, how);
+  } catch (error) {
+    problem($("job-problem"), error);
+  }
+}
+
+function route() {
+  const wanted = location.hash.slice(1);
+  const name = VIEWS.includes(wanted) && (wanted !== "workflows" || features.runs) ? wanted : "paint";
+  for (const view of VIEWS) {
+    $(`view-${view}`).hidden = view !== name;
+    const link = document.querySelector(`nav a[href="#${view}"]`);
+    if (view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  $("skip-link").hidden = name !== "paint";
+  if (name === "workflows") readRuns();
+}
+
+function shortcuts(event) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
+    event.preventDefault();
+    generate();
+  } else if (event.key === "Escape" && current() && !document.querySelector("dialog[open]")) stop("cancel");
+}
+
+function startForm() {
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    generate();
+  });
+  $("cancel").addEventListener("click", () => stop("cancel"));
+  $("skip").addEventListener("click", () => stop("skip"));
+  $("swap").addEventListener("click", () => {
+    const [width, height] = [$("width").value, $("height").value];
+    setField("width", height);
+    setField("height", width);
+  });
+  $("seed-random").addEventListener("click", () => setField("seed", -1));
+  $("seed-last").addEventListener("click", () => {
+    const seed = shownPicture()?.seed;
+    if (seed === null || seed === undefined) notice("No picture is shown whose seed could be taken.");
+    else setField("seed", seed);
+  });
+  $("form-reset").addEventListener("click", () => {
+    resetFields();
+    setLoras([]);
+    notice("All options are as the model has them.");
+  });
+  $("scheduler").addEventListener("change", () => setScheduler($("scheduler").value));
+  document.addEventListener("keydown", shortcuts);
+}
+
+/** Sizes as text for a plot, the model's own and two shapes of it. */
+function choices(field) {
+  const [width, height] = [$("width").value, $("height").value];
+  return {
+    scheduler: schedulers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
+    size: [`${width}x${height}`, `${height}x${width}`],
+  }[field];
+}
+
+/** Everything that the server has, read at the beginning and each time it is back. */
+async function readAll(kept) {
+  const server = await ask("/api/server");
+  features = server.features ?? {};
+  $("workflows-link").hidden = !features.runs;
+  route();
+  if (features.loras === false) $("fold-loras").hidden = true;
+  else await readLoras().catch(() => ($("fold-loras").hidden = true));
+  await readSchedulers().catch(() => {});
+  await readModels(kept ?? model() ?? server.current);
+}
+
+async function start() {
+  startMask();
+  startPicker();
+  startModels();
+  startLoras();
+  startPrompts(model);
+  startPlot(choices);
+  startInitial();
+  startIncoming();
+  startStage();
+  startGallery();
+  startRuns(readModels);
+  startViewer((picture) => {
+    removeFromGallery(picture);
+    removeFromStage(picture);
+  });
+  startForm();
+  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), scheduler: $("scheduler").value }));
+  setLoras(kept.loras ?? []);
+  setScheduler(kept.scheduler);
+  recount();
+  addEventListener("hashchange", route);
+  route();
+  onReturn(async () => {
+    await readAll().catch(() => {});
+    refreshGallery();
+    readQueue();
+  });
+  try {
+    await readAll(kept.model);
+  } catch (error) {
+    problem($("order-problem"), error);
+  }
+  refreshGallery();
+  await startJobs(onStage);
+  listen("/api/events", (type, data) => {
+    if (type === "picture" && data.picture) addToGallery(data.picture);
+    else if (type !== "step") readQueue();
+  }, { telling: true });
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();

@@ -1,0 +1,202 @@
+// Workflows and conversions: started from here, their plan, what they tell, and the report that they leave.
+
+import { $, button, make } from "./dom.js";
+import { notice, problem } from "./notices.js";
+import { ask, listen, path, query } from "./server.js";
+
+const OVER = new Set(["done", "failed", "cancelled", "interrupted"]);
+const LINES = 500;
+
+let workflows = [];
+let convert = null;
+let checkpoints = [];
+let kind = null;
+let served = () => {};
+const rows = new Map();
+
+const CONVERSION = "convert";
+
+/** Fields of the form for what is chosen: `{name, type, default, choices, description}` each. */
+function settings() {
+  if (kind !== CONVERSION) return workflows.find((one) => one.name === kind)?.settings ?? [];
+  const choice = (name, choices, description) => ({ name, choices, default: choices[0], description });
+  return [
+    choice("checkpoint", checkpoints.map((one) => one.name), "Of the operator’s folder of checkpoints"),
+    choice("target", convert.targets ?? [], "Where the pipeline will run"),
+    choice("precision", ["", ...(convert.precisions ?? [])], "Of the weights; empty is what the target takes"),
+    { name: "loras", type: "list", choices: convert.loras?.length ? convert.loras : null, multiple: true, default: [], description: "Merged for good" },
+  ].filter((one) => one.name !== "loras" || one.choices);
+}
+
+function field({ name, type, choices, default: value, description, multiple }, number) {
+  const id = `run-field-${number}`;
+  const hint = description ? make("span", { className: "hint", id: `${id}-hint` }, description) : null;
+  let input;
+  if (choices) {
+    input = make("select", { id, multiple: Boolean(multiple) }, ...choices.map((one) => make("option", { value: one, selected: one === value }, one === "" ? "—" : String(one))));
+  } else if (type === "boolean" || typeof value === "boolean") input = make("input", { id, type: "checkbox", checked: Boolean(value) });
+  else {
+    const numeric = type === "number" || type === "integer";
+    const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
+    input = make("input", { id, type: numeric ? "number" : "text", ...(numeric && { step: type === "integer" ? 1 : "any" }), value: text });
+  }
+  input.dataset.setting = name;
+  input.dataset.was = JSON.stringify(read(input));
+  if (hint) input.setAttribute("aria-describedby", hint.id);
+  return make("div", { className: "setting wide" }, make("label", { for: id }, name), input, hint);
+}
+
+function read(input) {
+  if (input.type === "checkbox") return input.checked;
+  if (input.multiple) return [...input.selectedOptions].map((option) => option.value);
+  if (input.type === "number") return input.value === "" ? null : Number(input.value);
+  return input.value;
+}
+
+/** What is not as the workflow has it. */
+function changed() {
+  const inputs = [...$("run-fields").querySelectorAll("[data-setting]")];
+  return Object.fromEntries(inputs.filter((input) => JSON.stringify(read(input)) !== input.dataset.was).map((input) => [input.dataset.setting, read(input)]));
+}
+
+function choose(name) {
+  kind = name;
+  problem($("run-problem"), "");
+  $("run-plan-lines").hidden = true;
+  const description = kind === CONVERSION ? "Make a pipeline of a checkpoint; it is served at once." : workflows.find((one) => one.name === kind)?.description;
+  $("run-fields").replaceChildren(make("p", { className: "hint wide" }, description ?? ""), ...settings().map(field));
+  $("run-plan").hidden = kind === CONVERSION;
+}
+
+function showKinds() {
+  const all = [...workflows.map((one) => [one.name, one.name]), ...(convert && checkpoints.length ? [[CONVERSION, "Convert a checkpoint"]] : [])];
+  $("run-kinds").replaceChildren(...all.map(([name, text]) => {
+    const input = make("input", { type: "radio", name: "run-kind", value: name, checked: name === (kind ?? all[0]?.[0]), on: { change: () => choose(name) } });
+    return make("label", { className: "check" }, input, text);
+  }));
+  $("run-start").disabled = all.length === 0;
+  if (all.length) choose(kind ?? all[0][0]);
+}
+
+async function plan() {
+  problem($("run-problem"), "");
+  try {
+    const { lines } = await ask(path("workflows", kind, "plan"), { method: "POST", json: { set: changed() } });
+    $("run-plan-lines").textContent = lines.join("\n");
+    $("run-plan-lines").hidden = false;
+  } catch (error) {
+    problem($("run-problem"), error);
+  }
+}
+
+function order() {
+  if (kind !== CONVERSION) return { workflow: kind, set: changed() };
+  const inputs = [...$("run-fields").querySelectorAll("[data-setting]")].map((input) => [input.dataset.setting, read(input)]);
+  return { convert: Object.fromEntries(inputs.filter(([, value]) => value !== "" && value?.length !== 0)) };
+}
+
+async function start(event) {
+  event.preventDefault();
+  problem($("run-problem"), "");
+  $("run-start").disabled = true;
+  try {
+    show(await ask("/api/runs", { method: "POST", json: order() }), true);
+    notice("The run is on its way.");
+  } catch (error) {
+    problem($("run-problem"), error);
+  } finally {
+    $("run-start").disabled = false;
+  }
+}
+
+const STATES = { queued: "queued", running: "running", done: "done", failed: "failed", cancelled: "cancelled", interrupted: "interrupted" };
+
+/** Show a run, or what has changed of it. */
+function show(run, first = false) {
+  let row = rows.get(run.id);
+  if (!row) {
+    row = makeRow(run);
+    rows.set(run.id, row);
+    $("run-list")[first ? "prepend" : "append"](row.item);
+  }
+  const over = OVER.has(run.state);
+  const queued = run.state === "queued" && run.position ? `, ${run.position} before it` : "";
+  row.state.textContent = `${STATES[run.state] ?? run.state}${queued}`;
+  row.state.className = `state is-${run.state}`;
+  row.bar.hidden = over || !run.progress?.total;
+  if (run.progress?.total) Object.assign(row.bar, { max: run.progress.total, value: run.progress.done });
+  row.cancel.hidden = over;
+  row.report.hidden = !run.report;
+  if (run.report) row.report.href = run.report;
+  row.outputs.textContent = run.outputs?.length ? `Served now: ${run.outputs.join(", ")}` : "";
+  problem(row.problem, run.error?.message);
+  if (over && !row.over) {
+    row.stop?.();
+    row.stop = null;
+    if (row.watched && run.outputs?.length) served();
+    if (row.watched) notice(`${run.name}: ${run.state}`);
+  }
+  row.over = over;
+  if (!over && !row.stop) watch(run.id, row);
+}
+
+function makeRow(run) {
+  const name = `${run.name}, ${new Date(run.created).toLocaleString()}`;
+  const row = {
+    state: make("span", { className: "state" }),
+    bar: make("progress", { max: 1, value: 0, "aria-label": `Progress of ${run.name}` }),
+    report: make("a", { target: "_blank", rel: "noopener", className: "button", hidden: true }, "Report"),
+    outputs: make("p", { className: "hint" }),
+    problem: make("p", { className: "problem", hidden: true }),
+    lines: make("pre", { tabIndex: 0, role: "log", "aria-label": `Events of ${name}`, "aria-live": "off" }),
+    cancel: button("Cancel", () => ask(path("runs", run.id, "cancel"), { method: "POST" }).catch((error) => problem(row.problem, error)), { "aria-label": `Cancel ${name}` }),
+    seen: 0,
+  };
+  const log = make("details", {}, make("summary", {}, "Events"), row.lines);
+  log.addEventListener("toggle", () => log.open && !row.stop && row.seen === 0 && watch(run.id, row));
+  row.log = log;
+  row.item = make("li", { className: "run" },
+    make("div", { className: "row" }, make("strong", { className: "grow" }, run.name), row.state),
+    make("p", { className: "hint" }, new Date(run.created).toLocaleString()),
+    row.bar, row.problem, row.outputs, make("div", { className: "row" }, row.report, row.cancel), log);
+  return row;
+}
+
+function watch(id, row) {
+  row.watched = !row.over;
+  if (row.watched) row.log.open = true;
+  row.stop = listen(`/api/runs/${encodeURIComponent(id)}/events`, (type, data) => {
+    if (type === "state") {
+      show(data);
+      if (OVER.has(data.state)) row.stop?.();
+    } else if (type === "run" && data.number > row.seen) {
+      row.seen = data.number;
+      const end = row.lines.scrollHeight - row.lines.scrollTop - row.lines.clientHeight < 30;
+      row.lines.append(`${data.text}\n`);
+      while (row.lines.childNodes.length > LINES) row.lines.firstChild.remove();
+      if (end) row.lines.scrollTop = row.lines.scrollHeight;
+    }
+  });
+}
+
+export async function readRuns() {
+  try {
+    const [found, made, below] = await Promise.all([
+      ask("/api/workflows"), ask(query("/api/runs", { limit: 50 })), ask("/api/checkpoints").catch(() => ({ checkpoints: [] })),
+    ]);
+    workflows = found.workflows ?? found;
+    convert = found.convert ?? null;
+    checkpoints = below.checkpoints ?? below;
+    showKinds();
+    for (const run of made.runs ?? made) show(run);
+  } catch (error) {
+    problem($("run-problem"), error);
+  }
+}
+
+/** `onServed()` is called when a run has made a model that can paint now. */
+export function startRuns(onServed) {
+  served = onServed;
+  $("run-plan").addEventListener("click", plan);
+  $("run-form").addEventListener("submit", start);
+}
