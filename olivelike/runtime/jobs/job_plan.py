@@ -178,7 +178,7 @@ class _Planner:
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
             resolve_defaults(asked, self.folder)  # It says that there is no prompt.
-        base = replace(asked, seed=_seed(asked.seed))
+        base = replace(asked, seed=seed_or_drawn(asked.seed))
         own = [replace(base, **_fields(line)) for line in lines]
         # The first picture of each, before `resolve_defaults` imports torch.
         for line, request in zip(lines, own, strict=True):
@@ -237,14 +237,15 @@ class _Planner:
             yield _Picture(number, prompt, written, seed, tags)
 
 
-def _seed(asked: int | None) -> int:
+def seed_or_drawn(asked: int | None) -> int:
+    """Return the seed that is asked for, or one at random: for `None` and -1."""
     return secrets.randbelow(SEEDS) if asked in (None, _RANDOM) else asked
 
 
 def _fields(line: PromptLine) -> RequestFields:
     fields: RequestFields = {**line.fields, "prompts": (line.prompt,)}
     if "seed" in fields:
-        fields["seed"] = _seed(fields["seed"])
+        fields["seed"] = seed_or_drawn(fields["seed"])
     return fields
 
 
