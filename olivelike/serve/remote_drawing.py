@@ -112,7 +112,9 @@ class _Drawing:
         self._jobs: dict[str, _Job] = {}
         """Those that have not ended, by their id."""
         self._begun = 0
-        self._opened: tuple[str, ...] | None = None
+        self._loras: tuple[_Named, ...] | None = None
+        """Of what was opened last."""
+        self._is_open = False
         self._told: set[str] = set()
         self.written: list[Path] = []
         self.flagged: list[int] = []
@@ -174,7 +176,9 @@ class _Drawing:
 
     def _take(self, event: Mapping[str, Any], job: _Job) -> None:
         match event.get("type"):
-            case "started":
+            case "opening":
+                self._opening(event)
+            case "opened":
                 self._open(job, event)
             case "step":
                 self._step(job, event)
@@ -185,18 +189,23 @@ class _Drawing:
             case kind if kind in ENDED:
                 self._catch_up(str(event["job"]))
 
-    def _open(self, job: _Job, event: Mapping[str, Any]) -> None:
-        """Say once what draws, and again when other LoRAs do."""
-        job.began = True
-        loras = tuple(_Named(str(lora["name"]), float(lora["weight"])) for lora in event.get("loras") or ())
-        named = tuple(map(str, loras))
-        if named != self._opened:
-            self._opened = named
+    def _opening(self, event: Mapping[str, Any]) -> None:
+        """Say once what opens, and again when other LoRAs do."""
+        loras = tuple(_Named(str(lora["name"]), str(lora["text"])) for lora in event.get("loras") or ())
+        if loras != self._loras:
+            self._loras, self._is_open = loras, False
             self._on_event(Opening(Path(self._plan.model), loras))
-            asked = Request((job.order.body["prompt"],), seed=job.order.body["seed"], size=_size(event))
+
+    def _open(self, job: _Job, event: Mapping[str, Any]) -> None:
+        """Say what draws, behind what opens: a warm pipeline opens nothing."""
+        job.began = True
+        self._opening(event)
+        if not self._is_open:
+            self._is_open = True
+            size = int(event.get("width") or 0), int(event.get("height") or 0)
+            asked = Request((job.order.body["prompt"],), seed=job.order.body["seed"], size=size)
             checked = event.get("checked") is not False
-            provider = str(event.get("provider") or "")
-            self._on_event(Opened(provider, asked, self._plan.pictures, checked, safety=True))
+            self._on_event(Opened(str(event.get("provider")), asked, self._plan.pictures, checked, safety=True))
 
     def _step(self, job: _Job, event: Mapping[str, Any]) -> None:
         total, number = int(event["steps"]), int(event["step"])
@@ -269,15 +278,13 @@ class _Named:
     """A LoRA at the server."""
 
     name: str
-    unet_weight: float
+    text: str
+    """With its weight."""
     hash: str = ""
+    unet_weight: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.unet_weight:g}"
-
-
-def _size(event: Mapping[str, Any]) -> tuple[int, int]:
-    return int(event.get("width") or 0), int(event.get("height") or 0)
+        return self.text
 
 
 def _decoded(data: bytes, url: str) -> Image.Image:

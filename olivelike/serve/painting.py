@@ -1,0 +1,349 @@
+"""The child process that draws: it plans orders and answers questions while a thread draws one job after another.
+
+Its parent is `painter.py`; what they tell each other are JSON objects, one a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from olivelike._files import write_whole
+from olivelike.engine.execute.json_child import serve
+from olivelike.errors import Interrupted, OlivelikeError, SessionError, StoreError
+from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
+from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
+from olivelike.runtime.pipeline.request import Picture, require_safe
+from olivelike.runtime.sessions.session import ENGINE_CALLS
+from olivelike.serve.gallery import picture_id
+from olivelike.serve.orders import Order
+from olivelike.serve.planning import Files, OrderPlan, Part, plan_order, remaining
+from olivelike.serve.warm import SessionChoice, WarmPipelines
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from olivelike.runtime.pipeline.denoising import Step
+
+Answer = Callable[[Mapping[str, Any]], None]
+_PREVIEW_SECONDS = 0.12
+_PLANS = 4
+"""That are kept until they are drawn; others are planned again, in milliseconds."""
+_LOG = logging.getLogger("olivelike.serve")
+
+
+@dataclass(frozen=True)
+class DrawMessage:
+    """A job to be drawn."""
+
+    job: str
+    order: Mapping[str, Any]
+    models: Mapping[str, str]
+    gallery: str
+    folder: str
+    """Below the gallery."""
+    first: int
+    """Number of the first picture's file."""
+    done: Mapping[str, str]
+    """Files of pictures that are there, below the gallery, by their number in the job."""
+    safety: bool
+
+
+class Painting:
+    """The state of the child."""
+
+    def __init__(self, settings: Mapping[str, Any], answer: Answer) -> None:
+        self._answer, self._lock = answer, threading.Lock()
+        self._files = {
+            "uploads": Path(settings["uploads"]),
+            "loras": tuple(map(Path, settings["loras"])),
+            "wildcards": tuple(map(Path, settings["wildcards"])),
+            "allow_pickle": settings["allow_pickle"],
+        }
+        self._metadata: bool = settings["metadata"]
+        self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
+        self._plans: dict[str, OrderPlan] = {}
+        self._jobs: queue.SimpleQueue[_Drawing | tuple[Path, bool]] = queue.SimpleQueue()
+        self._drawing: _Drawing | None = None
+        self.previews = False
+        threading.Thread(target=self._draw_all, name="drawing", daemon=True).start()
+
+    def handle(self, message: Mapping[str, Any]) -> None:
+        """Do what the parent asks for, but for drawing, which another thread does."""
+        match message["do"]:
+            case "ask":
+                self._ask(message)
+            case "warm":
+                self._jobs.put((Path(message["folder"]), message["safety"]))
+            case "draw":
+                self._drawing = _Drawing(self, DrawMessage(**message["draw"]), self._warm, self._metadata)
+                self._jobs.put(self._drawing)
+            case "previews":
+                self.previews = message["wanted"]
+            case "cancel" | "skip":
+                drawing = self._drawing
+                if drawing is not None and drawing.message.job == message["job"]:
+                    drawing.stop(skip=message["do"] == "skip")
+
+    def tell(self, answer: str, **values: Any) -> None:
+        """Tell the parent, from any thread."""
+        with self._lock:
+            self._answer({"answer": answer, **values})
+
+    def plan(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> OrderPlan:
+        """Return the plan of a job, made now if it is not kept."""
+        folders = {name: Path(folder) for name, folder in models.items()}
+        found = self._plans.pop(job, None)
+        return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
+
+    def _ask(self, message: Mapping[str, Any]) -> None:
+        try:
+            match message["question"]:
+                case "plan":
+                    value = self._planned(**message["arguments"])
+                case other:
+                    raise StoreError(f"there is no question {other!r}")
+        except OlivelikeError as error:
+            self.tell("refused", number=message["number"], word=error.word, message=str(error))
+        except Exception as error:  # noqa: BLE001  (the boundary of the process)
+            _LOG.exception("a question failed")
+            self.tell("refused", number=message["number"], word="olivelike", message=_bug(error))
+        else:
+            self.tell("told", number=message["number"], value=value)
+
+    def _planned(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+        plan = self.plan(job, order, models)
+        self._plans[job] = plan
+        while len(self._plans) > _PLANS:
+            del self._plans[next(iter(self._plans))]
+        return {
+            "pictures": len(plan.cells), "batches": plan.batches, "steps": plan.steps, "notes": list(plan.notes),
+        }  # fmt: skip
+
+    def _draw_all(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                with ENGINE_CALLS.watch():
+                    if isinstance(job, tuple):
+                        self._warm.get(job[0], (), None, safety=job[1])
+                    else:
+                        job.draw()
+            except Interrupted:
+                self._end(job, "cancelled")
+            except (SessionError, MemoryError) as error:
+                self._warm.close()  # Memory that the networks hold may be what lacks.
+                self._fail(job, str(error) or "ran out of memory; make the picture smaller, or fewer at once", "session")
+            except OlivelikeError as error:
+                self._fail(job, str(error), error.word)
+            except Exception as error:  # noqa: BLE001  (the boundary of the process)
+                _LOG.exception("drawing failed")
+                self._fail(job, _bug(error), "olivelike")
+            else:
+                self._end(job, "done")
+
+    def _fail(self, job: _Drawing | tuple[Path, bool], message: str, word: str) -> None:
+        self._end(job, "failed", word=word, message=message)
+
+    def _end(self, job: _Drawing | tuple[Path, bool], answer: str, **values: Any) -> None:
+        if isinstance(job, tuple):
+            self.tell("warmed", folders=self._warm.folders, **values)
+            return
+        self._drawing = None
+        self.tell(answer, job=job.message.job, folders=self._warm.folders, **values)
+
+
+class _Drawing:
+    """A job that is being drawn."""
+
+    def __init__(self, painting: Painting, message: DrawMessage, warm: WarmPipelines, metadata: bool) -> None:  # noqa: FBT001
+        self.message = message
+        self._painting, self._warm, self._metadata = painting, warm, metadata
+        self._stopped = threading.Event()
+        self._skips = False
+        self._files = {int(number): path for number, path in message.done.items()}
+        self._batches = self._batch = self._steps = self._steps_done = 0
+        self._began: float | None = None
+        self._shown = 0.0
+
+    def stop(self, *, skip: bool) -> None:
+        """End the job, or its batch, from another thread."""
+        self._skips = skip
+        self._stopped.set()
+        ENGINE_CALLS.end()
+
+    def draw(self) -> None:
+        """Draw all that is not there yet."""
+        message = self.message
+        plan = self._painting.plan(message.job, message.order, message.models)
+        self._batches, self._steps = plan.batches, plan.steps
+        flagged: list[int] = []
+        for part in plan.parts:
+            flagged += self._draw_part(part)
+        if (message.order["sheet"] or message.order["x"] or message.order["y"]) and self._files:
+            self._draw_sheet(plan)
+        require_safe(len(self._files), flagged, message.order["retry_unsafe"])
+
+    def _draw_part(self, part: Part) -> list[int]:
+        size, total = part.job.request.batch_size, len(part.numbers)
+        there = next((place for place, number in enumerate(part.numbers) if number not in self._files), total)
+        place = total if there == total else there - there % size
+        self._pass(part, place // size if place < total else part.job.batches)
+        if place == total:
+            return []
+        job, message = part.job, self.message
+
+        def on_opening() -> None:
+            loras = [str(lora) for lora in job.loras]
+            self._painting.tell("opening", job=message.job, folder=str(part.folder), loras=loras)
+
+        if self._stopped.is_set() and not self._skips:
+            raise Interrupted("cancelled before it was drawn")
+        pipeline = self._warm.get(
+            part.folder, job.loras, part.plan.lora_files, safety=message.safety, on_opening=on_opening
+        )
+        record = replace(job.record, provider=pipeline.unet.session.provider)
+        self._began = self._began or time.monotonic()
+        flagged: list[int] = []
+        while place < total:
+            try:
+                for batch in pipeline.batches(
+                    remaining(job, place), on_step=lambda step: self._on_step(step, part), cancel=self._stopped
+                ):
+                    for number, picture in zip(part.numbers[place:], batch.pictures, strict=False):
+                        if number not in self._files:
+                            self._save(number, picture, replace(record, prompt=job.written[picture.prompt]))
+                        flagged += [picture.first_seed] if picture.flagged else []
+                    place += size
+                    self._pass(part, 1)
+            except Interrupted:
+                if not self._skips:
+                    raise
+                self._skips = False
+                self._stopped.clear()
+                ENGINE_CALLS.ended = False
+                place += size
+                self._pass(part, 1)
+        return flagged
+
+    def _pass(self, part: Part, batches: int) -> None:
+        self._batch += batches
+        self._steps_done += batches * part.steps
+
+    def _on_step(self, step: Step, part: Part) -> None:
+        now = time.monotonic()
+        assert self._began is not None
+        done = self._steps_done + part.steps * step.number / step.total
+        left = (now - self._began) / done * (self._steps - done)
+        more: dict[str, Any] = {}
+        if self._painting.previews and (step.number == 1 or now - self._shown >= _PREVIEW_SECONDS):
+            self._shown = now
+            more["preview"] = data_url(side_by_side(step.preview.rough()))
+        self._painting.tell(
+            "step", job=self.message.job, step=step.number, steps=step.total, batch=self._batch + 1,
+            batches=self._batches, done=round(done), steps_total=self._steps, eta=round(left, 2), **more,
+        )  # fmt: skip
+
+    def _save(self, number: int, picture: Picture, record: PictureRecord) -> None:
+        record = replace(record, seed=picture.seed)
+        name = f"{self.message.first + number:05}-{picture.seed}.png"
+        values = {"number": number, "seed": picture.seed, "flagged": picture.flagged, "record": record.to_json()}
+        self._files[number] = self._write("picture", name, picture.image, record, values)
+
+    def _draw_sheet(self, plan: OrderPlan) -> None:
+        from PIL import Image
+
+        gallery = Path(self.message.gallery)
+        plotted = bool(self.message.order["x"] or self.message.order["y"])
+        pictures, across = [], []
+        for number, cell in enumerate(plan.cells):
+            if number in self._files:
+                with Image.open(gallery / self._files[number]) as image:
+                    pictures.append(SheetPicture(image.convert("RGB"), cell.down, cell.across))
+            across.append(cell.across)
+        if not plotted:
+            pictures = [replace(one, caption=f"{number + 1}") for number, one in enumerate(pictures)]
+        columns = len(dict.fromkeys(across)) if plotted else 4
+        record = replace(plan.parts[0].job.record, seed=self.message.order["seed"])
+        name = f"{self.message.first + len(plan.cells):05}-sheet.png"
+        sheet = picture_sheet(pictures, columns)
+        self._write("sheet", name, sheet, record, {"number": None, "seed": record.seed, "flagged": None, "record": None})
+
+    def _write(
+        self, answer: str, name: str, image: Image, record: PictureRecord, values: Mapping[str, Any]
+    ) -> str:
+        """Write a picture and tell the parent; return its path below the gallery."""
+        path = f"{self.message.folder}/{name}"
+        data = encode_picture(image, ".png", record if self._metadata else None, sheet=answer == "sheet")
+        try:
+            write_whole(Path(self.message.gallery, path), data, durable=False)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: the picture can't be written: {error.strerror or error}; free some space, or start the "
+                "server with another --gallery"
+            ) from error
+        self._painting.tell(
+            answer, job=self.message.job, id=picture_id(path, data), path=path, width=image.width, height=image.height,
+            prompt=record.prompt, model=record.model, parameters=a1111_text(record), **values,
+        )  # fmt: skip
+        return path
+
+
+def data_url(image: Image) -> str:
+    """Return a small picture as text that a page can show."""
+    data = io.BytesIO()
+    image.save(data, "WEBP", quality=80, method=0)
+    return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+def side_by_side(images: list[Image]) -> Image:
+    """Return pictures of equal size as one, in rows that are as long as there are rows."""
+    from PIL import Image
+
+    if len(images) == 1:
+        return images[0]
+    across = next(side for side in range(1, len(images) + 1) if side * side >= len(images))
+    width, height = images[0].size
+    whole = Image.new("RGB", (across * width, -(-len(images) // across) * height))
+    for number, image in enumerate(images):
+        whole.paste(image, (number % across * width, number // across * height))
+    return whole
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _bug(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (at {Path(place.filename).name}:{place.lineno}); this is a bug"
+
+
+def main() -> None:
+    """Be the child: the first message has its settings."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    painting: list[Painting] = []
+
+    def handle(message: dict[str, Any], answer: Answer) -> None:
+        if painting:
+            painting[0].handle(message)
+        else:
+            painting.append(Painting(message, answer))
+            import olivelike.runtime.jobs.job_drawing  # noqa: F401  (what takes seconds to import)
+
+            painting[0].tell("ready")
+
+    serve(handle)
+
+
+if __name__ == "__main__":
+    main()
