@@ -85,8 +85,14 @@ function readMore() {
   if (next && !loading) read(next);
 }
 
-/** Read the first page anew. */
-export const refreshGallery = () => read(null);
+const search = () => read(null);
+
+/** What came since the gallery was read, or its first page. */
+export async function readNewest() {
+  if (!pictures.length || $("search").value.trim() || $("search-model").value) return search();
+  const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
+  for (const picture of found.pictures.reverse()) addToGallery(picture);
+}
 
 /** A picture that was just painted goes first, unless one is searching. */
 export function addToGallery(picture) {
@@ -106,8 +112,8 @@ export function removeFromGallery(picture) {
 }
 
 export function startGallery() {
-  $("search").addEventListener("input", settled(refreshGallery, 250));
-  $("search-model").addEventListener("change", refreshGallery);
+  $("search").addEventListener("input", settled(search, 250));
+  $("search-model").addEventListener("change", search);
   $("gallery-more").addEventListener("click", readMore);
   new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
 }

@@ -35,31 +35,31 @@ function follow() {
   const id = followed;
   let ended = false;
   show("follow", own.get(id));
-  stream = listen(`/api/jobs/${id}/events?previews=1`, async (type, data) => {
+  stream = listen(`/api/jobs/${id}/events?previews=1`, (type, data) => {
     if (ended) return;
     if (ENDED.has(type)) {
       ended = true;
-      stream?.();
-      await finish(id);
-    } else show(type, data);
+      finish(data.view);
+    } else if (type === "state") show("follow", data.view);
+    else show(type, data);
   }, { gone: () => check(id) });
 }
 
-async function finish(id) {
-  const job = await ask(path("jobs", id)).catch(() => ({ id, state: "failed", pictures: [], notes: [], error: { message: "The server has this job no more." } }));
-  if (!own.has(id)) return;
+function finish(job) {
+  if (followed === job.id) stream?.();
   take(job);
   show("ended", job);
   follow();
   readQueue();
 }
 
-// The stream broke: the job may have ended meanwhile, or be gone.
+// The stream broke: the server may have been started anew without this job.
 async function check(id) {
-  const job = await ask(path("jobs", id)).catch((error) => (error.status === 404 ? { state: "failed" } : null));
-  if (job && ENDED.has(job.state) && followed === id) {
-    stream?.();
-    await finish(id);
+  try {
+    await ask(path("jobs", id));
+  } catch (error) {
+    if (error.status !== 404 || followed !== id) return;
+    finish({ ...own.get(id), state: "failed", error: { message: "The server has this job no more." } });
   }
 }
 

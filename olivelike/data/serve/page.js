@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
-import { addToGallery, refreshGallery, removeFromGallery, startGallery } from "./gallery.js";
+import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
 import { forgetInitial, hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
@@ -143,6 +143,24 @@ async function readAll(kept) {
   await readModels(kept ?? model() ?? server.current);
 }
 
+let leave = null;
+
+// A browser has six connections to a server: a tab that nobody looks at holds none, unless it waits for a picture.
+function attend() {
+  const wanted = document.visibilityState === "visible" || current() !== null;
+  if (wanted && !leave) {
+    leave = listen("/api/events", (type, data) => {
+      if (type === "picture" || type === "sheet") addToGallery(data.picture);
+      else if (type !== "step") readQueue();
+    }, { telling: true });
+    readNewest();
+    readQueue();
+  } else if (!wanted && leave) {
+    leave();
+    leave = null;
+  }
+}
+
 async function start() {
   startMask();
   startPicker();
@@ -168,7 +186,7 @@ async function start() {
   route();
   onReturn(async () => {
     await readAll().catch(() => {});
-    refreshGallery();
+    readNewest();
     readQueue();
   });
   try {
@@ -176,12 +194,9 @@ async function start() {
   } catch (error) {
     problem($("order-problem"), error);
   }
-  refreshGallery();
   await startJobs(onStage);
-  listen("/api/events", (type, data) => {
-    if (type === "picture" && data.picture) addToGallery(data.picture);
-    else if (type !== "step") readQueue();
-  }, { telling: true });
+  document.addEventListener("visibilitychange", attend);
+  attend();
   document.documentElement.dataset.ready = "yes";
 }
 

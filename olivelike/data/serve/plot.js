@@ -12,11 +12,11 @@ const FIELDS = {
 
 /** Values parted by commas; one with a comma in it stands in double quotes. */
 export function splitValues(text) {
-  const found = text.match(/"(?:[^"]|"")*"|[^,]+/g) ?? [];
+  const found = text.match(/\s*"(?:[^"]|"")*"\s*|[^,]+/g) ?? [];
   return found
     .map((value) => value.trim())
-    .map((value) => (/^".*"$/s.test(value) ? value.slice(1, -1).replaceAll('""', '"') : value))
-    .filter((value) => value !== "");
+    .filter((value) => value !== "")
+    .map((value) => (/^".*"$/s.test(value) ? value.slice(1, -1).replaceAll('""', '"') : value));
 }
 
 const NUMBER = String.raw`([+-]?(?:\d+\.?\d*|\.\d+))`;

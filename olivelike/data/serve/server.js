@@ -61,7 +61,7 @@ function found() {
   for (const work of returned) work();
 }
 
-const TYPES = ["queued", "started", "step", "picture", "batch", "sheet", "done", "failed", "cancelled", "queue", "state", "run"];
+const TYPES = ["state", "queued", "queue", "opening", "started", "step", "picture", "sheet", "done", "failed", "cancelled", "run"];
 
 /**
  * Listen to a stream of events; `heard(type, data)` is called for each. It is opened again when it breaks.

@@ -1,7 +1,6 @@
 // What is painted now: preview, steps, time left, and the pictures of the job.
 
-import { $ } from "./dom.js";
-import { make } from "./dom.js";
+import { $, make } from "./dom.js";
 import { addToGallery, thumbnail } from "./gallery.js";
 import { current } from "./jobs.js";
 import { announce, notice, problem } from "./notices.js";
@@ -28,10 +27,10 @@ function say(text, share = null) {
   document.title = share ? `${Math.round(share * 100)} % · ${TITLE}` : TITLE;
 }
 
-/** Tell screen readers, but not the same thing twice. */
-function sayOnce(text) {
-  if (text === said) return;
-  said = text;
+/** Tell screen readers of a moment, once. */
+function sayOnce(moment, text = moment) {
+  if (moment === said) return;
+  said = moment;
   announce(text);
 }
 
@@ -68,9 +67,11 @@ function add(picture, { stored = true, show = true } = {}) {
   if (show) display(picture);
 }
 
+/** A job from its beginning, or as it is when the page comes back to it. */
 function begin(job) {
   pictures = [];
   said = "";
+  position = null;
   $("strip").replaceChildren();
   $("strip").hidden = true;
   $("job-notes").replaceChildren();
@@ -96,29 +97,27 @@ function told(state, data) {
 
 const heard = {
   follow: begin,
-  queued: (data) => told("queued", data),
-  queue: (data) => data.position !== undefined && told("queued", data),
+  queued: (data) => told("queued", data.view ?? data),
+  queue: (data) => told("queued", data),
+  opening({ loras }) {
+    say(loras?.length ? "Opening the model, with LoRAs…" : "Opening the model…", 0);
+  },
   started() {
     position = null;
     enable(true);
     say("Beginning…", 0);
     sayOnce("Painting has begun.");
   },
-  step({ step, steps, batch = 1, batches = 1, eta, preview }) {
+  step({ step, steps, done, steps_total, batch, batches, eta, preview }) {
     if (preview) showPreview(preview);
     const part = batches > 1 ? `, batch ${batch} of ${batches}` : "";
     const left = eta ? ` · ${seconds(eta)} left` : "";
-    const share = (batch - 1 + step / steps) / batches;
+    const share = done / steps_total;
     say(`Step ${step} of ${steps}${part}${left}`, share);
-    if (share >= 0.5) sayOnce(`Half done${left}`);
+    if (share >= 0.5) sayOnce("half", `Half done${left}.`);
   },
-  picture({ picture }) {
-    if (picture) add(picture);
-  },
-  sheet({ sheet, picture }) {
-    const found = sheet ?? picture;
-    if (found) add(found);
-  },
+  picture: ({ picture }) => add(picture),
+  sheet: ({ picture }) => add(picture),
   ended(job) {
     enable(false);
     showNotes(job.notes);
