@@ -8,7 +8,11 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from olivelike.serve.api.native import add_errors, router as native
+from olivelike.serve.api.a1111 import a1111_router
+from olivelike.serve.api.native import router as native
+from olivelike.serve.api.openai import openai_router
+from olivelike.serve.guards import GuardRules, Guards
+from olivelike.serve.refusals import add_handlers
 from olivelike.serve.service import Service
 from olivelike.serve.settings import ServeSettings
 
@@ -30,6 +34,13 @@ def create_app(settings: ServeSettings) -> FastAPI:
             await service.close()
 
     app = FastAPI(title="olivelike", version=version("olivelike"), lifespan=lifespan, docs_url=None, redoc_url=None)
-    add_errors(app)
-    app.include_router(native)
+    add_handlers(app)
+    app.add_middleware(Guards, rules=_rules(settings))
+    for router in (native, openai_router, a1111_router):
+        app.include_router(router)
     return app
+
+
+def _rules(settings: ServeSettings) -> GuardRules:
+    hosts, origins = (frozenset(map(str.lower, one)) for one in (settings.allow_hosts, settings.allow_origins))
+    return GuardRules(settings.host, hosts, origins, settings.api_keys, settings.basic, settings.max_body)

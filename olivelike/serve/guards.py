@@ -87,7 +87,7 @@ class Visitor:
 
 def visitor_of(request: HTTPConnection) -> Visitor:
     """Return who sent a request that the guards let through."""
-    visitor: Visitor = request.scope["visitor"]
+    visitor: Visitor = request.state.visitor
     return visitor
 
 
@@ -122,7 +122,8 @@ class Guards:
             if _is_preflight(scope, headers):
                 await _answer_preflight(headers, answer.send)
                 return
-            scope["visitor"] = self._visitor(scope, headers)
+            visitor = self._visitor(scope, headers)
+            scope.setdefault("state", {}).update(visitor=visitor, client=visitor.client)
             body = _Body(receive, self._rules.body_limit)
             answer.body = body
             await self._app(scope, body.receive, answer.send)

@@ -12,7 +12,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from olivelike._untrusted import parse_json
-from olivelike.errors import OlivelikeError, SafetyError, SourceError, UsageError
+from olivelike.errors import (
+    MissingError,
+    OlivelikeError,
+    SafetyError,
+    SessionError,
+    SourceError,
+    StoreError,
+    UsageError,
+)
+from olivelike.serve.service import JobEnded, QueueFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,12 +30,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _STATUSES: Final[tuple[tuple[type[OlivelikeError], int], ...]] = (
-    (UsageError, 422),
-    (SafetyError, 422),
-    (SourceError, 404),
-    (OlivelikeError, 503),
-)
-"""The first that fits; what is left is a machine that can't now: no memory, a full disk, a lost device."""
+    (QueueFull, 429), (JobEnded, 409), (UsageError, 422), (SafetyError, 422), (SourceError, 404), (StoreError, 507),
+    (SessionError, 503), (MissingError, 503), (OlivelikeError, 500),
+)  # fmt: skip
+"""The first that fits."""
 _CODES: Final = {400: "invalid", 404: "not_found", 405: "not_allowed", 422: "invalid"}
 _OPENAI: Final = {401: ("invalid_request_error", "invalid_api_key"), 429: ("rate_limit_error", "rate_limit_exceeded")}
 
@@ -72,6 +79,7 @@ def refusal(
     message = message.encode("utf-8", "replace").decode()
     body: dict[str, Any] = {"error": {"code": code, "message": message}}
     if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
         kind, code = _OPENAI.get(status, ("invalid_request_error" if status < 500 else "server_error", code))
         body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     elif path.startswith("/sdapi/"):
@@ -79,10 +87,9 @@ def refusal(
     return JSONResponse(body, status, dict(headers or {}))
 
 
-def status_of(error: OlivelikeError) -> int:
-    """Return the HTTP status of an error: its own, or that of its kind."""
-    own = getattr(error, "status", None)
-    return own if isinstance(own, int) else next(status for kind, status in _STATUSES if isinstance(error, kind))
+def status_of(kind: type[OlivelikeError]) -> int:
+    """Return the HTTP status of a kind of error."""
+    return next(status for known, status in _STATUSES if issubclass(kind, known))
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -90,9 +97,8 @@ def add_handlers(app: FastAPI) -> None:
 
     async def olivelike(request: Request, error: Exception) -> Response:
         assert isinstance(error, OlivelikeError)
-        retry = getattr(error, "retry_after", None)
-        headers = {} if retry is None else {"Retry-After": str(max(1, round(retry)))}
-        return refusal(request.url.path, status_of(error), error.word, str(error), headers=headers)
+        headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFull) else None
+        return refusal(request.url.path, status_of(type(error)), error.word, str(error), headers=headers)
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestRefusedError)
@@ -101,8 +107,7 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         message, param = in_words(error.errors())
-        status = 400 if request.url.path.startswith("/v1/") else 422
-        return refusal(request.url.path, status, "invalid", message, param=param)
+        return refusal(request.url.path, 422, "invalid", message, param=param)
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -161,6 +161,15 @@ def parse_a1111(text: str) -> PictureRecord:
     return _with_settings(record, {name: _unquote(value) for name, value in pairs})
 
 
+def a1111_parameters(record: PictureRecord) -> dict[str, str]:
+    """Return what A1111 reads in its text, by its names; the size as two numbers."""
+    found = {"Prompt": record.prompt, "Negative prompt": record.negative_prompt or "", **dict(_settings(record))}
+    found.pop("Size", None)
+    if record.width and record.height:
+        found |= {"Size-1": str(record.width), "Size-2": str(record.height)}
+    return found
+
+
 def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
     size = f"{record.width}x{record.height}" if record.width and record.height else None
     hashes = ", ".join(f"{lora.name}: {lora.hash}" for lora in record.loras if lora.hash)

@@ -12,11 +12,11 @@ from olivelike.errors import error_of
 from olivelike.serve.guards import client_of
 from olivelike.serve.orders import Order
 from olivelike.serve.refusals import RequestRefusedError, in_words, status_of
+from olivelike.serve.service import JobEnded, Service
 
 if TYPE_CHECKING:
     from fastapi import Request
 
-    from olivelike.serve.service import Service
     from olivelike.serve.views import JobView, ModelView
 
 
@@ -26,9 +26,9 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def find_model(service: Service, name: str) -> ModelView | None:
+def find_model(service: Service, name: str | None) -> ModelView | None:
     """Return the folder of a name, or of what other programs call it: title, file name or hash."""
-    plain = name.strip().removesuffix(".safetensors")
+    plain = (name or "").strip().removesuffix(".safetensors")
     return next((m for m in service.models() if plain and plain in (m.name, m.title, m.hash, m.sha256)), None)
 
 
@@ -50,7 +50,8 @@ async def draw(request: Request, order: Order) -> JobView:
     try:
         await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not finished.done():
-            service.cancel(job.id)
+            with contextlib.suppress(JobEnded):
+                service.cancel(job.id)
         return require_done(await finished)
     finally:
         gone.cancel()
@@ -63,8 +64,7 @@ def require_done(job: JobView) -> JobView:
         return job
     if job.error is None:
         raise RequestRefusedError(409, "cancelled", "the job was cancelled")
-    status = status_of(error_of(job.error.code)(job.error.message))
-    raise RequestRefusedError(status, job.error.code, job.error.message)
+    raise RequestRefusedError(status_of(error_of(job.error.code)), job.error.code, job.error.message)
 
 
 async def _gone(request: Request) -> None:

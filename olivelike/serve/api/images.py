@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from olivelike.errors import UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import decode_image
 
 if TYPE_CHECKING:
@@ -24,8 +24,11 @@ _IN_TURN: Final = anyio.CapacityLimiter(1)
 
 
 async def in_turn(work: Callable[[], T]) -> T:
-    """Run what takes much memory in a thread, one at a time."""
-    return await anyio.to_thread.run_sync(work, limiter=_IN_TURN)
+    """Run what takes much memory in a thread, one at a time. Raises `UsageError` for a picture that can't be read."""
+    try:
+        return await anyio.to_thread.run_sync(work, limiter=_IN_TURN)
+    except SourceError as error:
+        raise UsageError(str(error)) from None
 
 
 def from_base64(text: str, name: str) -> bytes:
@@ -65,7 +68,7 @@ def where_transparent(data: bytes, name: str) -> Image.Image | None:
     if not image.has_transparency_data:
         return None
     alpha = image.convert("RGBA").getchannel("A")
-    return alpha.point(lambda opacity: 0 if opacity else 255) if alpha.getextrema()[0] == 0 else None
+    return alpha.point([255] + [0] * 255) if 0 in alpha.tobytes() else None
 
 
 def flat(image: Image.Image) -> Image.Image:
@@ -84,7 +87,7 @@ def a1111_mask(data: bytes, size: Size, *, invert: bool) -> Image.Image:
 
     image = upright(data, "mask")
     mask = image.convert("RGBA").getchannel("A") if image.has_transparency_data else image.convert("L")
-    if mask.getextrema()[0] == 255:
+    if set(mask.tobytes()) == {255}:
         mask = image.convert("L")
     mask = mask if mask.size == size else mask.resize(size)
     return ImageOps.invert(mask) if invert else mask
@@ -121,7 +124,7 @@ def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
     image = image.convert("RGBA")
     image.putalpha(ImageOps.invert(mask))
     sizes = [image]
-    while min(sizes[-1].size) > 1 and sizes[-1].getchannel("A").getextrema()[0] < 255:
+    while min(sizes[-1].size) > 1:
         half = (max(1, sizes[-1].width // 2), max(1, sizes[-1].height // 2))
         sizes.append(sizes[-1].resize(half, Image.Resampling.BOX))
     behind = sizes.pop()

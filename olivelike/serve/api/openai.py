@@ -6,6 +6,8 @@ named as vLLM's are: `seed`, `num_inference_steps`, `guidance_scale`, `negative_
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import re
@@ -25,6 +27,7 @@ from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upr
 from olivelike.serve.guards import client_of, visitor_of
 from olivelike.serve.orders import Finite, LoraChoice, Order
 from olivelike.serve.refusals import RequestRefusedError, StrictRoute, in_words
+from olivelike.serve.service import JobEnded
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -39,6 +42,9 @@ _OPENAIS_OWN: Final = re.compile(r"(gpt-image|chatgpt-image|dall-e)[\w.\-]*")
 _SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VARIED: Final = 0.6
 """Strength of a variation."""
+_LATENT: Final = 8
+"""Pixels of a picture for one of its preview."""
+_SUFFIXES: Final = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _STARTED: Final = int(time.time())
 
 
@@ -115,13 +121,13 @@ _Wanted = TypeVar("_Wanted", bound=Wanted)
 
 
 @openai_router.get("/models")
-def models(request: Request) -> dict[str, Any]:
+async def models(request: Request) -> dict[str, Any]:
     """List the folders that are served."""
     return {"object": "list", "data": [_model(model) for model in service_of(request).models()]}
 
 
 @openai_router.get("/models/{name}")
-def model(request: Request, name: str) -> dict[str, Any]:
+async def model(request: Request, name: str) -> dict[str, Any]:
     """Describe a folder."""
     return _model(_chosen(service_of(request), name))
 
@@ -167,8 +173,7 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
         if picture.prompt != wanted.prompt:
             entry["revised_prompt"] = picture.prompt
         if wanted.as_url:
-            suffix = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}[wanted.output_format]
-            path = picture.url.removesuffix(".png") + suffix
+            path = picture.url.removesuffix(".png") + _SUFFIXES[wanted.output_format]
             entry["url"] = str(request.base_url).rstrip("/") + visitor_of(request).link(path)
         else:
             entry["b64_json"] = await _b64(service, picture, wanted)
@@ -186,14 +191,13 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
 async def _events(service: Service, job: JobView, wanted: Wanted, kind: str) -> AsyncIterator[str]:
     """Return server-sent events: some pictures as they grow, and each one that is done."""
     assert job.order is not None
-    sent: set[str] = set()
     shown = 0
     due = [(place + 1) / (wanted.partial_images + 1) for place in range(wanted.partial_images)]
     usage = await _usage(service, job.order)
     try:
         async for event in service.events(job.id, previews=bool(due)):
             if event["type"] == "step" and event.get("preview"):
-                done = (event["step"] / event["steps"] + event["batch"] - 1) / event["batches"]
+                done = event["done"] / event["steps_total"]
                 passed = [share for share in due if share <= done]
                 if passed and done < 1:
                     due = due[len(passed) :]
@@ -201,14 +205,14 @@ async def _events(service: Service, job: JobView, wanted: Wanted, kind: str) -> 
                     shown += 1
         job = await service.finished(job.id)
         for picture in _safe(require_done(job)):
-            sent.add(picture.id)
             text, size = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
             yield _event(f"{kind}.completed", wanted, b64_json=text, size=size, usage=usage)
     except RequestRefusedError as error:
         value = {"type": "error", "error": {"message": str(error), "type": "server_error", "code": error.code}}
         yield f"event: error\ndata: {json.dumps(value)}\n\n"
     finally:
-        service.cancel(job.id)  # Does nothing to one that has ended: the client has left.
+        with contextlib.suppress(JobEnded):
+            service.cancel(job.id)  # Its client has left.
 
 
 async def _partial(preview: str, job: JobView, wanted: Wanted, kind: str, index: int) -> str:
@@ -219,7 +223,9 @@ async def _partial(preview: str, job: JobView, wanted: Wanted, kind: str, index:
         image = upright(data, "preview").convert("RGB")
         size = (order.width, order.height) if order and order.width and order.height else None
         image = image.resize(size or (image.width * _LATENT, image.height * _LATENT))
-        return encoded(image, wanted.output_format, wanted.output_compression), f"{image.width}x{image.height}"
+        buffer = io.BytesIO()
+        image.save(buffer, wanted.output_format, quality=wanted.output_compression or 90)
+        return buffer.getvalue(), f"{image.width}x{image.height}"
 
     grown, size = await in_turn(grow)
     return _event(f"{kind}.partial_image", wanted, b64_json=to_base64(grown), size=size, partial_image_index=index)
@@ -289,7 +295,9 @@ def _chosen(service: Service, name: str | None) -> ModelView:
     own = name is None or (find_model(service, name) is None and _OPENAIS_OWN.fullmatch(name))
     found = find_model(service, service.current_model if own or name is None else name)
     if found is None:
-        raise RequestRefusedError(404, "model_not_found", f"there is no model {name!r} here; see /v1/models", param="model")
+        raise RequestRefusedError(
+            404, "model_not_found", f"there is no model {name!r} here; see /v1/models", param="model"
+        )
     return found
 
 
@@ -306,5 +314,12 @@ def _safe(job: JobView) -> list[PictureView]:
 
 
 async def _b64(service: Service, picture: PictureView, wanted: Wanted) -> str:
-    suffix = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}[wanted.output_format]
+    suffix = _SUFFIXES[wanted.output_format]
     return to_base64(await service.picture_bytes(picture.id, suffix, quality=wanted.output_compression))
+
+
+async def _usage(service: Service, order: Order) -> dict[str, Any]:
+    """Return the prompt's tokens; pictures have none here."""
+    count = await service.tokens(order.model or "", order.prompt)
+    details = {"text_tokens": count, "image_tokens": 0}
+    return {"input_tokens": count, "input_tokens_details": details, "output_tokens": 0, "total_tokens": count}
