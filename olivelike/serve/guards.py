@@ -211,7 +211,7 @@ class Guards:
     def _is_signed(self, scope: Scope) -> bool:
         if scope["method"] not in ("GET", "HEAD") or not scope["path"].startswith("/files/"):
             return False
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=10)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
         until, signature = query.get("until", [""])[0], query.get("signature", [""])[0]
         valid = _same(signature, _signature(self._secret, scope["path"], until))
         return valid and time.time() < int(until)
