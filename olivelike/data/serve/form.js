@@ -115,8 +115,16 @@ export function markField(name) {
 
 /** The first field whose value its own bounds refuse, with a sentence about it. */
 export function firstFault() {
-  const input = fields().find((one) => !one.checkValidity());
+  const input = fields().find((one) => !one.checkValidity() && !mayStandBetween(one));
   if (!input) return null;
   const label = input.labels[0].firstChild.textContent.trim();
   return { field: input.dataset.field, message: `${label}: ${input.validationMessage}` };
+}
+
+// Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.
+function mayStandBetween(input) {
+  const { badInput, rangeOverflow, rangeUnderflow, stepMismatch } = input.validity;
+  if (!stepMismatch || badInput || rangeOverflow || rangeUnderflow) return false;
+  const size = input.id === "width" || input.id === "height";
+  return Number(input.step) % 1 !== 0 || (size && $("fit").checked);
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "olivelike" / "data" / "serve"
+PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
 FILES = sorted(PAGE.iterdir())
 MODULES = [path for path in FILES if path.suffix == ".js"]
 NAMED = {"input", "select", "textarea"}
