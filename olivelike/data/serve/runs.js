@@ -1,7 +1,7 @@
 // Workflows and conversions: started from here, their plan, what they tell, and the report that they leave.
 
 import { $, button, make } from "./dom.js";
-import { notice, problem } from "./notices.js";
+import { announce, notice, problem } from "./notices.js";
 import { ask, listen, path, query } from "./server.js";
 
 const OVER = new Set(["done", "failed", "cancelled", "interrupted"]);
@@ -16,24 +16,27 @@ const rows = new Map();
 
 const CONVERSION = "convert";
 
-/** Fields of the form for what is chosen: `{name, type, default, choices, description}` each. */
+/** Fields of the form for what is chosen: `{name, choices, default, description}` each; no default is an empty choice. */
 function settings() {
   if (kind !== CONVERSION) return workflows.find((one) => one.name === kind)?.settings ?? [];
-  const choice = (name, choices, description) => ({ name, choices, default: choices[0], description });
-  return [
-    choice("checkpoint", checkpoints.map((one) => one.name), "Of the operator’s folder of checkpoints"),
-    choice("target", convert.targets ?? [], "Where the pipeline will run"),
-    choice("precision", ["", ...(convert.precisions ?? [])], "Of the weights; empty is what the target takes"),
-    { name: "loras", type: "list", choices: convert.loras?.length ? convert.loras : null, multiple: true, default: [], description: "Merged for good" },
-  ].filter((one) => one.name !== "loras" || one.choices);
+  const found = [
+    { name: "checkpoint", choices: checkpoints.map((one) => one.name), default: checkpoints[0].name },
+    { name: "target", choices: convert.targets, default: convert.targets[0], description: "Where the pipeline will run" },
+    { name: "precision", choices: convert.precisions, default: null, description: "Of the weights; without one, what the target takes" },
+  ];
+  return found;
 }
 
-function field({ name, type, choices, default: value, description, multiple }, number) {
+const NAMES = { checkpoint: "Checkpoint", target: "Target", precision: "Precision" };
+
+function field({ name, type, choices, default: value, description }, number) {
   const id = `run-field-${number}`;
   const hint = description ? make("span", { className: "hint", id: `${id}-hint` }, description) : null;
   let input;
   if (choices) {
-    input = make("select", { id, multiple: Boolean(multiple) }, ...choices.map((one) => make("option", { value: one, selected: one === value }, one === "" ? "—" : String(one))));
+    const all = value === null || value === undefined ? ["", ...choices] : choices;
+    const options = all.map((one) => make("option", { value: one, selected: one === value }, one === "" ? "—" : String(one)));
+    input = make("select", { id }, ...options);
   } else if (type === "boolean" || typeof value === "boolean") input = make("input", { id, type: "checkbox", checked: Boolean(value) });
   else {
     const numeric = type === "number" || type === "integer";
@@ -43,12 +46,25 @@ function field({ name, type, choices, default: value, description, multiple }, n
   input.dataset.setting = name;
   input.dataset.was = JSON.stringify(read(input));
   if (hint) input.setAttribute("aria-describedby", hint.id);
-  return make("div", { className: "setting wide" }, make("label", { for: id }, name), input, hint);
+  return make("div", { className: "setting wide" }, make("label", { for: id }, NAMES[name] ?? name), input, hint);
+}
+
+/** LoRAs to merge: those that are ticked, with their strengths. */
+function loraFields() {
+  const row = (name) => make("div", { className: "row" },
+    make("label", { className: "check grow" }, make("input", { type: "checkbox", data: { lora: name } }), name),
+    make("input", { type: "number", min: -4, max: 4, step: 0.05, value: 1, "aria-label": `Strength of ${name}` }));
+  return make("fieldset", { className: "wide" }, make("legend", {}, "LoRAs, merged for good"), ...convert.loras.map(row));
+}
+
+function chosenLoras() {
+  return [...$("run-fields").querySelectorAll("[data-lora]:checked")].map((box) => ({
+    name: box.dataset.lora, weight: Number(box.closest(".row").querySelector("[type=number]").value),
+  }));
 }
 
 function read(input) {
   if (input.type === "checkbox") return input.checked;
-  if (input.multiple) return [...input.selectedOptions].map((option) => option.value);
   if (input.type === "number") return input.value === "" ? null : Number(input.value);
   return input.value;
 }
@@ -63,36 +79,41 @@ function choose(name) {
   kind = name;
   problem($("run-problem"), "");
   $("run-plan-lines").hidden = true;
-  const description = kind === CONVERSION ? "Make a pipeline of a checkpoint; it is served at once." : workflows.find((one) => one.name === kind)?.description;
-  $("run-fields").replaceChildren(make("p", { className: "hint wide" }, description ?? ""), ...settings().map(field));
-  $("run-plan").hidden = kind === CONVERSION;
+  const description = kind === CONVERSION ? "Makes a pipeline of a checkpoint; it is served at once." : workflows.find((one) => one.name === kind)?.description;
+  $("run-description").textContent = description ?? "";
+  $("run-fields").replaceChildren(...settings().map(field));
+  if (kind === CONVERSION && convert.loras.length) $("run-fields").append(loraFields());
 }
 
 function showKinds() {
-  const all = [...workflows.map((one) => [one.name, one.name]), ...(convert && checkpoints.length ? [[CONVERSION, "Convert a checkpoint"]] : [])];
-  $("run-kinds").replaceChildren(...all.map(([name, text]) => {
-    const input = make("input", { type: "radio", name: "run-kind", value: name, checked: name === (kind ?? all[0]?.[0]), on: { change: () => choose(name) } });
-    return make("label", { className: "check" }, input, text);
-  }));
-  $("run-start").disabled = all.length === 0;
-  if (all.length) choose(kind ?? all[0][0]);
-}
-
-async function plan() {
-  problem($("run-problem"), "");
-  try {
-    const { lines } = await ask(path("workflows", kind, "plan"), { method: "POST", json: { set: changed() } });
-    $("run-plan-lines").textContent = lines.join("\n");
-    $("run-plan-lines").hidden = false;
-  } catch (error) {
-    problem($("run-problem"), error);
-  }
+  const all = [...(convert && checkpoints.length ? [[CONVERSION, "Convert a checkpoint"]] : []), ...workflows.map((one) => [one.name, one.name])];
+  $("run-kind").replaceChildren(...all.map(([name, text]) => make("option", { value: name }, text)));
+  $("run-start").disabled = $("run-plan").disabled = all.length === 0;
+  if (!all.some(([name]) => name === kind)) kind = all[0]?.[0] ?? null;
+  if (!kind) return;
+  $("run-kind").value = kind;
+  choose(kind);
 }
 
 function order() {
   if (kind !== CONVERSION) return { workflow: kind, set: changed() };
   const inputs = [...$("run-fields").querySelectorAll("[data-setting]")].map((input) => [input.dataset.setting, read(input)]);
-  return { convert: Object.fromEntries(inputs.filter(([, value]) => value !== "" && value?.length !== 0)) };
+  return { convert: { ...Object.fromEntries(inputs.filter(([, value]) => value !== "")), loras: chosenLoras() } };
+}
+
+async function plan() {
+  problem($("run-problem"), "");
+  $("run-plan").setAttribute("aria-busy", "true");
+  try {
+    const { lines } = await ask("/api/runs/plan", { method: "POST", json: order() });
+    $("run-plan-lines").textContent = lines.join("\n");
+    $("run-plan-lines").hidden = false;
+    announce("The plan is below.");
+  } catch (error) {
+    problem($("run-problem"), error);
+  } finally {
+    $("run-plan").removeAttribute("aria-busy");
+  }
 }
 
 async function start(event) {
@@ -101,15 +122,14 @@ async function start(event) {
   $("run-start").disabled = true;
   try {
     show(await ask("/api/runs", { method: "POST", json: order() }), true);
-    notice("The run is on its way.");
+    $("run-none").hidden = true;
+    announce("The run is on its way.");
   } catch (error) {
     problem($("run-problem"), error);
   } finally {
     $("run-start").disabled = false;
   }
 }
-
-const STATES = { queued: "queued", running: "running", done: "done", failed: "failed", cancelled: "cancelled", interrupted: "interrupted" };
 
 /** Show a run, or what has changed of it. */
 function show(run, first = false) {
@@ -121,7 +141,7 @@ function show(run, first = false) {
   }
   const over = OVER.has(run.state);
   const queued = run.state === "queued" && run.position ? `, ${run.position} before it` : "";
-  row.state.textContent = `${STATES[run.state] ?? run.state}${queued}`;
+  row.state.textContent = `${run.state}${queued}`;
   row.state.className = `state is-${run.state}`;
   row.bar.hidden = over || !run.progress?.total;
   if (run.progress?.total) Object.assign(row.bar, { max: run.progress.total, value: run.progress.done });
@@ -166,17 +186,15 @@ function watch(id, row) {
   row.watched = !row.over;
   if (row.watched) row.log.open = true;
   row.stop = listen(`/api/runs/${encodeURIComponent(id)}/events`, (type, data) => {
-    if (type === "state") {
-      show(data);
-      if (OVER.has(data.state)) row.stop?.();
-    } else if (type === "run" && data.number > row.seen) {
+    if (type === "state") show(data);
+    else if (type === "run" && data.number > row.seen) {
       row.seen = data.number;
       const end = row.lines.scrollHeight - row.lines.scrollTop - row.lines.clientHeight < 30;
       row.lines.append(`${data.text}\n`);
       while (row.lines.childNodes.length > LINES) row.lines.firstChild.remove();
       if (end) row.lines.scrollTop = row.lines.scrollHeight;
     }
-  });
+  }, { gone: () => row.over && row.stop?.() });
 }
 
 export async function readRuns() {
@@ -184,11 +202,12 @@ export async function readRuns() {
     const [found, made, below] = await Promise.all([
       ask("/api/workflows"), ask(query("/api/runs", { limit: 50 })), ask("/api/checkpoints").catch(() => ({ checkpoints: [] })),
     ]);
-    workflows = found.workflows ?? found;
+    workflows = found.workflows;
     convert = found.convert ?? null;
-    checkpoints = below.checkpoints ?? below;
+    checkpoints = below.checkpoints;
     showKinds();
-    for (const run of made.runs ?? made) show(run);
+    for (const run of made.runs) show(run);
+    $("run-none").hidden = rows.size > 0;
   } catch (error) {
     problem($("run-problem"), error);
   }
@@ -197,6 +216,7 @@ export async function readRuns() {
 /** `onServed()` is called when a run has made a model that can paint now. */
 export function startRuns(onServed) {
   served = onServed;
+  $("run-kind").addEventListener("change", () => choose($("run-kind").value));
   $("run-plan").addEventListener("click", plan);
   $("run-form").addEventListener("submit", start);
 }

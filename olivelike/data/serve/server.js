@@ -81,10 +81,10 @@ export function listen(address, heard, { telling = false, gone = () => {} } = {}
     source.onerror = () => {
       if (telling) lost();
       source.close();
-      gone();
       // Our own pause, not the browser's: that gives up for good on an answer such as 503.
       timer = setTimeout(open, wait);
       wait = Math.min(wait * 2, 8000);
+      gone();
     };
     for (const type of TYPES) {
       source.addEventListener(type, (event) => heard(type, JSON.parse(event.data)));
