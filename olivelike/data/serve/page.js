@@ -19,6 +19,7 @@ import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
 import { startViewer } from "./viewer.js";
 
 const VIEWS = ["paint", "gallery", "workflows"];
+const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
 const WITH_PICTURE = ["strength", "fit", "mask_blur", "inpaint_area", "inpaint_padding"];
 const WITH_MASK = ["mask_blur", "inpaint_area", "inpaint_padding"];
 
@@ -151,7 +152,7 @@ function attend() {
   if (wanted && !leave) {
     leave = listen("/api/events", (type, data) => {
       if (type === "picture" || type === "sheet") addToGallery(data.picture);
-      else if (type !== "step") readQueue();
+      else if (QUEUE.has(type)) readQueue();
     }, { telling: true });
     readNewest();
     readQueue();

@@ -187,7 +187,9 @@ function watch(id, row) {
   if (row.watched) row.log.open = true;
   row.stop = listen(`/api/runs/${encodeURIComponent(id)}/events`, (type, data) => {
     if (type === "state") show(data);
-    else if (type === "run" && data.number > row.seen) {
+    else if (data.event.event === "run_progress") {
+      Object.assign(row.bar, { max: data.event.total, value: data.event.done, hidden: row.over });
+    } else if (data.text && data.number > row.seen) {
       row.seen = data.number;
       const end = row.lines.scrollHeight - row.lines.scrollTop - row.lines.clientHeight < 30;
       row.lines.append(`${data.text}\n`);
