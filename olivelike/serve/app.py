@@ -9,34 +9,45 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from olivelike.serve.api.a1111 import a1111_router
+from olivelike.serve.api.catalogue import router as catalogue
+from olivelike.serve.api.gallery import router as gallery
+from olivelike.serve.api.health import router as health
 from olivelike.serve.api.native import router as native
 from olivelike.serve.api.openai import openai_router
+from olivelike.serve.api.page import router as page
+from olivelike.serve.api.runs import router as runs
 from olivelike.serve.guards import GuardRules, Guards
 from olivelike.serve.refusals import add_handlers
+from olivelike.serve.runs import Runs
 from olivelike.serve.service import Service
 from olivelike.serve.settings import ServeSettings
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
-    """Return the application for settings; its lifespan opens the gallery and starts the process that draws.
+    """Return the application for settings: with the gallery open; its lifespan starts the process that draws.
 
-    Raises `OlivelikeError` at the start of the lifespan if the gallery or a folder can't be had.
+    Raises what `Service` does if the gallery or a folder can't be had.
     """
+    service = Service(settings)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service = Service(settings)
-        app.state.service = service
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             await service.start()
+            if settings.workflows_dir is not None or settings.checkpoints_dir is not None:
+                service.runs = Runs(service)
+                await service.runs.start()
             yield
         finally:
+            if service.runs is not None:
+                await service.runs.close()
             await service.close()
 
     app = FastAPI(title="olivelike", version=version("olivelike"), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
-    for router in (native, openai_router, a1111_router):
+    for router in (native, gallery, catalogue, health, page, runs, openai_router, a1111_router):
         app.include_router(router)
     return app
 

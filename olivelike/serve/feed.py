@@ -65,7 +65,7 @@ class Listener:
         last = self._waiting[-1] if self._waiting else {}
         if event["type"] == "step" and last.get("type") == "step" and last["job"] == event["job"]:
             # What it shows is kept: not every step has a preview.
-            event = {**{key: last[key] for key in ("preview",) if key in last}, **event}
+            event = {**{key: last[key] for key in ("preview", "prompts") if key in last}, **event}
             self._waiting.pop()
         if not self.previews:
             event = {key: value for key, value in event.items() if key != "preview"}

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from olivelike._files import Lock, try_lock
-from olivelike.errors import StoreError, UsageError
+from olivelike.errors import SourceError, StoreError, UsageError
 from olivelike.serve.database import open_database
 from olivelike.serve.journal import Journal
 
 INDEX: Final = ".index"
+UPLOADS: Final = ".uploads"
 PASSING: Final = f"{INDEX}/passing"
 """Pictures of orders that are not to be saved."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS pictures (
-    place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, path TEXT UNIQUE NOT NULL, job TEXT, number INTEGER,
-    sheet INTEGER NOT NULL, created REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL, seed INTEGER,
-    prompt TEXT NOT NULL, model TEXT, flagged INTEGER, record TEXT, parameters TEXT, words TEXT NOT NULL
+    place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, path TEXT UNIQUE NOT NULL, job TEXT,
+    number INTEGER, sheet INTEGER NOT NULL, created REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
+    seed INTEGER, first_seed INTEGER, attempts INTEGER NOT NULL, prompt TEXT NOT NULL, model TEXT, flagged INTEGER,
+    record TEXT, parameters TEXT, words TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS pictures_job ON pictures (job);
 """
@@ -55,6 +56,8 @@ class PictureRow:
     width: int
     height: int
     seed: int | None
+    first_seed: int | None
+    attempts: int
     prompt: str
     model: str | None
     flagged: bool | None
@@ -83,7 +86,7 @@ class Gallery:
         self.folder = folder.absolute()
         index = self.folder / INDEX
         try:
-            for needed in (index / "thumbs", self.folder / PASSING, self.folder / ".uploads"):
+            for needed in (index / "thumbs", self.folder / PASSING, self.folder / UPLOADS):
                 needed.mkdir(parents=True, exist_ok=True)
             lock = try_lock(index / "lock")
         except OSError as error:
@@ -120,8 +123,8 @@ class Gallery:
         """Put a picture whose file is there into the index."""
         words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
-        values = (*(getattr(row, name) for name in _COLUMNS), words)
-        self._database.execute(f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})", values)  # noqa: S608
+        statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
+        self._database.execute(statement, (*(getattr(row, name) for name in _COLUMNS), words))
 
     def find(self, picture: str) -> PictureRow | None:
         """Return a picture; `None` if there is none of that id."""
@@ -132,17 +135,25 @@ class Gallery:
         return list(self._rows("job = ? ORDER BY sheet, number", job))
 
     def search(
-        self, words: str = "", *, model: str | None = None, before: int | None = None, limit: int = 50
+        self, words: Sequence[str], exact: Mapping[str, Any], *, before: int | None = None, limit: int = 50
     ) -> tuple[list[PictureRow], int | None]:
-        """Return the newest pictures whose recipe has all words, and where the older ones begin."""
+        """Return the newest pictures, and the `before` that gives the older ones.
+
+        Args:
+            words: which the recipe has, all of them, in small or large letters.
+            exact: columns with their values.
+        """
         where, values = [f"NOT sheet AND path NOT LIKE '{PASSING}/%'"], list[Any]()
-        for word in words.casefold().split():
+        for word in words:
             where.append("words LIKE ? ESCAPE '\\'")
-            values.append("%" + re.sub(r"([\\%_])", r"\\\1", word) + "%")
-        for column, value in (("model = ?", model), ("place < ?", before)):
-            if value is not None:
-                where.append(column)
-                values.append(value)
+            values.append("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%")
+        for column, value in exact.items():
+            assert column in _COLUMNS
+            where.append(f"{column} = ?")
+            values.append(value)
+        if before is not None:
+            where.append("place < ?")
+            values.append(before)
         query = f"SELECT * FROM pictures WHERE {' AND '.join(where)} ORDER BY place DESC LIMIT ?"  # noqa: S608
         rows = self._database.execute(query, (*values, limit)).fetchall()
         return [_read(row) for row in rows], rows[-1]["place"] if len(rows) == limit else None
@@ -182,11 +193,10 @@ class Gallery:
                     there[f"{folder}/{entry.name}"] = entry.stat()
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
         for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
-            with contextlib.suppress(OSError, UsageError, StoreError):
+            with contextlib.suppress(OSError, SourceError):  # Damaged by others: it stays there, and is not shown.
                 self._add_file(path, there[path].st_mtime)
 
     def _add_file(self, path: str, created: float) -> None:
-        from olivelike.errors import SourceError
         from olivelike.runtime.pictures import read_picture
 
         folder, _, name = path.rpartition("/")
@@ -196,19 +206,15 @@ class Gallery:
         job = self.journal.owner(folder, int(match[1]))
         row = self.journal.find(job) if job else None
         number = int(match[1]) - row.first if row and row.first is not None and not match[2] else None
-        try:
-            found = read_picture(file)
-        except SourceError:
-            return  # No picture, or one that others damaged: it stays where it is, and is not shown.
+        found = read_picture(file)
         record = found.record
-        self.add(
-            PictureRow(
-                picture_id(path, file.read_bytes()), path, job, number, bool(match[2]), created, found.width,
-                found.height, record.seed if record else None, record.prompt if record else "",
-                record.model if record else None, None, record.to_json() if record and found.own else None,
-                found.parameters,
-            )
+        seed = record.seed if record else None
+        made = PictureRow(
+            picture_id(path, file.read_bytes()), path, job, number, bool(match[2]), created, found.width, found.height,
+            seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
+            record.to_json() if record and found.own else None, found.parameters,
         )  # fmt: skip
+        self.add(made)
 
 
 def _read(row: sqlite3.Row) -> PictureRow:
@@ -216,8 +222,3 @@ def _read(row: sqlite3.Row) -> PictureRow:
     values["sheet"] = bool(values["sheet"])
     values["flagged"] = None if values["flagged"] is None else bool(values["flagged"])
     return PictureRow(**values)
-
-
-def read_record(row: PictureRow) -> dict[str, Any] | None:
-    """Return what made a picture, as JSON."""
-    return json.loads(row.record) if row.record else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -58,6 +59,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._database, self.was_damaged = open_database(path, _SCHEMA)
+        self._unwritten: dict[str, dict[str, Any]] = {}
+        """Changes of jobs that a full disk keeps from being written, until the next one is."""
         self._database.execute(
             "DELETE FROM jobs WHERE state IN ('done', 'failed', 'cancelled') AND number <= "
             "(SELECT max(number) FROM jobs) - ?", (_KEPT,)
@@ -70,10 +73,14 @@ class Journal:
         self._database.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
 
     def update(self, job: str, **changes: Any) -> None:
-        """Write down what has changed of a job."""
-        places = ", ".join(f"{name} = ?" for name in changes)
-        values = [_written(name, value) for name, value in changes.items()]
-        self._database.execute(f"UPDATE jobs SET {places} WHERE id = ?", (*values, job))  # noqa: S608
+        """Write down what has changed of a job; what the disk refuses is remembered, and written with the next."""
+        self._unwritten.setdefault(job, {}).update(changes)
+        with contextlib.suppress(sqlite3.OperationalError):
+            for one, values in list(self._unwritten.items()):
+                places = ", ".join(f"{name} = ?" for name in values)
+                written = [_written(name, value) for name, value in values.items()]
+                self._database.execute(f"UPDATE jobs SET {places} WHERE id = ?", (*written, one))  # noqa: S608
+                del self._unwritten[one]
 
     def end(self, job: str, state: JobState, error: dict[str, Any] | None = None) -> None:
         """Write down how a job has ended."""
@@ -82,18 +89,18 @@ class Journal:
     def find(self, job: str) -> JobRow | None:
         """Return a job; `None` if there is none of that id."""
         row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
-        return _read(row) if row is not None else None
+        return self._read(row) if row is not None else None
 
     def jobs(self, state: str | None = None, limit: int = 100) -> list[JobRow]:
         """Return the newest jobs, newest first."""
         where = "WHERE state = ?" if state else ""
         query = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"  # noqa: S608
-        return [_read(row) for row in self._database.execute(query, (*((state,) if state else ()), limit))]
+        return [self._read(row) for row in self._database.execute(query, (*((state,) if state else ()), limit))]
 
     def unfinished(self) -> list[JobRow]:
         """Return what has not ended, oldest first."""
         query = "SELECT * FROM jobs WHERE state IN ('queued', 'drawing') ORDER BY number"
-        return [_read(row) for row in self._database.execute(query)]
+        return [self._read(row) for row in self._database.execute(query)]
 
     def owner(self, folder: str, number: int) -> str | None:
         """Return the job whose picture has this number in a folder of the gallery."""
@@ -103,6 +110,13 @@ class Journal:
         ).fetchone()
         return row["id"] if row is not None and number < row["first"] + json.loads(row["plan"])["files"] else None
 
+    def _read(self, row: sqlite3.Row) -> JobRow:
+        values = {name: row[name] for name in _COLUMNS}
+        for name in _JSON:
+            if values[name] is not None:
+                values[name] = json.loads(values[name])
+        return JobRow(**{**values, **self._unwritten.get(row["id"], {})})
+
     def close(self) -> None:
         """Close the file."""
         self._database.close()
@@ -110,11 +124,3 @@ class Journal:
 
 def _written(name: str, value: Any) -> Any:
     return json.dumps(value) if name in _JSON and value is not None else value
-
-
-def _read(row: sqlite3.Row) -> JobRow:
-    values = {name: row[name] for name in _COLUMNS}
-    for name in _JSON:
-        if values[name] is not None:
-            values[name] = json.loads(values[name])
-    return JobRow(**values)

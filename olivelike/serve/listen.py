@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+_MOST_HEADER_BYTES: Final = 32 << 10
+"""That wait to be whole; httptools, the other parser, has no bound."""
 _GRACE: Final = 1
 """Seconds that requests have to end once the server does."""
 
@@ -66,6 +68,7 @@ def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uv
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, server_header=False, lifespan="on"
-    )
+        app, http="h11", h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
+        server_header=False, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, lifespan="on",
+    )  # fmt: skip
     return Server(config)

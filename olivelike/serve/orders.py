@@ -10,8 +10,8 @@ from olivelike.runtime.pipeline.request import SEEDS
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 AxisField = Literal[
-    "seed", "steps", "guidance_scale", "scheduler", "strength", "prompt_sr", "lora", "model", "size", "clip_skip", "eta",
-    "guidance_rescale",
+    "seed", "steps", "guidance_scale", "scheduler", "strength", "prompt_sr", "lora", "model", "size", "clip_skip",
+    "eta", "guidance_rescale",
 ]  # fmt: skip
 Name = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]

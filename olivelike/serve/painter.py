@@ -43,6 +43,7 @@ class Painter:
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
         self._drawing: asyncio.Queue[Mapping[str, Any] | ChildEnded] | None = None
+        self._job: str | None = None
         self._closed = False
         self.previews = False
 
@@ -99,7 +100,7 @@ class Painter:
         Raises `ChildEnded` if it dies.
         """
         child = self.start()
-        self._drawing = asyncio.Queue()
+        self._drawing, self._job = asyncio.Queue(), message["job"]
         try:
             child.send({"do": "draw", "draw": message})
             while True:
@@ -123,6 +124,11 @@ class Painter:
     def warm(self, folder: Path, *, safety: bool) -> None:
         """Let the child open a folder."""
         self.start().send({"do": "warm", "folder": str(folder), "safety": safety})
+
+    def unload(self) -> None:
+        """Let the child close all folders, once it has drawn what it draws."""
+        if self._child is not None:
+            self._child.send({"do": "unload"})
 
     def show_previews(self, *, wanted: bool) -> None:
         """Say whether anybody looks at previews."""
@@ -156,7 +162,7 @@ class Painter:
             case "ready" | "warmed":
                 self._ready = True
                 self._hear_more(answer)
-            case _ if self._drawing is not None:
+            case _ if self._drawing is not None and answer["job"] == self._job:
                 self._drawing.put_nowait(answer)
 
     def _settle(self, number: int, how: Callable[[asyncio.Future[Any]], None]) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from olivelike.engine.output.swap import LiveLoras, lora_folders
+from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
+from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
-from olivelike.runtime.pipeline.request import Request, RequestFields
+from olivelike.runtime.pictures import UsedFile
+from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.serve.inpainting import PutBack, around_mask, soften
 from olivelike.serve.orders import LoraChoice, Order
 from olivelike.serve.plots import Cell, cells
+
+if TYPE_CHECKING:
+    from olivelike.runtime.jobs.job_plan import UsedImage
+    from olivelike.runtime.pipeline.request import Request, RequestFields
 
 _ALIKE = (
     "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale", "scheduler", "eta",
@@ -45,6 +52,8 @@ class Part:
     job: Job
     numbers: tuple[int, ...]
     """Of its pictures, among all of the order."""
+    put_back: PutBack | None
+    """Where they go in the initial picture; `None` if they are whole."""
 
     @property
     def steps(self) -> int:
@@ -78,66 +87,91 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
     placed = list(enumerate(cells(order)))
     parts: list[Part] = []
     notes: dict[str, None] = {}
-    # Cells of one folder with the same LoRAs are drawn together, so that each is opened and merged once.
-    groups = {key: [*group] for key, group in groupby(sorted(placed, key=_first_of(placed)), key=_networks)}
-    for (model, loras), group in groups.items():
-        assert model is not None
-        plan = _plan_group(files.models[model], loras, group, files)
+    groups: dict[Any, list[tuple[int, Cell]]] = {}
+    for place, cell in placed:  # Each folder is opened once, and each LoRA merged once.
+        groups.setdefault(_shared(cell.order), []).append((place, cell))
+    for group in groups.values():
+        plan, put_back = _plan_group([cell for _, cell in group], files)
         notes |= dict.fromkeys(plan.notes)
-        numbers = (number for place, cell in group for number in _numbers(place, cell.order))
-        parts += [_part(plan, job, numbers) for job in plan.jobs]
-    return OrderPlan(tuple(parts), tuple(cell for _, cell in placed for _ in range(cell.order.num_images)), tuple(notes))
+        numbers = (place * order.num_images + more for place, _ in group for more in range(order.num_images))
+        parts += [
+            Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts), put_back)
+            for job in plan.jobs
+        ]
+    return OrderPlan(tuple(parts), tuple(cell for _, cell in placed for _ in range(order.num_images)), tuple(notes))
 
 
-def _networks(placed: tuple[int, Cell]) -> tuple[str | None, tuple[LoraChoice, ...]]:
-    return placed[1].order.model, placed[1].order.loras
+def _shared(order: Order) -> tuple[Any, ...]:
+    """Return what cells that are planned together have in common."""
+    return order.model, order.loras, (order.width, order.height) if order.inpaint_area == "masked" else None
 
 
-def _first_of(placed: Sequence[tuple[int, Cell]]) -> Any:
-    """Return a key that brings cells of the same networks together, in the order in which they first come."""
-    ranks = {networks: rank for rank, networks in enumerate(dict.fromkeys(map(_networks, placed)))}
-    return lambda one: ranks[_networks(one)]
-
-
-def _numbers(place: int, order: Order) -> range:
-    return range(place * order.num_images, (place + 1) * order.num_images)
-
-
-def _part(plan: JobPlan, job: Job, numbers: Iterator[int]) -> Part:
-    return Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts))
-
-
-def _plan_group(
-    folder: Path, loras: Sequence[LoraChoice], group: Sequence[tuple[int, Cell]], files: Files
-) -> JobPlan:
-    opened = live_loras(folder, tuple(files.loras), allow_pickle=files.allow_pickle)
-    first = group[0][1].order
-    wildcards = Wildcards(files.wildcards, named=True) if files.wildcards else None
-    return plan_jobs(
+def _plan_group(group: Sequence[Cell], files: Files) -> tuple[JobPlan, PutBack | None]:
+    first = group[0].order
+    assert first.model is not None
+    folder = files.models[first.model]
+    opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
+    image, mask = (_upload(files.uploads, name) for name in (first.init_image, first.mask))
+    size = open_folder(folder).default_size if first.inpaint_area == "masked" else None
+    put_back = _put_back(first, size, image, mask)
+    if put_back is not None and put_back.box is not None and image and mask:
+        image = put_back.original.crop(put_back.box), image[1]
+        mask = put_back.mask.crop(put_back.box), mask[1]
+    plan = plan_jobs(
         folder,
-        [PromptLine(cell.order.prompt, _fields(cell.order)) for _, cell in group],
-        init_image=files.uploads / f"{first.init_image}.png" if first.init_image else None,
-        mask=files.uploads / f"{first.mask}.png" if first.mask else None,
-        wildcards=wildcards,
+        [PromptLine(cell.order.prompt, _fields(cell.order, size)) for cell in group],
+        init_image=image,
+        mask=mask,
+        wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
-        loras=[_opened(opened, choice) for choice in loras],
+        loras=[_opened(opened, choice) for choice in first.loras],
     )
+    if loras := list(dict.fromkeys(lora for job in plan.jobs for lora in job.loras)):
+        try:
+            opened.check(loras, folder)  # type: ignore[arg-type]  # They are its own.
+        except SourceError as error:
+            raise UsageError(str(error)) from error
+    return plan, put_back
 
 
-def _fields(order: Order) -> RequestFields:
-    fields = {name: value for name in _ALIKE if (value := getattr(order, name)) is not None}
-    if order.width and order.height:
-        fields["size"] = order.width, order.height
-    return RequestFields(**fields)
+def _put_back(
+    order: Order, otherwise: tuple[int, int] | None, image: UsedImage | None, mask: UsedImage | None
+) -> PutBack | None:
+    if image is None or mask is None:
+        return None
+    if (size := _size(order, otherwise)) is not None and order.inpaint_area == "masked":
+        return around_mask(image[0], mask[0], blur=order.mask_blur, padding=order.inpaint_padding, size=size)
+    return soften(image[0], mask[0], order.mask_blur) if order.mask_blur else None
+
+
+def _upload(folder: Path, name: str | None) -> UsedImage | None:
+    if name is None:
+        return None
+    path = folder / f"{name}.png"
+    if not path.is_file():
+        raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again")
+    image, _ = open_image(path)
+    return image, UsedFile(f"{name[:12]}.png", name)
+
+
+def _fields(order: Order, size: tuple[int, int] | None) -> RequestFields:
+    fields: dict[str, Any] = {name: value for name in _ALIKE if (value := getattr(order, name)) is not None}
+    if (size := _size(order, size)) is not None:
+        fields["size"] = size
+    return cast("RequestFields", fields)
+
+
+def _size(order: Order, otherwise: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (order.width, order.height) if order.width and order.height else otherwise
 
 
 @lru_cache(maxsize=32)
-def live_loras(folder: Path, named: tuple[Path, ...], *, allow_pickle: bool) -> LiveLoras:
-    """Return the LoRAs for a folder."""
-    return LiveLoras(lora_folders(named, folder), allow_pickle=allow_pickle)
+def live_loras(folders: tuple[Path, ...], *, allow_pickle: bool) -> LiveLoras:
+    """Return the LoRAs of folders, each opened once."""
+    return LiveLoras(folders, allow_pickle=allow_pickle)
 
 
-def _opened(files: LiveLoras, choice: LoraChoice) -> Any:
+def _opened(files: LiveLoras, choice: LoraChoice) -> LiveLora:
     text_weight = choice.weight if choice.text_weight is None else choice.text_weight
     return files.tagged(f"LoRA {choice.name!r}", choice.name, text_weight, choice.weight)
 

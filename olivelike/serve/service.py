@@ -6,27 +6,29 @@ All of it runs in one event loop. Methods that are not `async` return at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import secrets
-import sqlite3
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import SEEDS
-from olivelike.serve.catalogue import Catalogue
+from olivelike.serve.catalogue import Catalogue, Embedding
+from olivelike.serve.dispatch import Dispatcher
 from olivelike.serve.feed import Feed
-from olivelike.serve.gallery import PASSING, Gallery, PictureRow, read_record
+from olivelike.serve.gallery import Gallery
+from olivelike.serve.highlighting import read_tokens
 from olivelike.serve.journal import JobRow
+from olivelike.serve.library import Library, picture_view
 from olivelike.serve.orders import Axis, Order
-from olivelike.serve.painter import ChildEnded, Painter
 from olivelike.serve.plots import cells
 from olivelike.serve.settings import ServeSettings
-from olivelike.serve.views import ENDED, ErrorView, Event, JobView, ModelView, PictureView, iso
-from olivelike.serve.waiting import FairQueue
+from olivelike.serve.views import ENDED, ErrorView, Event, JobView, LoraView, ModelView, UploadView, iso
+
+if TYPE_CHECKING:
+    from olivelike.serve.runs import Runs
 
 _RANDOM = -1
 
@@ -47,68 +49,40 @@ class Service:
     """A server's state, between `start` and `close`."""
 
     def __init__(self, settings: ServeSettings) -> None:
-        """Open the gallery. Raises `UsageError` and `StoreError` as that does, and `SourceError` without a folder."""
+        """Open the gallery.
+
+        Raises:
+            UsageError: if another server has it, or nothing is to be served.
+            StoreError: if nothing can be written there.
+            SourceError: if a folder is no pipeline's.
+        """
         self.settings = settings
         self.catalogue = Catalogue(settings)
         for folder in settings.folders:
-            from olivelike.runtime.pipeline.pipeline_folder import open_folder
-
             open_folder(folder)
+        if not settings.folders and not settings.models_dirs:
+            raise UsageError("nothing is served; name folders that `olivelike run` wrote, or --models DIR")
         self._current = next(iter(self.catalogue.folders()), None)
         self.gallery = Gallery(settings.gallery)
+        self.library = Library(self.gallery, metadata=settings.metadata)
         self.journal = self.gallery.journal
         self.feed = Feed()
-        self._waiting = FairQueue()
-        self._came = asyncio.Event()
-        self._loaded: list[str] = []
-        self._running: str | None = None
-        self._progress: dict[str, Any] = {}
-        self._why: ErrorView | None = None
-        """Why the running job was ended, if it was not its client."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self.painter = Painter(
-            {
-                "uploads": str(self.gallery.folder / ".uploads"),
-                "loras": [str(folder.absolute()) for folder in settings.lora_dirs],
-                "wildcards": [str(folder.absolute()) for folder in settings.wildcard_dirs],
-                "allow_pickle": settings.allow_pickle,
-                "metadata": settings.metadata,
-                "memory_limit": settings.memory_limit or _four_fifths_of_free_memory(),
-                "sessions": {
-                    "providers": settings.providers, "provider_options": settings.provider_options, "device": settings.device,
-                    "session_options": settings.session_options, "threads": settings.threads,
-                },
-            },
-            self.gallery.folder / ".index" / "painter.log",
-            self._hear,
-        )  # fmt: skip
+        self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)
+        self.painter = self.dispatcher.painter
+        self.runs: Runs | None = None
+        """Workflows and conversions, where the operator allows them."""
 
     async def start(self) -> None:
         """Queue again what was left unfinished, and begin to draw."""
-        for row in self.journal.unfinished():
-            if row.kind == "pictures":
-                if row.state == "drawing":
-                    self._waiting.push_front(row.id)
-                    self.journal.update(row.id, state="queued")
-                else:
-                    self._waiting.push(row.id, row.client)
-        self.painter.start()
+        self.dispatcher.start()
         if self.settings.warm and self._current:
             self.painter.warm(self.catalogue.folder(self._current), safety=self.settings.safety)
-        self._tasks.append(asyncio.create_task(self._draw_all(), name="drawing"))
-        self._came.set()
 
     async def close(self) -> None:
         """End all that listens and draws; what is not finished is, at the next start."""
         self.feed.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        await asyncio.to_thread(self.painter.close)
+        await self.dispatcher.close()
         self.gallery.close()
-
-    # Jobs
 
     async def submit(self, order: Order, client: str) -> JobView:
         """Queue an order.
@@ -118,56 +92,50 @@ class Service:
             SourceError: for a model, LoRA or upload that is not there.
             QueueFull: if too many jobs wait.
         """
-        if len(self._waiting) >= self.settings.max_queue:
-            raise QueueFull(len(self._waiting), 10)
+        self._require_room()
         order = self._completed(order)
         self._check_limits(order)
-        job = secrets.token_hex(8)
-        plan = await self.painter.ask(
-            "plan", job=job, order=order.model_dump(mode="json"), models=self._models_of(order)
-        )
-        if len(self._waiting) >= self.settings.max_queue:  # Others came meanwhile.
-            raise QueueFull(len(self._waiting), 10)
+        job, asked = secrets.token_hex(8), order.model_dump(mode="json")
+        plan = await self.painter.ask("plan", job=job, order=asked, models=self.dispatcher.models_of(order))
+        self._require_room()  # Others came meanwhile.
         plan["files"] = plan["pictures"] + 1
-        self.journal.add(
-            JobRow(job, "pictures", client, "queued", time.time(), order.model_dump(mode="json"), plan)
-        )
-        self._waiting.push(job, client)
-        self._came.set()
-        view = self.job(job)
-        assert view is not None
+        row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
+        self.journal.add(row)
+        self.dispatcher.push(job, client)
+        self._current = order.model
+        view = self._view(row)
         self.feed.publish({"type": "queued", "job": job, "position": view.position})
         return view
 
     def job(self, job: str) -> JobView | None:
         """Return a job as it is now; `None` if there is none of that id."""
         row = self.journal.find(job)
-        return self._view(row, self._waiting.order()) if row is not None else None
+        return self._view(row) if row is not None else None
 
     def jobs(self, state: str | None = None, limit: int = 50) -> list[JobView]:
         """Return the newest jobs, newest first."""
-        order = self._waiting.order()
-        return [self._view(row, order) for row in self.journal.jobs(state, limit)]
+        return [self._view(row) for row in self.journal.jobs(state, limit)]
 
     def cancel(self, job: str) -> JobView:
         """End a job. Raises `SourceError` if there is none of that id, and `JobEnded` if it has ended."""
         row = self._unended(job)
-        if self._waiting.remove(job):
-            self.journal.end(job, "cancelled")
-            self._tell_end(job)
-            self._tell_positions()
-        elif job == self._running:
-            self.painter.stop(job)
-        return self._view(row, self._waiting.order())
+        if row.kind == "run" and self.runs is not None:
+            self.runs.cancel(job)
+        elif row.kind == "pictures" and self.dispatcher.cancel(job):
+            self.feed.publish({"type": "ended", "job": job})
+        return self.job(job) or self._view(row)
 
     def skip(self, job: str) -> JobView:
         """End the batch that a job draws. Raises as `cancel`."""
         row = self._unended(job)
-        if job == self._running:
-            self.painter.stop(job, skip=True)
-        return self._view(row, self._waiting.order())
+        self.dispatcher.skip(job)
+        return self._view(row)
 
-    async def events(self, job: str | None = None, *, previews: bool = False) -> AsyncIterator[Event]:
+    def running(self) -> JobView | None:
+        """Return the job that is drawn now."""
+        return self.job(self.dispatcher.running) if self.dispatcher.running else None
+
+    async def events(self, job: str | None = None, *, previews: bool = False) -> AsyncGenerator[Event, None]:
         """Return what happens from now on; of one job, its present state first, until it has ended.
 
         Raises `SourceError` if there is none of that id.
@@ -179,13 +147,14 @@ class Service:
                     view = self.job(job)
                     if view is None:
                         raise SourceError(f"there is no job {job!r}")
-                    yield {"type": "state", "job": job, "view": _json(view)}
+                    yield {"type": "state", "job": job, "view": view.model_dump(mode="json")}
                     if view.state in ENDED:
-                        yield {"type": view.state, "job": job, "view": _json(view)}
+                        yield {"type": view.state, "job": job, "view": view.model_dump(mode="json")}
                         return
                 async for event in listener.events():
-                    yield event
-                    if job is not None and event["type"] in ENDED:
+                    told = self._with_view(event) if event["type"] == "ended" else event
+                    yield told
+                    if job is not None and told["type"] in ENDED:
                         return
             finally:
                 listener.previews = False
@@ -193,26 +162,27 @@ class Service:
 
     async def finished(self, job: str) -> JobView:
         """Wait until a job has ended. Raises `SourceError` if there is none of that id."""
-        async for event in self.events(job):
-            if event["type"] in ENDED:
-                break
+        async with aclosing(self.events(job)) as events:
+            async for event in events:
+                if event["type"] in ENDED:
+                    break
         view = self.job(job)
         assert view is not None
         return view
 
-    # Pictures
+    async def picture_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
+        """Return a picture as a file of a format. Raises as `Library.file_bytes`."""
+        return await self.library.file_bytes(picture, suffix, quality)
 
-    def picture(self, picture: str) -> PictureView | None:
-        """Return a picture; `None` if there is none of that id."""
-        row = self.gallery.find(picture)
-        return _picture(row) if row is not None else None
-
-    # Models
+    async def upload(self, data: bytes) -> UploadView:
+        """Keep a picture that a client sent. Raises `SourceError` if it is none, and `StoreError` on a full disk."""
+        return await self.library.upload(data)
 
     @property
     def current_model(self) -> str | None:
         """The name of the folder that orders without a model get."""
-        return self._current
+        folders = self.catalogue.folders()
+        return self._current if self._current in folders else next(iter(folders), None)
 
     def set_model(self, name: str) -> None:
         """Make a folder the current one. Raises `SourceError` if none of that name is served."""
@@ -221,9 +191,36 @@ class Service:
 
     def models(self) -> list[ModelView]:
         """Return the folders that are served."""
-        return self.catalogue.models(self._loaded)
+        return self.catalogue.models(self.catalogue.names_of(self.dispatcher.open_folders))
 
-    # What happens
+    def loras(self) -> list[LoraView]:
+        """Return the LoRAs that prompts may name; the first time, their headers are read."""
+        return self.catalogue.loras()
+
+    def embeddings(self, model: str | None) -> list[Embedding]:
+        """Return the textual inversions that a folder knows."""
+        return self.catalogue.embeddings(model)
+
+    async def read_prompt(self, model: str | None, text: str, *, negative: bool = False) -> dict[str, Any]:
+        """Return a prompt's tokens and syntax, as `read_tokens` does."""
+        folder = self.catalogue.folder(model or self.current_model or "")
+        wildcards = self.settings.wildcard_dirs
+        return await asyncio.to_thread(read_tokens, folder, text, negative=negative, wildcards=wildcards)
+
+    async def tokens(self, model: str | None, text: str) -> int:
+        """Return how many tokens a prompt has. Raises as `read_tokens`."""
+        encoders = (await self.read_prompt(model, text))["encoders"]
+        return max(int(encoder["count"]) for encoder in encoders)
+
+    async def unload(self) -> None:
+        """Close all open folders, once what is drawn is done."""
+        self.painter.unload()
+
+    def _require_room(self) -> None:
+        if len(self.dispatcher.waiting) >= self.settings.max_queue:
+            counts = self.dispatcher.counts
+            drawn = sum(counts[state] for state in ENDED) or 1
+            raise QueueFull(len(self.dispatcher.waiting), max(1, round(counts["seconds"] / drawn)))
 
     def _completed(self, order: Order) -> Order:
         """Fix what an order leaves open, so that it makes the same pictures whenever it is drawn."""
@@ -235,120 +232,25 @@ class Service:
             return axis.model_copy(update={"values": tuple(values)})
 
         seed = secrets.randbelow(SEEDS) if order.seed in (None, _RANDOM) else order.seed
-        model = order.model or self._current
+        model = order.model or self.current_model
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
         self.catalogue.folder(model)
         return order.model_copy(update={"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)})
 
     def _check_limits(self, order: Order) -> None:
-        settings = self.settings
+        limits = self.settings
         if (order.width is None) != (order.height is None):
             raise UsageError("one side alone is given; give width and height, or neither")
         across, down = (len(axis.values) if axis else 1 for axis in (order.x, order.y))
-        if across * down * order.num_images > settings.max_images:
-            raise UsageError(f"{across * down * order.num_images} pictures are more than {settings.max_images} of a job")
+        if (pictures := across * down * order.num_images) > limits.max_images:
+            raise UsageError(f"{pictures} pictures are more than the {limits.max_images} of a job that are drawn here")
         for cell in cells(order):
-            if max(cell.order.width or 0, cell.order.height or 0) > settings.max_side:
-                raise UsageError(f"a side of more than {settings.max_side} pixels; --max-size of the server allows no more")
-            if cell.order.steps > settings.max_steps:
-                raise UsageError(f"{cell.order.steps} steps are more than {settings.max_steps}, the most here")
-
-    def _models_of(self, order: Order) -> dict[str, str]:
-        names = {cell.order.model for cell in cells(order)}
-        return {name: str(self.catalogue.folder(name)) for name in names if name is not None}
-
-    async def _draw_all(self) -> None:
-        while True:
-            while (job := self._waiting.pop()) is None:
-                self._came.clear()
-                await self._came.wait()
-            self._tell_positions()
-            await self._draw(job)
-
-    async def _draw(self, job: str) -> None:
-        row = self.journal.find(job)
-        assert row is not None
-        self._running, self._why = job, None
-        self._progress = {"batches": row.plan["batches"], "steps_total": row.plan["steps"]}
-        limit = asyncio.get_running_loop().call_later(self.settings.time_limit, self._end_late, job)
-        try:
-            order = Order.model_validate(row.asked)
-            folder, first = row.folder, row.first
-            if folder is None or first is None:
-                folder, first = self.gallery.reserve(passing=not order.save)
-            self.journal.update(job, state="drawing", started=row.started or time.time(), folder=folder, first=first)
-            done = {picture.number: picture.path for picture in self.gallery.of_job(job) if not picture.sheet}
-            self.feed.publish(
-                {"type": "started", "job": job, "batches": row.plan["batches"], "steps_total": row.plan["steps"]}
-            )
-            message = {
-                "job": job, "order": row.asked, "models": self._models_of(order),
-                "gallery": str(self.gallery.folder), "folder": folder, "first": first, "done": done,
-                "safety": self.settings.safety,
-            }  # fmt: skip
-            self._current = order.model
-            async for answer in self.painter.draw(message):
-                self._heard(job, answer)
-        except ChildEnded as error:
-            why = self._why or ErrorView(code="painter", message=f"the process that draws {error}")
-            self.journal.end(job, "failed", why.model_dump())
-        except OlivelikeError as error:
-            self.journal.end(job, "failed", {"code": error.word, "message": str(error)})
-        except (OSError, sqlite3.Error) as error:
-            with contextlib.suppress(sqlite3.Error):
-                self.journal.end(job, "failed", {"code": "store", "message": f"the gallery can't be written: {error}"})
-        finally:
-            limit.cancel()
-            self._running = None
-        self._tell_end(job)
-
-    def _end_late(self, job: str) -> None:
-        self._why = ErrorView(
-            code="time_limit", message=f"it took longer than {self.settings.time_limit:g} s, which --time-limit allows"
-        )
-        self.painter.stop(job)
-
-    def _heard(self, job: str, answer: Mapping[str, Any]) -> None:
-        """Write down and tell what the child says of the running job."""
-        match answer["answer"]:
-            case "step":
-                self._progress = {
-                    "step": answer["done"], "steps_total": answer["steps_total"], "batch": answer["batch"],
-                    "batches": answer["batches"], "eta": answer["eta"],
-                }  # fmt: skip
-                shown = {key: value for key, value in answer.items() if key != "answer"}
-                self.feed.publish({"type": "step", **shown})
-            case "picture" | "sheet" as kind:
-                row = PictureRow(
-                    answer["id"], answer["path"], job, answer["number"], kind == "sheet", time.time(),
-                    answer["width"], answer["height"], answer["seed"], answer["prompt"], answer["model"],
-                    answer["flagged"], answer["record"], answer["parameters"],
-                )  # fmt: skip
-                self.gallery.add(row)
-                self.feed.publish({"type": kind, "job": job, "picture": _json(_picture(row))})
-            case "opening":
-                self.feed.publish({"type": "opening", "job": job, "loras": answer["loras"]})
-            case "failed":
-                self._loaded = answer["folders"]
-                self.journal.end(job, "failed", {"code": answer["word"], "message": answer["message"]})
-            case "cancelled" if self._why is not None:
-                self.journal.end(job, "failed", self._why.model_dump())
-            case state:
-                self._loaded = answer["folders"]
-                self.journal.end(job, state)
-
-    def _hear(self, answer: Mapping[str, Any]) -> None:
-        self._loaded = answer.get("folders", self._loaded)
-
-    def _tell_end(self, job: str) -> None:
-        view = self.job(job)
-        assert view is not None
-        self.feed.publish({"type": view.state, "job": job, "view": _json(view)})
-
-    def _tell_positions(self) -> None:
-        for position, job in enumerate(self._waiting.order()):
-            self.feed.publish({"type": "queue", "job": job, "position": position})
+            side = max(cell.order.width or 0, cell.order.height or 0)
+            if side > limits.max_side:
+                raise UsageError(f"a side of {side} pixels is more than the {limits.max_side} that are drawn here")
+            if cell.order.steps > limits.max_steps:
+                raise UsageError(f"{cell.order.steps} steps are more than the {limits.max_steps} that are taken here")
 
     def _unended(self, job: str) -> JobRow:
         row = self.journal.find(job)
@@ -358,49 +260,37 @@ class Service:
             raise JobEnded(f"job {job} has ended already: {row.state}")
         return row
 
-    def _view(self, row: JobRow, waiting: list[str]) -> JobView:
-        pictures = self.gallery.of_job(row.id)
-        progress = self._progress if row.id == self._running else {}
-        steps, done = row.plan.get("steps", 0), row.state == "done"
-        sheet = next((one for one in pictures if one.sheet), None)
+    def _with_view(self, event: Event) -> Event:
+        """Return the event that a job has ended as listeners get it, with how."""
+        view = self.job(event["job"])
+        assert view is not None
+        return {"type": view.state, "job": view.id, "view": view.model_dump(mode="json")}
+
+    def _view(self, row: JobRow) -> JobView:
+        waits = self.dispatcher.waiting.order() if row.state == "queued" else []
+        pictures = self.gallery.of_job(row.id) if row.started else []
+        progress = self.dispatcher.progress if row.id == self.dispatcher.running else None
+        sheet = next((picture_view(one) for one in pictures if one.sheet), None)
+        steps, batches = row.plan.get("steps", 0), row.plan.get("batches", 0)
+        done = (steps, batches) if row.state == "done" else (0, 0)
         return JobView(
             id=row.id,
             kind=row.kind,
             state=row.state,
-            position=waiting.index(row.id) if row.id in waiting else None,
+            position=waits.index(row.id) if row.id in waits else None,
             client=row.client,
             created=iso(row.created) or "",
             started=iso(row.started),
             finished=iso(row.finished),
             order=Order.model_validate(row.asked) if row.kind == "pictures" else None,
             run={**row.asked, **(row.found or {})} if row.kind == "run" else None,
-            step=progress.get("step", steps if done else 0),
-            steps_total=progress.get("steps_total", steps),
-            batch=progress.get("batch", row.plan.get("batches", 0) if done else 0),
-            batches=row.plan.get("batches", 0),
-            eta_seconds=progress.get("eta"),
-            pictures=[_picture(one) for one in pictures if not one.sheet],
-            sheet=_picture(sheet) if sheet else None,
+            step=progress.step if progress else done[0],
+            steps_total=progress.steps_total if progress else steps,
+            batch=progress.batch if progress else done[1],
+            batches=batches,
+            eta_seconds=progress.eta if progress else None,
+            pictures=[picture_view(one) for one in pictures if not one.sheet],
+            sheet=sheet,
             notes=row.plan.get("notes", []),
             error=ErrorView(**row.error) if row.error else None,
         )
-
-
-def _picture(row: PictureRow) -> PictureView:
-    return PictureView(
-        id=row.id, job=row.job, url=f"/files/{row.id}.png", thumb=f"/thumbs/{row.id}.webp", width=row.width,
-        height=row.height, seed=row.seed, prompt=row.prompt, flagged=row.flagged, created=iso(row.created) or "",
-        record=read_record(row), parameters=row.parameters,
-    )  # fmt: skip
-
-
-def _json(view: JobView | PictureView) -> dict[str, Any]:
-    return view.model_dump(mode="json")
-
-
-def _four_fifths_of_free_memory() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available * 4 // 5)
-
-

@@ -70,6 +70,8 @@ class ServeSettings:
     """Checkpoints that the page may convert."""
     cache_dir: Path | None = None
     """The store of such runs."""
+    allow_plugins: bool = False
+    """Whether code that a workflow's file names under `plugins:` runs."""
 
 
 def read_keys(texts: Sequence[str], file: Path | None) -> dict[str, str]:
@@ -86,7 +88,9 @@ def read_keys(texts: Sequence[str], file: Path | None) -> dict[str, str]:
         lines += [(f"{file}:{number}", line) for number, line in enumerate(content.splitlines(), 1)]
     if key := os.environ.get("OLIVELIKE_API_KEY"):
         lines.append(("$OLIVELIKE_API_KEY", f"default={key}"))
-    return _pairs([(where, text) for where, text in lines if text.strip() and not text.startswith("#")], "=", "NAME=KEY")
+    return _pairs(
+        [(where, text) for where, text in lines if text.strip() and not text.startswith("#")], "=", "NAME=KEY"
+    )
 
 
 def read_passwords(texts: Sequence[str]) -> dict[str, str]:

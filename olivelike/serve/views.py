@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -33,6 +34,9 @@ class PictureView(_View):
     height: int
     seed: int | None
     prompt: str
+    first_seed: int | None
+    """Of its first attempt."""
+    attempts: int
     flagged: bool | None
     """Whether the safety checker made it black; `None` if none looked."""
     created: str
@@ -86,6 +90,9 @@ class ModelView(_View):
     family: str
     default_size: tuple[int, int]
     size_unit: int
+    """Sides are multiples of it."""
+    scheduler: str | None
+    """Its own, a class of diffusers."""
     hash: str | None
     """First ten digits of the checkpoint's SHA-256."""
     sha256: str | None
@@ -126,3 +133,8 @@ class UploadView(_View):
 def iso(seconds: float | None) -> str | None:
     """Return a time since 1970 in ISO 8601, in UTC."""
     return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def record_of(text: str | None) -> dict[str, Any] | None:
+    """Return what made a picture, of its JSON."""
+    return json.loads(text) if text else None

@@ -19,7 +19,7 @@ def test_a_job_is_drawn_and_told_step_by_step(client):
     told = events_of(client, job["id"], previews=True)
     kinds = [event["type"] for event in told]
     assert kinds[0] == "state"
-    assert kinds[-2:] == ["picture", "done"]
+    assert kinds[-2:] == ["batch", "done"]
     assert any(event.get("preview", "").startswith("data:image/webp;base64,") for event in told)
     done = client.get(f"/api/jobs/{job['id']}").json()
     assert done["state"] == "done"

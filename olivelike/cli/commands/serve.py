@@ -19,16 +19,13 @@ class AccessOptions:
     port: Annotated[int, typer.Option(metavar="N", help="0 takes a free one.", min=0, max=65535)] = 7860
     api_keys: Annotated[
         list[str] | None,
-        typer.Option(
-            "--api-key", metavar="NAME=KEY", help="Ask for a key, and call who has it so; may be repeated."
-        ),
+        typer.Option("--api-key", metavar="NAME=KEY", help="Ask for a key, and call who has it so; may be repeated."),
     ] = None
     api_key_file: Annotated[
         Path | None, typer.Option("--api-keys", metavar="FILE", help="Such keys, one on each line.")
     ] = None
     basic: Annotated[
-        list[str] | None,
-        typer.Option("--basic", metavar="USER:PASSWORD", help="Ask for a password; may be repeated."),
+        list[str] | None, typer.Option("--basic", metavar="USER:PASSWORD", help="Ask for a password; may be repeated.")
     ] = None
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Let everybody who reaches the address use the server.")

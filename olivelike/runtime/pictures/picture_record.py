@@ -267,7 +267,8 @@ _QUALITY: Final = 95
 
 
 def encode_picture(
-    image: Image.Image, suffix: str, record: PictureRecord, *, sheet: bool = False, metadata: bool = True
+    image: Image.Image, suffix: str, record: PictureRecord, *, sheet: bool = False, metadata: bool = True,
+    quality: int = _QUALITY,
 ) -> bytes:
     """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
 
@@ -275,6 +276,7 @@ def encode_picture(
         suffix: one of `FORMATS`.
         record: what made it.
         sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
+        quality: of JPEG and WebP, up to 100.
         metadata: write what made it; the mark that AI did is written in any case.
     """
     from PIL import Image
@@ -297,7 +299,7 @@ def encode_picture(
                 exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + a1111_text(record).encode("utf-16-be")
                 if not sheet:
                     exif[IMAGE_DESCRIPTION] = record.to_json()
-            image.save(buffer, form, quality=_QUALITY, exif=exif, xmp=xmp)
+            image.save(buffer, form, quality=quality, exif=exif, xmp=xmp)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"

@@ -1,79 +1,68 @@
-"""The server's own routes: jobs and what happens to them."""
+"""The server's own routes: jobs, and what happens to them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Annotated, Final
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Annotated, Final
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
 
-from olivelike.errors import MissingError, OlivelikeError, SessionError, SourceError, StoreError, UsageError
+from olivelike.errors import SourceError
+from olivelike.serve.api.drawing import service_of
+from olivelike.serve.guards import client_of
 from olivelike.serve.orders import Order
-from olivelike.serve.service import JobEnded, QueueFull, Service
+from olivelike.serve.refusals import StrictRoute
+from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
 
-router = APIRouter()
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+router = APIRouter(route_class=StrictRoute)
 _SILENCE: Final = 15.0
 """Seconds after which a stream says that it is still there."""
 
 
-def service_of(request: Request) -> Service:
-    """Return the service of the application."""
-    service: Service = request.app.state.service
-    return service
+def asking_client(request: Request) -> str:
+    """Return whose request it is."""
+    return client_of(request)
 
 
-def client_of(request: Request) -> str:
-    """Return whose request it is: the name of the key, else the address."""
-    known = getattr(request.state, "client", None)
-    return str(known or (request.client.host if request.client else "unknown"))
+def asked_service(request: Request) -> Service:
+    """Return the server's service."""
+    return service_of(request)
 
 
-TheService = Annotated[Service, Depends(service_of)]
-Client = Annotated[str, Depends(client_of)]
+Client = Annotated[str, Depends(asking_client)]
+TheService = Annotated[Service, Depends(asked_service)]
 
 
-def status_of(error: OlivelikeError) -> int:
-    """Return the HTTP status of an error."""
-    kinds: tuple[tuple[type[OlivelikeError], int], ...] = (
-        (QueueFull, 429), (JobEnded, 409), (UsageError, 422), (SourceError, 404), (StoreError, 507),
-        (SessionError, 503), (MissingError, 404),
-    )  # fmt: skip
-    return next((status for kind, status in kinds if isinstance(error, kind)), 500)
+def answer(view: BaseModel, status: int = 200) -> Response:
+    """Return a view as JSON."""
+    return Response(view.model_dump_json(), status, media_type="application/json")
 
 
-def add_errors(app: FastAPI) -> None:
-    """Let errors be answered as `{"error": {"code", "message"}}`."""
-
-    @app.exception_handler(OlivelikeError)
-    async def refuse(_: Request, error: OlivelikeError) -> JSONResponse:
-        headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFull) else None
-        content = {"error": {"code": error.word, "message": str(error)}}
-        return JSONResponse(content, status_of(error), headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def refuse_values(_: Request, error: RequestValidationError) -> JSONResponse:
-        found = [f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors()[:10]]
-        return JSONResponse({"error": {"code": "usage", "message": "; ".join(found)}}, 422)
+def events_of(events: AsyncGenerator[Event, None], written: Callable[[Event], str] | None = None) -> StreamingResponse:
+    """Return events as a stream, `text/event-stream`, each as `written` writes it."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_lines(events, written or _as_event), media_type="text/event-stream", headers=headers)
 
 
-def events_of(events: AsyncIterator[Event]) -> StreamingResponse:
-    """Return events as a stream: `text/event-stream`."""
-    return StreamingResponse(
-        _lines(events), media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
+def _as_event(event: Event) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
 
 
-async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[str]:
+async def _lines(events: AsyncGenerator[Event, None], written: Callable[[Event], str]) -> AsyncGenerator[str, None]:
     async def following() -> Event | None:
         return await anext(events, None)
 
     task = asyncio.ensure_future(following())
     try:
+        await asyncio.sleep(0)  # Now it listens, and who reads this line misses nothing of what comes.
+        yield ": here\n\n"
         while True:
             done, _ = await asyncio.wait({task}, timeout=_SILENCE)
             if not done:
@@ -83,27 +72,25 @@ async def _lines(events: AsyncIterator[Event]) -> AsyncIterator[str]:
             if event is None:
                 return
             task = asyncio.ensure_future(following())
-            yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+            yield written(event)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        aclose = getattr(events, "aclose", None)
-        if aclose is not None:
-            await aclose()
+        await events.aclose()
 
 
 @router.post("/api/jobs", status_code=202)
-async def submit(order: Order, service: TheService, client: Client) -> Response:
+async def submit(order: Order, client: Client, service: TheService) -> Response:
     """Queue an order."""
-    view = await service.submit(order, client)
-    return Response(view.model_dump_json(), 202, media_type="application/json")
+    return answer(await service.submit(order, client), 202)
 
 
 @router.get("/api/jobs")
-async def jobs(service: TheService, state: JobState | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> Response:
+async def jobs(
+    service: TheService, state: JobState | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+) -> Response:
     """Return the newest jobs."""
-    found = [view.model_dump(mode="json") for view in service.jobs(state, limit)]
-    return JSONResponse({"jobs": found})
+    return JSONResponse({"jobs": [view.model_dump(mode="json") for view in service.jobs(state, limit)]})
 
 
 @router.get("/api/jobs/{job}")
@@ -112,23 +99,23 @@ async def job(job: str, service: TheService) -> Response:
     view = service.job(job)
     if view is None:
         raise SourceError(f"there is no job {job!r}")
-    return Response(view.model_dump_json(), media_type="application/json")
+    return answer(view)
 
 
 @router.post("/api/jobs/{job}/cancel")
 async def cancel(job: str, service: TheService) -> Response:
     """End a job."""
-    return Response(service.cancel(job).model_dump_json(), media_type="application/json")
+    return answer(service.cancel(job))
 
 
 @router.post("/api/jobs/{job}/skip")
 async def skip(job: str, service: TheService) -> Response:
     """End the batch that a job draws."""
-    return Response(service.skip(job).model_dump_json(), media_type="application/json")
+    return answer(service.skip(job))
 
 
 @router.get("/api/jobs/{job}/events")
-async def job_events(job: str, service: TheService, previews: bool = False) -> StreamingResponse:  # noqa: FBT001, FBT002
+async def job_events(job: str, service: TheService, previews: bool = False) -> StreamingResponse:
     """Return what happens to a job."""
     if service.journal.find(job) is None:
         raise SourceError(f"there is no job {job!r}")
@@ -136,21 +123,6 @@ async def job_events(job: str, service: TheService, previews: bool = False) -> S
 
 
 @router.get("/api/events")
-async def events(service: TheService, previews: bool = False) -> StreamingResponse:  # noqa: FBT001, FBT002
+async def events(service: TheService, previews: bool = False) -> StreamingResponse:
     """Return what happens to all jobs."""
     return events_of(service.events(previews=previews))
-
-
-@router.get("/api/models")
-async def models(service: TheService) -> Response:
-    """Return the folders that are served."""
-    return JSONResponse({"models": [one.model_dump(mode="json") for one in service.models()]})
-
-
-@router.get("/files/{name}")
-async def file(name: str, service: TheService) -> Response:
-    """Return a picture's file."""
-    row = service.gallery.find(name.partition(".")[0])
-    if row is None or not (path := service.gallery.path(row)).is_file():
-        raise SourceError("there is no such picture")
-    return FileResponse(path, media_type="image/png")
