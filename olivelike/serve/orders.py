@@ -74,6 +74,8 @@ class Order(_Value):
     """`masked` draws what is around the mask at full size, and puts it back."""
     inpaint_padding: Annotated[int, Field(ge=0, le=1024)] = 32
     """Pixels of the initial picture around a masked area."""
+    keep_unmasked: bool = False
+    """Put the initial picture back where the mask is black, to the pixel; a soft mask and `masked` do so anyway."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

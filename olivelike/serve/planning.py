@@ -141,7 +141,7 @@ def _put_back(
         return None
     if (size := _size(order, otherwise)) is not None and order.inpaint_area == "masked":
         return around_mask(image[0], mask[0], blur=order.mask_blur, padding=order.inpaint_padding, size=size)
-    return soften(image[0], mask[0], order.mask_blur) if order.mask_blur else None
+    return soften(image[0], mask[0], order.mask_blur) if order.mask_blur or order.keep_unmasked else None
 
 
 def _upload(folder: Path, name: str | None) -> UsedImage | None:
