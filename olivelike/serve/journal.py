@@ -91,11 +91,14 @@ class Journal:
         row = self._database.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
         return self._read(row) if row is not None else None
 
-    def jobs(self, state: str | None = None, limit: int = 100) -> list[JobRow]:
-        """Return the newest jobs, newest first."""
-        where = "WHERE state = ?" if state else ""
-        query = f"SELECT * FROM jobs {where} ORDER BY number DESC LIMIT ?"  # noqa: S608
-        return [self._read(row) for row in self._database.execute(query, (*((state,) if state else ()), limit))]
+    def jobs(self, state: str | None = None, limit: int = 100, *, kind: str | None = None) -> list[JobRow]:
+        """Return the newest jobs, newest first; of one state or kind, or all."""
+        query = (
+            "SELECT * FROM jobs WHERE state = coalesce(:state, state) AND kind = coalesce(:kind, kind) "
+            "ORDER BY number DESC LIMIT :limit"
+        )
+        values = {"state": state, "kind": kind, "limit": limit}
+        return [self._read(row) for row in self._database.execute(query, values)]
 
     def unfinished(self) -> list[JobRow]:
         """Return what has not ended, oldest first."""

@@ -68,14 +68,12 @@ class Order(_Value):
     init_image: UploadId | None = None
     mask: UploadId | None = None
     """White is painted."""
-    mask_blur: Annotated[int, Field(ge=0, le=256)] = 0
-    """Pixels of the initial picture."""
+    mask_blur: Annotated[int, Field(ge=0, le=256)] | None = None
+    """Put the initial picture back where the mask is black, with an edge so soft, in pixels; by default it is not."""
     inpaint_area: Literal["whole", "masked"] = "whole"
     """`masked` draws what is around the mask at full size, and puts it back."""
     inpaint_padding: Annotated[int, Field(ge=0, le=1024)] = 32
     """Pixels of the initial picture around a masked area."""
-    keep_unmasked: bool = False
-    """Put the initial picture back where the mask is black, to the pixel; a soft mask and `masked` do so anyway."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

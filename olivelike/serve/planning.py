@@ -140,8 +140,8 @@ def _put_back(
     if image is None or mask is None:
         return None
     if (size := _size(order, otherwise)) is not None and order.inpaint_area == "masked":
-        return around_mask(image[0], mask[0], blur=order.mask_blur, padding=order.inpaint_padding, size=size)
-    return soften(image[0], mask[0], order.mask_blur) if order.mask_blur or order.keep_unmasked else None
+        return around_mask(image[0], mask[0], blur=order.mask_blur or 0, padding=order.inpaint_padding, size=size)
+    return None if order.mask_blur is None else soften(image[0], mask[0], order.mask_blur)
 
 
 def _upload(folder: Path, name: str | None) -> UsedImage | None:

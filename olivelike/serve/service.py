@@ -175,7 +175,7 @@ class Service:
         return await self.library.file_bytes(picture, suffix, quality)
 
     async def upload(self, data: bytes) -> UploadView:
-        """Keep a picture that a client sent. Raises `SourceError` if it is none, and `StoreError` on a full disk."""
+        """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""
         return await self.library.upload(data)
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from olivelike._files import write_whole
-from olivelike.errors import OlivelikeError, StoreError
+from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
 from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, read_picture_data
 from olivelike.serve.views import UploadView, record_of
 
@@ -29,11 +29,14 @@ def add_upload(folder: Path, data: bytes) -> UploadView:
         What it is called: by the SHA-256 of what was sent, so that records can name that.
 
     Raises:
-        SourceError: if it is no picture that is read.
+        UsageError: if it is no picture that is read.
         StoreError: if it can't be kept.
     """
     name = hashlib.sha256(data).hexdigest()
-    image = decode_image(data, "the upload")
+    try:
+        image = decode_image(data, "the upload")
+    except SourceError as error:
+        raise UsageError(str(error)) from error
     found: PictureFile | None = None
     with contextlib.suppress(OlivelikeError):  # A picture without a record, or with a damaged one, is a picture.
         found = read_picture_data(data, "the upload")
