@@ -44,6 +44,7 @@ async def read_form(request: Request) -> tuple[dict[str, str], Files]:
             files[name].append(await value.read())
         else:
             fields[name] = value
+    await form.close()
     return fields, dict(files)
 
 

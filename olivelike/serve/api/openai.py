@@ -42,8 +42,6 @@ _OPENAIS_OWN: Final = re.compile(r"(gpt-image|chatgpt-image|dall-e)[\w.\-]*")
 _SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VARIED: Final = 0.6
 """Strength of a variation."""
-_LATENT: Final = 8
-"""Pixels of a picture for one of its preview."""
 _SUFFIXES: Final = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _STARTED: Final = int(time.time())
 
@@ -164,7 +162,11 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
     service = service_of(request)
     if wanted.stream:
         job = await service.submit(order, client_of(request))
-        return StreamingResponse(_events(service, job, wanted, kind), media_type="text/event-stream")
+        found = find_model(service, order.model)
+        size = (
+            (order.width, order.height) if order.width and order.height else found.default_size if found else (512, 512)
+        )
+        return StreamingResponse(_events(service, job, wanted, kind, size), media_type="text/event-stream")
     job = await draw(request, order)
     pictures = _safe(job)
     data = []
@@ -188,12 +190,12 @@ async def _answer(request: Request, wanted: Wanted, order: Order, kind: str) -> 
     }
 
 
-async def _events(service: Service, job: JobView, wanted: Wanted, kind: str) -> AsyncIterator[str]:
+async def _events(
+    service: Service, job: JobView, wanted: Wanted, kind: str, size: tuple[int, int]
+) -> AsyncIterator[str]:
     """Return server-sent events: some pictures as they grow, and each one that is done."""
-    assert job.order is not None
     shown = 0
     due = [(place + 1) / (wanted.partial_images + 1) for place in range(wanted.partial_images)]
-    usage = await _usage(service, job.order)
     try:
         async for event in service.events(job.id, previews=bool(due)):
             if event["type"] == "step" and event.get("preview"):
@@ -201,9 +203,10 @@ async def _events(service: Service, job: JobView, wanted: Wanted, kind: str) -> 
                 passed = [share for share in due if share <= done]
                 if passed and done < 1:
                     due = due[len(passed) :]
-                    yield await _partial(event["preview"], job, wanted, kind, shown)
+                    yield await _partial(event["preview"], wanted, kind, size, shown)
                     shown += 1
         job = await service.finished(job.id)
+        usage = await _usage(service, job.order)
         for picture in _safe(require_done(job)):
             text, size = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
             yield _event(f"{kind}.completed", wanted, b64_json=text, size=size, usage=usage)
@@ -215,20 +218,17 @@ async def _events(service: Service, job: JobView, wanted: Wanted, kind: str) -> 
             service.cancel(job.id)  # Its client has left.
 
 
-async def _partial(preview: str, job: JobView, wanted: Wanted, kind: str, index: int) -> str:
+async def _partial(preview: str, wanted: Wanted, kind: str, size: tuple[int, int], index: int) -> str:
     data = from_base64(preview, "preview")
-    order = job.order
 
-    def grow() -> tuple[bytes, str]:
-        image = upright(data, "preview").convert("RGB")
-        size = (order.width, order.height) if order and order.width and order.height else None
-        image = image.resize(size or (image.width * _LATENT, image.height * _LATENT))
+    def grow() -> bytes:
         buffer = io.BytesIO()
-        image.save(buffer, wanted.output_format, quality=wanted.output_compression or 90)
-        return buffer.getvalue(), f"{image.width}x{image.height}"
+        quality = 90 if wanted.output_compression is None else wanted.output_compression
+        upright(data, "preview").convert("RGB").resize(size).save(buffer, wanted.output_format, quality=quality)
+        return buffer.getvalue()
 
-    grown, size = await in_turn(grow)
-    return _event(f"{kind}.partial_image", wanted, b64_json=to_base64(grown), size=size, partial_image_index=index)
+    text, shown = to_base64(await in_turn(grow)), f"{size[0]}x{size[1]}"
+    return _event(f"{kind}.partial_image", wanted, b64_json=text, size=shown, partial_image_index=index)
 
 
 def _event(name: str, wanted: Wanted, **values: Any) -> str:
@@ -263,7 +263,15 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     width, height = wanted.width_and_height or _alike(size, chosen)
     init_image = (await service.upload(pictures[0])).id
     mask_id = None if mask is None else (await service.upload(mask)).id
-    return _order(wanted, chosen, width=width, height=height, init_image=init_image, mask=mask_id)
+    return _order(
+        wanted,
+        chosen,
+        width=width,
+        height=height,
+        init_image=init_image,
+        mask=mask_id,
+        mask_blur=None if mask is None else 0,
+    )
 
 
 def _order(wanted: Wanted, chosen: ModelView, **more: Any) -> Order:
@@ -318,8 +326,8 @@ async def _b64(service: Service, picture: PictureView, wanted: Wanted) -> str:
     return to_base64(await service.picture_bytes(picture.id, suffix, quality=wanted.output_compression))
 
 
-async def _usage(service: Service, order: Order) -> dict[str, Any]:
+async def _usage(service: Service, order: Order | None) -> dict[str, Any]:
     """Return the prompt's tokens; pictures have none here."""
-    count = await service.tokens(order.model or "", order.prompt)
+    count = await service.tokens(order.model, order.prompt) if order else 0
     details = {"text_tokens": count, "image_tokens": 0}
     return {"input_tokens": count, "input_tokens_details": details, "output_tokens": 0, "total_tokens": count}
