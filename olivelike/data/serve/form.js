@@ -49,12 +49,10 @@ export function takeOptions({ fields: given = {} }) {
     if (name === "seed") input.min = -1;
     const now = get(input);
     const untouched = !(name in remembered) || (name in defaults && String(now) === String(defaults[name] ?? ""));
-    if (bounds.default !== undefined) {
-      // A scheduler's default is the model's own, which the empty choice says.
-      const value = name === "scheduler" || name === "seed" ? (name === "seed" ? -1 : "") : bounds.default;
-      if (untouched && name !== "prompt" && name !== "negative_prompt") set(input, value ?? (name === "strength" ? 0.8 : ""));
-      defaults[name] = value;
-    }
+    // A scheduler's default is the model's own, which the empty choice says; without a default the page has its own.
+    const value = name === "scheduler" ? "" : bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
+    if (untouched && name !== "prompt" && name !== "negative_prompt") set(input, value ?? "");
+    defaults[name] = value;
   }
   document.dispatchEvent(new Event("form-filled"));
   keep();

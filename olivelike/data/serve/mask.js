@@ -31,6 +31,10 @@ function drawStroke(context, one) {
     context.moveTo(...one.points[0]);
     for (const point of one.points) context.lineTo(...point);
     context.stroke();
+    // A line without length is none: what was touched once is a dot.
+    context.beginPath();
+    context.arc(...one.points[0], one.radius, 0, 2 * Math.PI);
+    context.fill();
   }
   context.globalCompositeOperation = "source-over";
 }

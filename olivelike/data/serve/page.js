@@ -57,9 +57,11 @@ async function generate() {
     return fault(Object.assign(error, { plot: true }));
   }
   $("generate").setAttribute("aria-busy", "true");
+  if (!current()) onStage("sending");
   try {
     await submit(await order());
   } catch (error) {
+    if (!current()) onStage("refused");
     fault(error);
   } finally {
     $("generate").removeAttribute("aria-busy");

@@ -60,21 +60,25 @@ class Editor {
     try {
       const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative } });
       if (text !== this.input.value) return;
-      this.spans = flatSpans(found.spans ?? [], text);
+      this.spans = flatSpans(found.spans, text);
       this.text = text;
       this.paint();
-      this.tell(found.encoders ?? []);
-      problem(this.notes, (found.notes ?? []).join(" "));
+      this.tell(found.encoders);
+      this.note(found.notes.join(" "), false);
     } catch (error) {
-      if (error.status === 422 || error.status === 400) problem(this.notes, error);
+      if (error.status === 422 || error.status === 400) this.note(error.message, true);
       this.count.textContent = "";
     }
   }
 
+  note(text, wrong) {
+    this.notes.className = wrong ? "problem" : "hint";
+    problem(this.notes, text);
+  }
+
   tell(encoders) {
     const most = encoders.reduce((a, b) => (b.count > a.count ? b : a), { count: 0, limit: 75, chunks: 1 });
-    const chunks = Math.max(1, most.chunks);
-    this.count.textContent = `${most.count} / ${most.limit * chunks} tokens${chunks > 1 ? ` in ${chunks} chunks` : ""}`;
+    this.count.textContent = `${most.count} / ${most.limit} tokens${most.chunks > 1 ? ` in ${most.chunks} chunks` : ""}`;
   }
 
   /** Ctrl+Up and Ctrl+Down weigh what is selected, or the word at the cursor, as in A1111. */

@@ -96,6 +96,8 @@ function told(state, data) {
 }
 
 const heard = {
+  sending: () => say("Sending…", 0),
+  refused: () => say("Ready."),
   follow: begin,
   queued: (data) => told("queued", data.view ?? data),
   queue: (data) => told("queued", data),
