@@ -219,7 +219,7 @@ class _Drawing:
             )  # fmt: skip
             body = job.order.body
             size = (body["width"], body["height"]) if "width" in body else None
-            self._on_event(StepDone(step, size, [body["prompt"]]))
+            self._on_event(StepDone(step, size, event.get("prompts") or [body["prompt"]]))
         job.step = number
 
     def _picture(self, job: _Job, view: PictureView, event: Mapping[str, Any]) -> None:
