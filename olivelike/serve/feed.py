@@ -64,7 +64,7 @@ class Listener:
         """Add an event."""
         last = self._waiting[-1] if self._waiting else {}
         if event["type"] == "step" and last.get("type") == "step" and last["job"] == event["job"]:
-            # What it shows is kept: not every step has a preview.
+            # What it shows is kept: not every step has a preview, and the first alone has the prompts.
             event = {**{key: last[key] for key in ("preview", "prompts") if key in last}, **event}
             self._waiting.pop()
         if not self.previews:
