@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import decode_image
+from olivelike.serve.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Size = tuple[int, int]
 UPSCALERS: Final = ("None", "Lanczos", "Nearest")
+_FILL: Final = 1024
+"""Pixels of a side at which what is masked is filled; it is blurred anyway."""
 _IN_TURN: Final = anyio.CapacityLimiter(1)
 
 
@@ -29,6 +32,8 @@ async def in_turn(work: Callable[[], T]) -> T:
         return await anyio.to_thread.run_sync(work, limiter=_IN_TURN)
     except SourceError as error:
         raise UsageError(str(error)) from None
+    except MemoryError:
+        raise RequestRefusedError(503, "memory", "there is too little memory for a picture as large as this") from None
 
 
 def from_base64(text: str, name: str) -> bytes:
@@ -121,16 +126,16 @@ def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
     """Fill what a mask shows with the colours around it: pictures of half the size each, one behind the other."""
     from PIL import Image, ImageOps
 
-    image = image.convert("RGBA")
-    image.putalpha(ImageOps.invert(mask))
-    sizes = [image]
+    small = ImageOps.contain(image.convert("RGBA"), (_FILL, _FILL))
+    small.putalpha(ImageOps.invert(mask.resize(small.size)))
+    sizes = [small]
     while min(sizes[-1].size) > 1:
         half = (max(1, sizes[-1].width // 2), max(1, sizes[-1].height // 2))
         sizes.append(sizes[-1].resize(half, Image.Resampling.BOX))
     behind = sizes.pop()
     while sizes:
         behind = Image.alpha_composite(behind.resize(sizes[-1].size, Image.Resampling.BILINEAR), sizes.pop())
-    return behind.convert("RGB")
+    return Image.composite(behind.convert("RGB").resize(image.size), image, mask)
 
 
 def upscaled(image: Image.Image, size: Size, upscaler: str) -> Image.Image:
