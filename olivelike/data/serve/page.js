@@ -81,6 +81,7 @@ async function stop(how) {
 function route() {
   const wanted = location.hash.slice(1);
   const name = VIEWS.includes(wanted) && (wanted !== "workflows" || features.runs) ? wanted : "paint";
+  if ($(`view-${name}`).hidden) scrollTo(0, 0);
   for (const view of VIEWS) {
     $(`view-${view}`).hidden = view !== name;
     const link = document.querySelector(`nav a[href="#${view}"]`);
@@ -92,10 +93,11 @@ function route() {
 }
 
 function shortcuts(event) {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
+  if ($("view-paint").hidden || document.querySelector("dialog[open]")) return;
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     generate();
-  } else if (event.key === "Escape" && current() && !document.querySelector("dialog[open]")) stop("cancel");
+  } else if (event.key === "Escape" && current()) stop("cancel");
 }
 
 function startForm() {

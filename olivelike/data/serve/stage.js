@@ -11,6 +11,7 @@ const TITLE = "olivelike";
 let pictures = [];
 let shown = null;
 let said = "";
+let begun = null;
 let position = null;
 
 export const shownPicture = () => shown;
@@ -70,7 +71,8 @@ function add(picture, { stored = true, show = true } = {}) {
 /** A job from its beginning, or as it is when the page comes back to it. */
 function begin(job) {
   pictures = [];
-  said = "";
+  if (job.id !== begun) said = "";
+  begun = job.id;
   position = null;
   $("strip").replaceChildren();
   $("strip").hidden = true;
@@ -82,12 +84,14 @@ function begin(job) {
   told(job.state, job);
 }
 
-function showNotes(notes = []) {
-  $("job-notes").replaceChildren(...notes.map((text) => make("li", {}, text)));
+// What is said below the prompts already is not said again.
+function showNotes(notes) {
+  const said = $("prompt-notes").textContent + $("negative-notes").textContent;
+  $("job-notes").replaceChildren(...notes.filter((text) => !said.includes(text)).map((text) => make("li", {}, text)));
 }
 
 function told(state, data) {
-  if (state === "drawing") return say("Beginning…", 0);
+  if (state === "drawing") return heard.started();
   position = data.position ?? position;
   const text = position ? `Queued: ${position} before this one` : "Queued: next";
   say(`${text}.`, 0);

@@ -92,6 +92,24 @@ def test_a_lost_connection_is_told_and_comes_back(
         assert opened.generate(prompt="a red circle", steps=2).startswith("Painted")
 
 
+def test_light_and_dark_are_switched_and_kept(visit: Callable[..., Opened]) -> None:
+    opened = visit(color_scheme="light")
+
+    def paper() -> str:
+        return str(opened.page.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor"))
+
+    light = paper()
+    opened.page.get_by_label("Theme: as the system").click()
+    assert paper() == light
+    opened.page.get_by_label("Theme: light").click()
+    dark = paper()
+    assert dark != light
+    opened.open()
+    assert paper() == dark
+    opened.page.get_by_label("Theme: dark").click()
+    assert paper() == light
+
+
 @pytest.mark.parametrize("view", ["#paint", "#gallery"])
 def test_nothing_is_wider_than_a_phone(visit: Callable[..., Opened], view: str) -> None:
     opened = visit(view, viewport=PHONE, has_touch=True, is_mobile=True)

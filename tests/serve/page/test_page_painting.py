@@ -17,13 +17,14 @@ WIDTH = "(image) => image.decode().then(() => image.naturalWidth)"
 
 
 WATCH = """() => {
-  window.seen = { status: [], previews: [] };
+  window.seen = { status: [], previews: [], announced: [] };
   const watch = (id, kept, read) => {
     const element = document.getElementById(id);
     const note = () => window.seen[kept].push(read(element));
     new MutationObserver(note).observe(element, { attributes: true, childList: true });
   };
   watch("status", "status", (one) => one.textContent);
+  watch("announce", "announced", (one) => one.textContent);
   watch("preview", "previews", (one) => one.hidden ? null : one.src);
 }"""
 
@@ -40,6 +41,9 @@ def test_a_picture_is_painted_and_seen_growing(visit: Callable[..., Opened]) -> 
     assert steps == sorted(steps)
     assert steps[0] < 100
     assert any(re.search(r" s left$", text) for text in seen["status"])
+    # A screen reader hears of the beginning, the middle and the end, not of each step.
+    announced = opened.page.evaluate("() => window.seen.announced")
+    assert [text.partition(" ")[0] for text in announced if text] == ["Painting", "Half", "Painted"]
     job = opened.job()
     assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][0]["url"]
     assert opened.page.locator("#stage-picture").evaluate(WIDTH) == 32
@@ -55,6 +59,16 @@ def test_a_job_is_cancelled_by_button_and_by_escape(visit: Callable[..., Opened]
         wait_until(lambda: opened.unfinished() == 0)
         assert opened.page.is_disabled("#cancel")
     assert opened.generate(steps=3, num_images=1).startswith("Painted")
+
+
+def test_a_page_that_is_loaded_anew_finds_its_job(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate("^Step ", prompt="a red circle", steps=500, num_images=50)
+    opened.open()
+    opened.status("^Step ")
+    assert opened.page.input_value("#steps") == "500"
+    opened.page.click("#cancel")
+    opened.status("^Cancelled")
 
 
 def test_a_batch_is_skipped(visit: Callable[..., Opened]) -> None:

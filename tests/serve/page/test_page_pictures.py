@@ -49,6 +49,17 @@ def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Calla
         assert client.get("/api/pictures?search=heron").json()["pictures"][0]["seed"] == 77
 
 
+def test_older_pictures_come_as_one_goes_down(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.server.draw(prompt="a page of many", steps=1, num_images=70, batch_size=10)
+    opened.page.click("text=Gallery")
+    opened.page.fill("#search", "a page of many")
+    status = opened.page.locator("#gallery-status")
+    status.filter(has_text="60 and more pictures").wait_for()
+    opened.page.locator("#gallery-more").scroll_into_view_if_needed()
+    status.filter(has_text=re.compile("^70 pictures$")).wait_for()
+
+
 def test_a_picture_that_is_dragged_in_brings_its_recipe(visit: Callable[..., Opened]) -> None:
     opened = visit()
     recipe = {"prompt": "a (drawn:1.2) lighthouse", "steps": 6, "guidance_scale": 4.5, "seed": 99}
