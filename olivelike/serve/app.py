@@ -18,6 +18,7 @@ from olivelike.serve.api.page import router as page
 from olivelike.serve.api.runs import router as runs
 from olivelike.serve.guards import GuardRules, Guards
 from olivelike.serve.refusals import add_handlers
+from olivelike.serve.run_orders import runs_are_allowed
 from olivelike.serve.runs import Runs
 from olivelike.serve.service import Service
 from olivelike.serve.settings import ServeSettings
@@ -29,12 +30,13 @@ def create_app(settings: ServeSettings) -> FastAPI:
     Raises what `Service` does if the gallery or a folder can't be had.
     """
     service = Service(settings)
+    runs_allowed = runs_are_allowed(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             await service.start()
-            if settings.workflows_dir is not None or settings.checkpoints_dir is not None:
+            if runs_allowed:
                 service.runs = Runs(service)
                 await service.runs.start()
             yield

@@ -100,13 +100,25 @@ class RunView(BaseModel):
     error: ErrorView | None
 
 
+def runs_are_allowed(settings: ServeSettings) -> bool:
+    """Tell whether the operator lets clients run things.
+
+    Raises `UsageError` if there is no folder for results, and `SourceError` if one that is named is not there.
+    """
+    named = {"--workflows": settings.workflows_dir, "--checkpoints": settings.checkpoints_dir}
+    given = {option: folder for option, folder in named.items() if folder is not None}
+    for option, folder in given.items():
+        if not settings.models_dirs:
+            raise UsageError(f"{option} needs --models DIR, where results go and are served")
+        if not folder.is_dir():
+            raise SourceError(f"{option} {folder}: no such folder")
+    return bool(given)
+
+
 class Listings:
     """What the operator has put where it may be named."""
 
     def __init__(self, settings: ServeSettings, lora_files: Callable[[], Mapping[str, Path]]) -> None:
-        """Raises `UsageError` if there is no folder for results."""
-        if not settings.models_dirs:
-            raise UsageError("--workflows and --checkpoints need --models DIR, where results go and are served")
         self._settings, self._lora_files = settings, lora_files
 
     def workflows(self) -> dict[str, str]:
@@ -114,7 +126,7 @@ class Listings:
         folder = self._settings.workflows_dir
         if folder is None:
             return {}
-        files = {path.stem: str(path.absolute()) for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES}
+        files = {path.stem: str(path.absolute()) for path in sorted(folder.glob("*")) if path.suffix in SUFFIXES}
         return {**{name: name for name in shipped_names()}, **files}
 
     def checkpoints(self) -> dict[str, Path]:

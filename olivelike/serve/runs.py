@@ -44,7 +44,6 @@ class Runs:
     """The runs of a server, between `start` and `close`; used in its event loop alone."""
 
     def __init__(self, service: Service) -> None:
-        """Raises `UsageError` if there is no folder for results."""
         self._service, self._journal = service, service.journal
         self.listings = Listings(service.settings, service.catalogue.lora_files)
         self._folder = service.gallery.folder / ".runs"

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
-from olivelike.errors import UsageError
-from olivelike.serve import ServeSettings
+from olivelike.errors import SourceError, UsageError
+from olivelike.serve import ServeSettings, create_app
 from olivelike.serve.run_orders import Listings, RunOrder
-from tests.serve.conftest import running
+from tests.serve.conftest import running, wait_until
 
 PLUGIN = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
 EVIL = "name: evil\nsource: demo\ntarget: cpu\nplugins: [../plugins]\ncomponents: {unet: [convert]}\noutput: out\n"
@@ -66,15 +72,15 @@ def start(client):
 
 @pytest.fixture
 def watch(client):
+    return partial(events_of, client)
+
+
+def events_of(client, run, after=0):
     """Return the events of a run until it has ended: pairs of type and data."""
-
-    def watch(run, after=0):
-        with client.stream("GET", f"/api/runs/{run}/events", params={"after": after}) as answer:
-            assert answer.headers["content-type"].startswith("text/event-stream")
-            lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
-        return [(event["type"], event) for event in map(json.loads, lines)]
-
-    return watch
+    with client.stream("GET", f"/api/runs/{run}/events", params={"after": after}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = [line[6:] for line in answer.iter_lines() if line.startswith("data: ")]
+    return [(event["type"], event) for event in map(json.loads, lines)]
 
 
 def test_a_workflow_runs_and_what_it_wrote_is_served_at_once(client, start, watch, project):
@@ -199,9 +205,12 @@ def test_runs_that_there_are_not_are_not_found(client, run):
         assert client.request(method, f"/api/runs/{run}{path}").status_code in {404, 405}
 
 
-def test_results_need_a_folder_to_be_served_from():
-    with pytest.raises(UsageError, match="need --models"):
-        Listings(ServeSettings(workflows_dir=Path()), dict)
+def test_results_need_a_folder_to_be_served_from(tmp_path):
+    with pytest.raises(UsageError, match="--workflows needs --models"):
+        create_app(ServeSettings(workflows_dir=Path()))
+    with pytest.raises(SourceError, match="no such folder"):
+        create_app(ServeSettings(checkpoints_dir=tmp_path / "none", models_dirs=(tmp_path,)))
+    assert not Listings(ServeSettings(checkpoints_dir=tmp_path / "gone"), dict).checkpoints()
 
 
 def test_checkpoints_are_files_and_folders_of_pipelines(tmp_path):
@@ -223,17 +232,58 @@ def test_checkpoints_are_files_and_folders_of_pipelines(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_killed_server_ran_is_interrupted_and_the_store_is_whole(settings, project, tmp_path, cli_process):
-    for attempt in range(3):
-        shutil.rmtree(project / "cache", ignore_errors=True)
-        cli_process.kill_in_run(0.3 + 0.4 * attempt)
-        with running(replace(settings, gallery=cli_process.gallery)) as again, again.client() as client:
-            (view, *_) = client.get("/api/runs").json()["runs"]
-            assert (view["state"], view["error"]["code"]) == ("interrupted", "interrupted")
-            run = client.post("/api/runs", json={"workflow": "demo"}).json()["id"]
-            end = time.monotonic() + 60
-            while client.get(f"/api/runs/{run}").json()["state"] in {"queued", "running"}:
-                assert time.monotonic() < end
-                time.sleep(0.1)
-            assert client.get(f"/api/runs/{run}").json()["state"] == "done"
-        assert cli_process.verify() == 0
+def test_what_a_killed_server_ran_is_interrupted_and_the_store_is_whole(settings, project, tmp_path):
+    interrupted = 0
+    for attempt in range(5):
+        mine = replace(settings, gallery=tmp_path / "gallery", cache_dir=tmp_path / "cache")
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        shutil.rmtree(project / "models" / "demo", ignore_errors=True)
+        process = start_server(mine)
+        try:
+            with httpx.Client(base_url=url_of(process), timeout=30) as client:
+                run = client.post("/api/runs", json={"workflow": "demo"}).json()["id"]
+                time.sleep(1.0 + 0.4 * attempt)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        wait_until(lambda: not children_of_runs(tmp_path / "cache"), 60)
+        with running(mine) as restarted, restarted.client() as client:
+            view = client.get(f"/api/runs/{run}").json()
+            assert view["state"] in {"interrupted", "done"}
+            interrupted += view["state"] == "interrupted"
+            again = client.post("/api/runs", json={"workflow": "demo"}).json()["id"]
+            assert [kind for kind, _ in events_of(client, again)][-1] == "state"
+            assert client.get(f"/api/runs/{again}").json()["state"] == "done"
+        subprocess.run(olivelike("cache", "verify", "--cache-dir", tmp_path / "cache"), check=True)
+    assert interrupted
+
+
+def olivelike(*words):
+    return [sys.executable, "-m", "olivelike", *map(str, words)]
+
+
+def start_server(settings):
+    """Start a server as a real process."""
+    words = [
+        "serve", "--port", "0", "--models", settings.models_dirs[0], "--workflows", settings.workflows_dir,
+        "--gallery", settings.gallery, "--cache-dir", settings.cache_dir,
+    ]  # fmt: skip
+    return subprocess.Popen(olivelike(*words), stdout=subprocess.PIPE, text=True)
+
+
+def url_of(process):
+    """Return the URL that a server says once it answers."""
+    said = ""
+    while not (found := re.search(r"http://\S+", said)):
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    return found[0]
+
+
+def children_of_runs(cache):
+    """Return the processes that still run something in a store: a killed server's end when they say something."""
+    return [
+        process for process in psutil.process_iter(["cmdline"]) if str(cache) in " ".join(process.info["cmdline"] or ())
+    ]
