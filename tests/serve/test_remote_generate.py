@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread, Timer
+from typing import ClassVar
 
 import pytest
 from PIL import Image
@@ -12,7 +19,10 @@ from PIL import Image
 from olivelike.cli import stdout
 from olivelike.cli.app import run_command_line
 from olivelike.runtime.pictures import PictureRecord, read_picture
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import wait_until
+from tests.serve.server_process import kill, start_server
 
 
 @dataclass
@@ -152,3 +162,142 @@ def test_an_unknown_model_and_a_server_that_is_not_there(generate, tmp_path, ser
     assert generate("a", url="ftp://x").status == generate("a", "--server", "http://:0").status == 2
     assert generate("a", "--api-key", "k", here=True).status == 2
     assert not list(tmp_path.iterdir())
+
+
+class _Junk(BaseHTTPRequestHandler):
+    """Answers all that is asked with what the test says."""
+
+    answers: ClassVar[dict[str, tuple[int, bytes]]] = {}
+
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status, body = self.answers.get(self.path, (404, b"<html>not here</html>"))
+        self.send_response(status)
+        self.send_header("Location", "http://127.0.0.1:9/elsewhere")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def junk():
+    """Return the URL of a server that speaks HTTP, and nothing that we understand."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Junk) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+VIEW = {
+    "id": "j", "kind": "pictures", "state": "queued", "position": 0, "client": "c", "created": "", "started": None,
+    "finished": None, "order": None, "run": None, "step": 0, "steps_total": 0, "batch": 0, "batches": 0,
+    "eta_seconds": None, "pictures": [], "sheet": None, "notes": [], "error": None,
+}  # fmt: skip
+STARTED = (200, b": here\n\n")
+ACCEPTED = (202, json.dumps(VIEW).encode())
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said"),
+    [
+        ({}, 3, "404 Not Found; is it `olivelike serve`?"),
+        ({"/api/events": (302, b"")}, 2, "302"),
+        ({"/api/events": (500, b"\xff")}, 3, "500"),
+        ({"/api/events": (401, b'{"error": {"code": "unauthorized", "message": "a key\\u001b[31m"}}')}, 2, "--api-key"),
+        ({"/api/events": (200, b"")}, 3, "end without a word"),
+        ({"/api/events": (200, b"data: nonsense\n\n")}, 3, "no JSON"),
+        ({"/api/events": STARTED, "/api/jobs": (202, b"[]")}, 3, "can't read"),
+        ({"/api/events": STARTED, "/api/jobs": (202, b"[" * 200_000)}, 3, "no JSON"),
+        ({"/api/events": STARTED, "/api/jobs": (429, b'{"error": {"code": "queue", "message": "full"}}')}, 3, "full"),
+        ({"/api/events": STARTED, "/api/jobs": (422, b'{"error": {"code": "usage", "message": "no"}}')}, 2, ": no\n"),
+        ({"/api/events": STARTED, "/api/jobs": ACCEPTED, "/api/jobs/j": (200, b'{"state": 7}')}, 3, "can't read"),
+        (
+            {"/api/events": (200, b'data: {"job": "j", "type": "step", "step": "x"}\n\n'), "/api/jobs": ACCEPTED},
+            3, "can't read",
+        ),
+        (
+            {"/api/events": (200, b'data: {"job": "j", "type": "picture", "picture": 3}\n\n'), "/api/jobs": ACCEPTED},
+            3, "can't read",
+        ),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_server_that_talks_nonsense_is_no_bug_of_ours(generate, tmp_path, junk, monkeypatch, answers, status, said):
+    monkeypatch.setattr(_Junk, "answers", answers)
+    result = generate("a", url=junk)
+    assert (result.status, said in result.err) == (status, True), result.err
+    assert "bug" not in result.err
+    assert "\x1b" not in result.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_loras_and_keys_are_the_server_s_and_flagged_pictures_end_with_status_6(serve, little, generate, tmp_path):
+    lora = make_lora(tmp_path / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    (tmp_path / "loras").mkdir()
+    lora.rename(tmp_path / "loras" / lora.name)
+    black = flagging(little, tmp_path)
+    own = serve(folders=(little, black), lora_dirs=(tmp_path / "loras",), api_keys={"me": "secret"})
+    words = ("a", "--seed", 1, "--lora")
+    assert generate(*words, "style:0.5", url=own.url).status == 2
+    at = ("--api-key", "secret")
+    there = generate(*words, "style:0.5", *at, "-o", "there.png", url=own.url)
+    assert there.status == 0, there.err
+    assert generate(*words, "loras/style.safetensors:0.5", "-o", "here.png", here=True).status == 0
+    assert (tmp_path / "there.png").read_bytes() == (tmp_path / "here.png").read_bytes()
+    assert there.out.splitlines()[0].endswith(" with style at 0.5 …")
+    tagged = generate("a<lora:style:0.5>", "--seed", 1, *at, "-o", "tag.png", url=own.url)
+    assert (tagged.status, tagged.out.splitlines()[0].endswith(" with style at 0.5 …")) == (0, True)
+
+    options = ("a", "--retry-unsafe", "1", "--steps", "2", "--server", own.url, "-o", "flagged.png", *at)
+    assert run_command_line(["generate", black.name, *options]) == 6
+    with Image.open(tmp_path / "flagged.png") as image:
+        assert not image.getbbox()
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_job_and_keeps_what_is_written(server, little, tmp_path):
+    words = [little.name, "a", "-n", "50", "--steps", "300", "--server", server.url, "--json"]
+    command = [sys.executable, "-m", "olivelike", "generate", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if json.loads(line)["event"] == "picture":
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert re.search(r"interrupted; \d+ of 50 pictures written, jobs at the server cancelled", err)
+    wait_until(lambda: server.service.jobs(limit=1)[0].state == "cancelled")
+    last = json.loads(out.splitlines()[-1])
+    assert len(last["pictures"]) == len(list((tmp_path / "pictures").iterdir()))
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_is_said_to_be_gone(little, generate, tmp_path):
+    process, url = start_server(little, "--gallery", tmp_path / "gallery", "--threads", 1)
+    try:
+        Timer(2, process.kill).start()
+        result = generate("a", "-n", 50, "--seed", 1, url=url, steps=("--steps", 300))
+    finally:
+        kill(process)
+    assert (result.status, "no server answers" in result.err) == (3, True), result.err
+
+
+def flagging(little, tmp_path):
+    """Return the same folder with a checker that flags everything."""
+    import numpy as np
+    import onnx
+
+    folder = shutil.copytree(little, tmp_path / "flagging")
+    path = folder / "safety_checker" / "model.onnx"
+    model = onnx.load(path, load_external_data=False)
+    for stored in model.graph.initializer:
+        if stored.name == "concept_embeds_weights":
+            stored.CopyFrom(onnx.numpy_helper.from_array(np.full(17, -2, np.float32), stored.name))
+    onnx.save(model, path)
+    return folder

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -20,6 +18,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.serve import ServeSettings, create_app
 from olivelike.serve.run_orders import Listings, RunOrder
 from tests.serve.conftest import running, wait_until
+from tests.serve.server_process import kill, olivelike, start_server
 
 PLUGIN = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
 EVIL = "name: evil\nsource: demo\ntarget: cpu\nplugins: [../plugins]\ncomponents: {unet: [convert]}\noutput: out\n"
@@ -238,15 +237,16 @@ def test_what_a_killed_server_ran_is_interrupted_and_the_store_is_whole(settings
         mine = replace(settings, gallery=tmp_path / "gallery", cache_dir=tmp_path / "cache")
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
         shutil.rmtree(project / "models" / "demo", ignore_errors=True)
-        process = start_server(mine)
+        process, url = start_server(
+            "--models", project / "models", "--workflows", project / "workflows", "--gallery", mine.gallery,
+            "--cache-dir", mine.cache_dir,
+        )  # fmt: skip
         try:
-            with httpx.Client(base_url=url_of(process), timeout=30) as client:
+            with httpx.Client(base_url=url, timeout=30) as client:
                 run = client.post("/api/runs", json={"workflow": "demo"}).json()["id"]
                 time.sleep(1.0 + 0.4 * attempt)
         finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+            kill(process)
         wait_until(lambda: not children_of_runs(tmp_path / "cache"), 60)
         with running(mine) as restarted, restarted.client() as client:
             view = client.get(f"/api/runs/{run}").json()
@@ -257,29 +257,6 @@ def test_what_a_killed_server_ran_is_interrupted_and_the_store_is_whole(settings
             assert client.get(f"/api/runs/{again}").json()["state"] == "done"
         subprocess.run(olivelike("cache", "verify", "--cache-dir", tmp_path / "cache"), check=True)
     assert interrupted
-
-
-def olivelike(*words):
-    return [sys.executable, "-m", "olivelike", *map(str, words)]
-
-
-def start_server(settings):
-    """Start a server as a real process."""
-    words = [
-        "serve", "--port", "0", "--models", settings.models_dirs[0], "--workflows", settings.workflows_dir,
-        "--gallery", settings.gallery, "--cache-dir", settings.cache_dir,
-    ]  # fmt: skip
-    return subprocess.Popen(olivelike(*words), stdout=subprocess.PIPE, text=True)
-
-
-def url_of(process):
-    """Return the URL that a server says once it answers."""
-    said = ""
-    while not (found := re.search(r"http://\S+", said)):
-        line = process.stdout.readline()
-        assert line, said
-        said += line
-    return found[0]
 
 
 def children_of_runs(cache):
