@@ -15,7 +15,7 @@ from olivelike.serve.api.health import router as health
 from olivelike.serve.api.native import router as native
 from olivelike.serve.api.openai import openai_router
 from olivelike.serve.api.page import router as page
-from olivelike.serve.api.runs import router as runs
+from olivelike.serve.api.run_routes import router as runs
 from olivelike.serve.guards import GuardRules, Guards
 from olivelike.serve.refusals import add_handlers
 from olivelike.serve.run_orders import runs_are_allowed
