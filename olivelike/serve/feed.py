@@ -61,7 +61,9 @@ class Listener:
         self._ended = False
 
     def put(self, event: Event) -> None:
-        """Add an event."""
+        """Add an event, unless it has come to its end."""
+        if self._ended:
+            return
         last = self._waiting[-1] if self._waiting else {}
         if event["type"] == "step" and last.get("type") == "step" and last["job"] == event["job"]:
             # What it shows is kept: not every step has a preview, and the first alone has the prompts.

@@ -1,4 +1,4 @@
-"""The parent's end of the child that draws: questions with answers, one drawing at a time, and what if it dies."""
+"""The parent's end of the child that draws: plans, one drawing at a time, and what if it dies."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _GRACE: Final = 5.0
 """Seconds that a child has to end a job; then it is ended itself."""
 _TAIL: Final = 2000
 """Characters of the log to look for the last line in."""
+_PATIENCE: Final = 120.0
+"""Seconds until a child that does not plan an order is taken for stuck."""
 LAST: Final = frozenset({"done", "failed", "cancelled"})
 """Answers after which there are none of the job."""
 
@@ -40,7 +42,7 @@ class Painter:
         self._starts = 0
         """How often a child was started; what an earlier one says is not heard any more."""
         self._ready = False
-        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
         self._drawing: asyncio.Queue[Mapping[str, Any] | ChildEnded] | None = None
         self._job: str | None = None
@@ -78,20 +80,24 @@ class Painter:
                 self._child.send({"do": "previews", "wanted": True})
         return self._child
 
-    async def ask(self, question: str, **arguments: Any) -> Any:
-        """Return the child's answer to a question.
+    async def plan(self, **arguments: Any) -> dict[str, Any]:
+        """Return what the child finds out of an order, as `Painting` takes it.
 
         Raises the `OlivelikeError` that it answers with, and `SessionError` if it dies of it, twice.
         """
         for _ in range(2):
             self._asked += 1
-            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             self._questions[self._asked] = future
             try:
-                self.start().send({"do": "ask", "question": question, "number": self._asked, "arguments": arguments})
-                return await future
+                self.start().send({"do": "plan", "number": self._asked, "arguments": arguments})
+                return await asyncio.wait_for(future, _PATIENCE)
             except ChildEnded as error:
-                why = error
+                why = str(error)
+            except TimeoutError:
+                why = f"gave no answer within {_PATIENCE:g} s"
+                if self._child is not None and self._drawing is None:
+                    self._child.stop()
         raise SessionError(f"the process that draws {why}")
 
     async def draw(self, message: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:

@@ -96,7 +96,7 @@ class Service:
         order = self._completed(order)
         self._check_limits(order)
         job, asked = secrets.token_hex(8), order.model_dump(mode="json")
-        plan = await self.painter.ask("plan", job=job, order=asked, models=self.dispatcher.models_of(order))
+        plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
         self._require_room()  # Others came meanwhile.
         plan["files"] = plan["pictures"] + 1
         row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
