@@ -78,7 +78,7 @@ export async function end(id, how) {
 export const readQueue = spaced(async () => {
   try {
     const states = await Promise.all(["drawing", "queued"].map((state) => ask(query("/api/jobs", { state, limit: 50 }))));
-    const jobs = states.flatMap((found) => found.jobs ?? found).filter((job) => job.kind === "pictures" && job.id !== followed);
+    const jobs = states.flatMap((found) => found.jobs).filter((job) => job.kind === "pictures" && job.id !== followed);
     $("queue").hidden = jobs.length === 0;
     $("queue-list").replaceChildren(...jobs.map(row));
   } catch {

@@ -1,6 +1,7 @@
 // LoRAs that the next picture is painted with: a list with strengths, beside those that the prompt names.
 
 import { $, button, make } from "./dom.js";
+import { family } from "./models.js";
 import { notice } from "./notices.js";
 import { pick } from "./picker.js";
 import { ask } from "./server.js";
@@ -13,7 +14,7 @@ export const chosenLoras = () => chosen.map(({ name, weight }) => ({ name, weigh
 
 export async function readLoras() {
   const found = await ask("/api/loras");
-  known = found.loras ?? found;
+  known = found;
   $("fold-loras").hidden = known.length === 0 && chosen.length === 0;
 }
 
@@ -62,7 +63,7 @@ async function open() {
   const cards = known.map((one) => ({
     name: one.name,
     title: one.alias && one.alias !== one.name ? one.alias : one.name,
-    detail: one.fits === false ? "for another family" : [one.family, one.alias !== one.name ? one.name : ""].filter(Boolean).join(" · "),
+    detail: [one.family, one.family && family() && one.family !== family() ? "not for this model" : "", one.alias !== one.name ? one.name : ""].filter(Boolean).join(" · "),
     picture: one.thumbnail,
     current: chosen.some((other) => other.name === one.name),
   }));

@@ -12,13 +12,14 @@ let current = null;
 const pictures = new Map();
 
 export const model = () => current;
+export const family = () => models.find((one) => one.name === current)?.family ?? null;
 export const modelNames = () => models.map((one) => one.name);
 export const schedulers = () => [...$("scheduler").options].map((option) => option.value).filter(Boolean);
 
 /** What the model picker and the gallery's filter offer, read anew. */
 export async function readModels(wanted = current) {
   const found = await ask("/api/models");
-  models = found.models ?? found;
+  models = found;
   const usable = models.filter((one) => one.state !== "missing");
   const next = usable.find((one) => one.name === wanted) ?? usable[0];
   const chosen = $("search-model").value;
@@ -83,7 +84,7 @@ async function open() {
 export async function readSchedulers() {
   const found = await ask("/api/schedulers");
   const chosen = $("scheduler").value || remembered;
-  const names = (found.schedulers ?? found).map((one) => one.name ?? one);
+  const names = found.map((one) => one.name);
   $("scheduler").replaceChildren(make("option", { value: "" }, "The model’s own"), ...names.map((name) => make("option", { value: name }, name)));
   setScheduler(chosen);
 }

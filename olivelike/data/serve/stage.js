@@ -48,7 +48,12 @@ export function display(picture) {
   $("stage-picture").src = picture.url;
   $("stage-picture").alt = picture.prompt || "Picture without a prompt";
   $("stage-picture").classList.toggle("tiny", picture.width <= 128);
-  for (const item of $("strip").children) item.firstChild.setAttribute("aria-current", String(item.dataset.picture === picture.id));
+  for (const item of $("strip").children) {
+    const isShown = item.dataset.picture === picture.id;
+    item.firstChild.setAttribute("aria-current", String(isShown));
+    // The strip alone is moved: scrollIntoView would move the page too.
+    if (isShown) $("strip").scrollLeft = item.offsetLeft - $("strip").offsetLeft - $("strip").clientWidth / 2 + item.clientWidth / 2;
+  }
 }
 
 function showPreview(source) {
