@@ -114,7 +114,9 @@ class Catalogue:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     """Return what changes when a file, or a pipeline's folder, does."""
-    files = [path / name for name in (INDEX_FILE, RECORD_FILE)] if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        files += [path / name for name in (INDEX_FILE, RECORD_FILE, "unet")]
     stamps = []
     for file in files:
         with contextlib.suppress(OSError):
