@@ -27,10 +27,10 @@ from olivelike.serve.settings import ServeSettings
 def create_app(settings: ServeSettings) -> FastAPI:
     """Return the application for settings: with the gallery open; its lifespan starts the process that draws.
 
-    Raises what `Service` does if the gallery or a folder can't be had.
+    Raises what `Service` does if the gallery or a folder can't be had, and so for folders of runs.
     """
-    service = Service(settings)
     runs_allowed = runs_are_allowed(settings)
+    service = Service(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
