@@ -135,19 +135,22 @@ def png(color: str = "navy", size: tuple[int, int] = (64, 64)) -> bytes:
     return buffer.getvalue()
 
 
-def drop(opened: Opened, target: str, name: str, data: bytes) -> None:
-    """Let a file fall on an element, as a person drags it in from a folder."""
-    transfer = opened.page.evaluate_handle(
-        """([name, text]) => {
+def drop(
+    opened: Opened, target: str, name: str, data: bytes, kinds: tuple[str, ...] = ("dragenter", "dragover", "drop")
+) -> None:
+    """Let a file fall on an element, as a person drags it in from a folder, or paste it there."""
+    opened.page.locator(target).evaluate(
+        """(target, [name, text, kinds]) => {
           const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
           const transfer = new DataTransfer();
           transfer.items.add(new File([bytes], name, { type: "image/png" }));
-          return transfer;
+          for (const kind of kinds) {
+            const given = { bubbles: true, cancelable: true, dataTransfer: transfer, clipboardData: transfer };
+            target.dispatchEvent(kind === "paste" ? new ClipboardEvent(kind, given) : new DragEvent(kind, given));
+          }
         }""",
-        [name, b64encode(data).decode()],
+        [name, b64encode(data).decode(), kinds],
     )
-    for kind in ("dragenter", "dragover", "drop"):
-        opened.page.dispatch_event(target, kind, {"dataTransfer": transfer})
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,19 @@ def test_light_and_dark_are_switched_and_kept(visit: Callable[..., Opened]) -> N
     assert paper() == light
 
 
+def test_a_password_opens_pictures_and_events_too(
+    visit: Callable[..., Opened], base_settings: ServeSettings, tmp_path: Path
+) -> None:
+    with running(replace(base_settings, gallery=tmp_path / "gallery", basic={"ann": "secret"})) as server:
+        # The browser answers the first refusal by its own dialog; the console notes it.
+        how = {"http_credentials": {"username": "ann", "password": "secret"}, "may_complain": True}
+        opened = visit(server=server, **how)
+        opened.generate(prompt="a red circle", steps=3)
+        width = "(image) => image.decode().then(() => image.naturalWidth)"
+        assert opened.page.locator("#stage-picture").evaluate(width) == 32
+        assert opened.page.is_hidden("#fold-loras")  # This server has none.
+
+
 @pytest.mark.parametrize("view", ["#paint", "#gallery"])
 def test_nothing_is_wider_than_a_phone(visit: Callable[..., Opened], view: str) -> None:
     opened = visit(view, viewport=PHONE, has_touch=True, is_mobile=True)

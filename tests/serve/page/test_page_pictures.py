@@ -79,11 +79,13 @@ def content(opened: Opened, picture: dict[str, Any]) -> bytes:
         return client.get(picture["url"]).content
 
 
-def test_a_dragged_picture_without_a_recipe_is_offered_for_picture_to_picture(visit: Callable[..., Opened]) -> None:
+def test_a_picture_without_a_recipe_is_offered_for_picture_to_picture(visit: Callable[..., Opened]) -> None:
     opened = visit()
     drop(opened, "body", "plain.png", png())
     opened.page.locator(".notice", has_text="plain.png has no recipe").get_by_text("Picture to picture").click()
     opened.page.locator("#init-picture").wait_for()
+    drop(opened, "body", "pasted.png", png("teal"), kinds=("paste",))
+    opened.page.locator(".notice", has_text="pasted.png has no recipe").wait_for()
     drop(opened, "body", "notes.png", b"no picture")
     opened.may_complain = True  # The browser notes the refusal.
     opened.page.locator(".notice", has_text="Try again").wait_for()
