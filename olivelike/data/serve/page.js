@@ -36,6 +36,12 @@ async function order() {
   return found;
 }
 
+/** One prompt, or that of each line; as in files of prompts, empty lines and those with # in front are none. */
+function prompts(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line && !line.startsWith("#"));
+  return $("lines").checked && lines.length ? lines : [text];
+}
+
 function fault(error) {
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
@@ -59,7 +65,8 @@ async function generate() {
   $("generate").setAttribute("aria-busy", "true");
   if (!current()) onStage("sending");
   try {
-    await submit(await order());
+    const asked = await order();
+    for (const prompt of prompts(asked.prompt)) await submit({ ...asked, prompt });
   } catch (error) {
     if (!current()) onStage("refused");
     fault(error);

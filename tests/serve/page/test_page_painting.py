@@ -91,6 +91,19 @@ def test_the_place_in_the_queue_is_told(visit: Callable[..., Opened]) -> None:
     second.status("^Painted")
 
 
+def test_each_line_may_be_a_prompt(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("rare")
+    opened.page.check("#lines")
+    opened.page.fill("#prompt", "the first of two\n# no prompt\n\nthe second of two")
+    opened.page.fill("#steps", "2")
+    opened.page.click("#generate")
+    opened.page.locator("#stage-picture[alt='the second of two']").wait_for()
+    with opened.server.client() as client:
+        jobs = client.get("/api/jobs?limit=2").json()["jobs"]
+    assert [job["order"]["prompt"] for job in jobs] == ["the second of two", "the first of two"]
+
+
 def test_several_pictures_come_with_their_sheet(visit: Callable[..., Opened]) -> None:
     opened = visit()
     opened.page.check("#sheet")
