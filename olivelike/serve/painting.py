@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError
+from olivelike.runtime.schedulers.make_scheduler import light_diffusers
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.job_drawing import DrawMessage, JobDrawing
 from olivelike.serve.orders import Order
@@ -150,11 +151,14 @@ def main() -> None:
     def handle(message: dict[str, Any], answer: Answer) -> None:
         if painting:
             painting[0].handle(message)
-        else:
-            painting.append(Painting(message, answer))
-            import olivelike.runtime.jobs.job_drawing  # noqa: F401  (what takes seconds to import)
+            return
+        with light_diffusers():  # What takes seconds, before two threads need it.
+            import diffusers
+            import torch  # noqa: F401
 
-            painting[0].tell("ready")
+            diffusers.DDIMScheduler  # noqa: B018
+        painting.append(Painting(message, answer))
+        painting[0].tell("ready")
 
     serve(handle)
 
