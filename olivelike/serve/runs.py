@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size
 from olivelike._untrusted import parse_json, terminal_text
-from olivelike.errors import OlivelikeError, PassError, SourceError, UsageError
+from olivelike.errors import OlivelikeError, PassError, SourceError, StoreError, UsageError, VerificationError
 from olivelike.serve.journal import JobRow
 from olivelike.serve.run_orders import Listings, RunOrder, RunView
 from olivelike.serve.service import QueueFull
@@ -31,13 +32,19 @@ if TYPE_CHECKING:
     from olivelike.serve.service import Service
 
 _MOST_WAITING: Final = 20
+_MOST_PLANS: Final = 5
 _LONGEST_LINE: Final = 8 << 20
 _SECONDS_TO_PLAN: Final = 180
 _GRACE: Final = 10.0
 """Seconds that a child has to stop its workers and clean up."""
 _PASSING: Final = frozenset({"run_progress", "node_progress", "node_running"})
 """Events that nobody wants to see again."""
-_EXIT_ERRORS: Final = {2: UsageError, 3: SourceError}
+_EXIT_ERRORS: Final[Mapping[int, type[OlivelikeError]]] = {
+    2: UsageError,
+    3: SourceError,
+    4: PassError,
+    5: VerificationError,
+}
 
 
 class Runs:
@@ -50,7 +57,10 @@ class Runs:
         self._waiting: deque[str] = deque()
         self._came = asyncio.Event()
         self._planning = asyncio.Lock()
-        self._running: tuple[str, Process] | None = None
+        self._plans = 0
+        """That are being made, or wait for it."""
+        self._running: str | None = None
+        self._child: Process | None = None
         self._cancelled: set[str] = set()
         self._progress: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -76,29 +86,36 @@ class Runs:
         Raises:
             SourceError: for a name that is not listed, or what the child finds missing.
             UsageError: for a workflow that is wrong.
+            QueueFull: if too many wait for theirs.
         """
-        words = await asyncio.to_thread(self.listings.command, order)
-        async with self._planning:
-            child = await _start([*words, "--dry-run"], PIPE)
-            try:
-                out, errors = await asyncio.wait_for(child.communicate(), _SECONDS_TO_PLAN)
-            except TimeoutError:
-                raise PassError(f"the plan took longer than {_SECONDS_TO_PLAN} s") from None
-            finally:
-                _kill(child)
-        if child.returncode:
-            text = terminal_text(errors.decode("utf-8", "replace")).strip().removeprefix("error: ")
-            raise _EXIT_ERRORS.get(child.returncode, PassError)(text)
-        return terminal_text(out.decode("utf-8", "replace")).splitlines()
+        if self._plans >= _MOST_PLANS:
+            raise QueueFull(self._plans, 10)
+        self._plans += 1
+        try:
+            words = await asyncio.to_thread(self.listings.command, order)
+            async with self._planning:
+                return await self._planned(words)
+        finally:
+            self._plans -= 1
 
     async def submit(self, order: RunOrder, client: str) -> RunView:
-        """Queue a run. Raises `SourceError` for a name that is not listed, and `QueueFull` if too many wait."""
+        """Queue a run.
+
+        Raises:
+            SourceError: for a name that is not listed.
+            UsageError: for a workflow that is wrong, or names plugins.
+            QueueFull: if too many wait.
+            StoreError: if it can't be written down.
+        """
         if len(self._waiting) >= _MOST_WAITING:
             raise QueueFull(len(self._waiting), 60)
         words = await asyncio.to_thread(self.listings.command, order)
         run, asked = secrets.token_hex(8), {**order.model_dump(mode="json"), "name": self.listings.name(order)}
-        (self._folder / run).mkdir(parents=True)
-        self._journal.add(JobRow(run, "run", client, "queued", time.time(), asked, {"files": 0, "words": words}))
+        try:
+            (self._folder / run).mkdir(parents=True)
+            self._journal.add(JobRow(run, "run", client, "queued", time.time(), asked, {"files": 0, "words": words}))
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self._folder}: the run can't be written down: {error}; free some space") from error
         self._waiting.append(run)
         self._came.set()
         self._service.feed.publish({"type": "queued", "job": run, "position": len(self._waiting) - 1})
@@ -117,9 +134,10 @@ class Runs:
         if run in self._waiting:
             self._waiting.remove(run)
             self._end(run, "cancelled")
-        elif self._running is not None and self._running[0] == run:
+        elif self._running == run:
             self._cancelled.add(run)
-            _stop(self._running[1])
+            if self._child is not None:
+                _stop(self._child)
 
     def report(self, run: str) -> Path:
         """Return the file of a run's report. Raises `SourceError` if there is none."""
@@ -131,12 +149,12 @@ class Runs:
     async def events(self, run: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Return all that has happened in a run behind event number `after`, and what happens until it has ended."""
         with self._service.feed.listening(run) as listener:
-            yield {"type": "state", **self.run(run).model_dump(mode="json")}
-            number = 0
+            row, number = self._row(run), 0
+            yield {"type": "state", **self.view(row).model_dump(mode="json")}
             for number, line in enumerate(self._stored(run), 1):
                 if number > after:
                     yield _event(run, number, parse_json(line))
-            if self._row(run).state in ENDED:
+            if row.state in ENDED:  # As it was; else its end is among what the listener has.
                 return
             async for event in listener.events():
                 if event["type"] == "run" and (event["number"] > number or event["event"]["event"] in _PASSING):
@@ -159,11 +177,24 @@ class Runs:
             started=iso(row.started),
             finished=iso(row.finished),
             order={key: value for key, value in row.asked.items() if key != "name"},
-            progress=self._progress if self._running and self._running[0] == row.id else found.get("progress", {}),
+            progress=self._progress if self._running == row.id else found.get("progress", {}),
             report=f"/api/runs/{row.id}/report" if found.get("report") else None,
             outputs=found.get("outputs", []),
             error=ErrorView(**error) if error else None,
         )
+
+    async def _planned(self, words: Sequence[str]) -> list[str]:
+        child = await _start([*words, "--dry-run"], PIPE)
+        try:
+            out, errors = await asyncio.wait_for(child.communicate(), _SECONDS_TO_PLAN)
+        except TimeoutError:
+            raise PassError(f"the plan took longer than {_SECONDS_TO_PLAN} s") from None
+        finally:
+            _kill(child)
+        if child.returncode:
+            text = terminal_text(errors.decode("utf-8", "replace")).strip().removeprefix("error: ")
+            raise _EXIT_ERRORS.get(child.returncode, OlivelikeError)(text)
+        return terminal_text(out.decode("utf-8", "replace")).splitlines()
 
     def _row(self, run: str) -> JobRow:
         row = self._journal.find(run)
@@ -189,16 +220,17 @@ class Runs:
             while not self._waiting:
                 self._came.clear()
                 await self._came.wait()
-            run = self._waiting.popleft()
+            self._running = run = self._waiting.popleft()
             try:
                 await self._run(run)
-            except OSError as error:
-                self._end(run, "failed", "store", f"the run could not be started or kept: {error}")
+            except (OSError, ValueError, sqlite3.Error) as error:  # A line without end is a ValueError.
+                with contextlib.suppress(sqlite3.Error):
+                    self._end(run, "failed", "store", f"the run can't be started or written down: {error}")
             except asyncio.CancelledError:
                 self._interrupted(run)
                 raise
             finally:
-                self._running = None
+                self._running = self._child = None
                 self._cancelled.discard(run)
 
     async def _run(self, run: str) -> None:
@@ -206,8 +238,9 @@ class Runs:
         self._journal.update(run, state="drawing", started=time.time())
         self._progress = {}
         with (folder / "errors.txt").open("wb") as errors:
-            child = await _start([*words, "--json"], errors)
-        self._running = run, child
+            self._child = child = await _start([*words, "--json"], errors)
+        if run in self._cancelled:
+            _stop(child)
         self._service.feed.publish({"type": "started", "job": run})
         try:
             finished = await self._follow(run, child, folder / "events.jsonl")
@@ -223,7 +256,7 @@ class Runs:
             self._end(run, "cancelled")
         else:
             said = finished.get("error") or (folder / "errors.txt").read_text("utf-8", "replace")[-2000:]
-            word = OlivelikeError.word if status < 0 else _EXIT_ERRORS.get(status, PassError).word
+            word = _EXIT_ERRORS.get(status, OlivelikeError).word
             why = f"the process was ended by signal {-status}" if status < 0 else terminal_text(str(said))
             self._end(run, "failed", word, why)
 
@@ -233,7 +266,9 @@ class Runs:
         number, event = 0, dict[str, Any]()
         with path.open("ab") as kept:
             while line := await child.stdout.readline():
-                event = parse_json(line, halves=True)
+                if (said := _read(line)) is None:
+                    continue  # What a library prints is no event.
+                event = said
                 if event["event"] == "run_progress":
                     self._progress = {"done": event["done"], "total": event["total"]}
                 if event["event"] not in _PASSING:
@@ -247,6 +282,14 @@ class Runs:
         """Return the names under which what was written is served."""
         paths = [Path(path).resolve() for path in ([output] if isinstance(output, str) else output or ())]
         return [name for name, folder in self._service.catalogue.folders().items() if folder in paths]
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    with contextlib.suppress(ValueError):
+        event = parse_json(line, halves=True)
+        if isinstance(event, dict) and "event" in event:
+            return event
+    return None
 
 
 def _event(run: str, number: int, event: Mapping[str, Any]) -> Event:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -262,3 +263,39 @@ def children_of_runs(cache):
     return [
         process for process in psutil.process_iter(["cmdline"]) if str(cache) in " ".join(process.info["cmdline"] or ())
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("printf '1\\n[]\\nnoise\\n{}\\n'; echo 'error: why' >&2; exit 4", "pass", "why"),
+        ("kill -9 $$", "olivelike", "the process was ended by signal 9"),
+        ("exit 1", "olivelike", ""),
+    ],
+)
+def test_a_child_that_talks_nonsense_or_dies_fails_its_run_alone(client, start, watch, tmp_path, script, code, said):
+    child = tmp_path / "child"
+    child.write_text(f"#!/bin/sh\n{script}\n")
+    child.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "executable", str(child))
+        state = watch(start(workflow="demo"))[-1][1]
+    assert (state["state"], state["error"]["code"], said in state["error"]["message"]) == ("failed", code, True)
+    assert watch(start(workflow="demo"))[-1][1]["state"] == "done"
+
+
+def test_more_runs_and_plans_than_can_wait_are_refused(server, client, start):
+    runs = server.service.runs
+    first = start(workflow="demo")
+    waiting = [client.post("/api/runs", json={"workflow": "mine"}) for _ in range(22)]
+    assert {answer.status_code for answer in waiting} == {202, 429}
+    for answer in waiting:
+        if answer.status_code == 202:
+            client.post(f"/api/runs/{answer.json()['id']}/cancel")
+    client.post(f"/api/runs/{first}/cancel")
+    runs._plans += 5
+    try:
+        refused = client.post("/api/runs/plan", json={"workflow": "demo"})
+    finally:
+        runs._plans -= 5
+    assert (refused.status_code, "retry-after" in refused.headers) == (429, True)

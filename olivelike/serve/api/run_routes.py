@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 
 from olivelike.errors import SourceError
@@ -88,15 +88,10 @@ async def cancel(run: str, runs: TheRuns, service: TheService) -> dict[str, Any]
 
 
 @router.get("/api/runs/{run}/events")
-async def events(
-    run: str,
-    runs: TheRuns,
-    after: Annotated[int, Query(ge=0)] = 0,
-    last_event_id: Annotated[int | None, Header(ge=0)] = None,
-) -> StreamingResponse:
-    """Return what has happened in a run, and what happens."""
+async def events(run: str, runs: TheRuns, after: Annotated[int, Query(ge=0)] = 0) -> StreamingResponse:
+    """Return what has happened in a run behind event number `after`, and what happens."""
     runs.run(run)
-    return events_of(runs.events(run, last_event_id or after))
+    return events_of(runs.events(run, after))
 
 
 @router.get("/api/runs/{run}/report")
