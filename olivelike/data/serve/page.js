@@ -4,7 +4,7 @@ import { $ } from "./dom.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
 import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
-import { forgetInitial, hasMask, hasPicture, initialFields, startInitial } from "./initial.js";
+import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
 import { current, end, readQueue, startJobs, submit } from "./jobs.js";
 import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
 import { startMask } from "./mask.js";
@@ -146,11 +146,11 @@ function choices(field) {
 /** Everything that the server has, read at the beginning and each time it is back. */
 async function readAll(kept) {
   const server = await ask("/api/server");
-  features = server.features ?? {};
+  features = server.features;
+  limitUploads(server.limits.max_upload_bytes);
   $("workflows-link").hidden = !features.runs;
   route();
-  if (features.loras === false) $("fold-loras").hidden = true;
-  else await readLoras().catch(() => ($("fold-loras").hidden = true));
+  await readLoras().catch(() => ($("fold-loras").hidden = true));
   await readSchedulers().catch(() => {});
   await readModels(kept ?? model() ?? server.current);
 }

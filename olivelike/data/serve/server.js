@@ -5,9 +5,9 @@ import { announce } from "./notices.js";
 
 /** What the server refused, in its own words. */
 export class ServerError extends Error {
-  constructor(status, code, message, field = null) {
+  constructor(status, code, message) {
     super(message);
-    Object.assign(this, { status, code, field });
+    Object.assign(this, { status, code });
   }
 }
 
@@ -23,10 +23,10 @@ export async function ask(path, { method = "GET", json, body, signal } = {}) {
     lost();
     throw new ServerError(0, "unreachable", "The server does not answer. It may have been stopped; start it again.");
   }
+  found();
   if (answer.ok) return answer.status === 204 ? null : answer.json();
-  const found = await answer.json().catch(() => ({}));
-  const { code = "error", message, field } = found.error ?? {};
-  throw new ServerError(answer.status, code, message ?? `The server answered with status ${answer.status}.`, field);
+  const { error = {} } = await answer.json().catch(() => ({}));
+  throw new ServerError(answer.status, error.code ?? "error", error.message ?? `The server answered with status ${answer.status}.`);
 }
 
 export const path = (...parts) => `/api/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
