@@ -21,6 +21,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
+from h11 import LocalProtocolError
 from starlette.requests import ClientDisconnect
 
 from olivelike.serve.refusals import RequestRefusedError
@@ -132,8 +133,8 @@ class Guards:
         except RequestRefusedError as refused:
             answer.headers[b"connection"] = b"close"
             await _refuse(scope, refused, receive, answer.send_now)
-        except ClientDisconnect:  # It left while its body was read, or its body went no further.
-            pass
+        except (ClientDisconnect, LocalProtocolError):
+            pass  # It left in the middle of its body, or uvicorn has told it already that it speaks no HTTP.
         if answer.body is not None and answer.body.refused is not None and not answer.begun:
             answer.headers[b"connection"] = b"close"
             await _refuse(scope, answer.body.refused, receive, answer.send_now)

@@ -38,6 +38,8 @@ NUMBERS = (
     10**30, 100_000, 1e308, -1e308, True, "1", "@" + "9" * 5000 + "@",
 )  # fmt: skip
 BROKEN = "broken HTTP"
+_STATUS = re.compile(rb"^HTTP/1\.[01] ([2-5]\d\d) ", re.MULTILINE)
+"""`100 Continue` may come before it."""
 
 
 class Exploit:
@@ -110,7 +112,10 @@ def pictures(rng: random.Random) -> dict[str, bytes]:
 class Fuzzer:
     """Makes requests for the routes of an OpenAPI description."""
 
-    def __init__(self, openapi: dict[str, Any], port: int, seed: int, *, skip: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, openapi: dict[str, Any], port: int, seed: int, *, model: str, skip: tuple[str, ...] = ()
+    ) -> None:
+        self._model = model
         self._rng = random.Random(seed)
         self._schemas = openapi.get("components", {}).get("schemas", {})
         self._port = port
@@ -121,10 +126,12 @@ class Fuzzer:
             for path, operations in openapi["paths"].items()
             for method, operation in operations.items()
             if not path.startswith(skip or ("\0",))
+            for _ in range(4 if "requestBody" in operation else 1)
         ]
+        self._rng.shuffle(self._routes)
 
     def requests(self, number: int) -> Iterator[Request]:
-        """Return so many requests: every route first, then any."""
+        """Return so many requests; each route has its turn, those that take a body four."""
         for turn in range(number):
             path, method, operation = self._routes[turn % len(self._routes)]
             if self._rng.random() < 0.08:
@@ -189,7 +196,7 @@ class Fuzzer:
 
     def _json(self, schema: dict[str, Any]) -> bytes:
         value = self._value(schema, "")
-        for _ in range(self._rng.choice((0, 0, 1, 1, 1, 2, 3))):
+        for _ in range(self._rng.choice((0, 0, 0, 1, 1, 2))):
             value = self._spoilt(value)
         text = re.sub(r'"@([^"]*)@"', r"\1", json.dumps(value))
         return text.encode("utf-8", "replace")
@@ -201,7 +208,8 @@ class Fuzzer:
             return self._value(self._schemas[schema["$ref"].rpartition("/")[2]], name)
         for key in ("anyOf", "oneOf", "allOf"):
             if key in schema:
-                return self._value(rng.choice(schema[key]), name)
+                choices = [inner for inner in schema[key] if inner.get("type") != "null"]
+                return self._value(rng.choice(choices), name) if rng.random() < 0.8 else None
         if "enum" in schema or "const" in schema:
             return rng.choice(schema.get("enum", [schema.get("const")]))
         match schema.get("type"):
@@ -209,11 +217,11 @@ class Fuzzer:
                 chosen = {
                     key: self._value(inner, key)
                     for key, inner in schema.get("properties", {}).items()
-                    if key in schema.get("required", ()) or rng.random() < 0.4
+                    if key in schema.get("required", ()) or key == "init_images" or rng.random() < 0.1
                 }
                 small = {
-                    "steps": 1,
-                    "num_inference_steps": 1,
+                    "steps": 4,
+                    "num_inference_steps": 4,
                     "width": 16,
                     "height": 16,
                     "n": 1,
@@ -222,21 +230,31 @@ class Fuzzer:
                 }
                 return chosen | {key: value for key, value in small.items() if key in schema.get("properties", {})}
             case "array":
-                return [self._value(schema.get("items", {}), name) for _ in range(rng.choice((0, 1, 1, 2)))]
+                return [self._value(schema.get("items", {}), name) for _ in range(rng.choice((0, 1, 1, 1, 2)))]
             case "integer":
                 return rng.choice((schema.get("minimum", 0), 1, 2))
             case "number":
                 return rng.choice((0.5, 1, schema.get("minimum", 0)))
             case "boolean":
-                return rng.random() < 0.3
+                return rng.random() < 0.1
             case "null":
                 return None
             case "string" if "image" in name or name in ("mask", "data"):
-                return rng.choice(("", "f" * 64, *self._images))
+                return self._images[0] if rng.random() < 0.6 else rng.choice(("", "f" * 64, *self._images))
             case "string" if "prompt" in name:
                 return rng.choice(("a", "a", *PROMPTS))
             case "string":
-                return rng.choice(("Euler a", "Karras", "Lanczos", "png", "512x512", *NAMES))
+                usual = {
+                    "sampler": "Euler a",
+                    "schedule": rng.choice(("Karras", "Euler")),
+                    "script": "",
+                    "upscaler": "Lanczos",
+                    "size": "16x16",
+                    "type": "queued",
+                    "model": self._model,
+                }
+                fitting = [text for part, text in usual.items() if part in name]
+                return rng.choice(fitting) if fitting and rng.random() < 0.8 else rng.choice(NAMES)
         return rng.choice((None, 1, "a", {}, []))
 
     def _spoilt(self, value: Any) -> Any:
@@ -262,7 +280,9 @@ class Fuzzer:
             if schema["properties"][key].get("format") == "binary" or key in ("image", "mask"):
                 name = rng.choice((key, key, "image[]", *NAMES[:6])).replace("\r", "").encode("utf-8", "replace")
                 file = rng.choice(rng.choice(NAMES[:9])).encode()
-                parts.append((b'name="%s"; filename="%s"' % (name, file), rng.choice(list(self._files.values()))))
+                name = key.encode() if rng.random() < 0.8 else name
+                data = self._files["good"] if rng.random() < 0.6 else rng.choice(list(self._files.values()))
+                parts.append((b'name="%s"; filename="%s"' % (name, file), data))
             else:
                 inner = self._spoilt(inner) if rng.random() < 0.3 else inner
                 text = inner if isinstance(inner, str) else json.dumps(inner)
@@ -273,7 +293,7 @@ class Fuzzer:
             for head, data in parts
         )
         body += b"--%s--\r\n" % line.encode() if rng.random() < 0.9 else b""
-        charset = rng.choice(("", "", "; charset=utf-7", "; charset=undefined", "; charset=zlib"))
+        charset = rng.choice(("",) * 12 + ("; charset=utf-7", "; charset=undefined", "; charset=zlib"))
         boundary = f'; boundary="{line}"' if rng.random() < 0.95 else ""
         return body, f"multipart/form-data{boundary}{charset}"
 
@@ -281,7 +301,7 @@ class Fuzzer:
         rng, here = self._rng, f"127.0.0.1:{self._port}"
         headers = [("Host", here), ("Content-Length", str(len(body))), ("Connection", "close")]
         headers += [("Content-Type", kind)] if kind else []
-        if rng.random() < 0.3:
+        if rng.random() < 0.2:
             odd = (
                 ("Origin", "http://evil.example"), ("Origin", "null"), ("Origin", f"http://{here}"), ("Origin", "http://[["),
                 ("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), ("X-Forwarded-For", "8.8.8.8"),
@@ -340,7 +360,7 @@ def ask(port: int, request: Request, timeout: float = 60) -> int | None:
                 connection.shutdown(socket.SHUT_WR)
         answer = b""
         with suppress(OSError):
-            while b"\r\n" not in answer and (part := connection.recv(4096)):
+            while not _STATUS.search(answer) and (part := connection.recv(4096)):
                 answer += part
-    match = re.match(rb"HTTP/1\.[01] (\d{3})", answer)
+    match = _STATUS.search(answer)
     return int(match[1]) if match else None

@@ -85,7 +85,7 @@ def test_a_sample_of_hostile_requests_finds_no_bug(server, client, caplog):
     lay_decoys(around)
     before, here = tree(around, server.settings.gallery), set(os.listdir())
     port = httpx.URL(server.url).port
-    fuzzer = Fuzzer(client.get("/openapi.json").json(), port, seed=1, skip=STREAMS)
+    fuzzer = Fuzzer(client.get("/openapi.json").json(), port, seed=1, model=server.service.current_model, skip=STREAMS)
     with caplog.at_level(logging.ERROR):
         statuses = {request: ask(port, request) for request in fuzzer.requests(250)}
     bad = {request.what: request.data[:300] for request, status in statuses.items() if status and status >= 500}
@@ -169,35 +169,45 @@ def audited(little, tmp_path):
             yield process, int(re.search(r":(\d+)", line)[1]), tmp_path, gallery, little
         finally:
             process.terminate()
-            process.wait(30)
+            process.communicate(timeout=30)
 
 
 @pytest.mark.slow
-def test_5000_hostile_requests_find_no_bug_and_touch_no_file_outside_the_gallery(audited):
+def test_5000_hostile_requests_find_no_bug_and_touch_no_file_outside_the_gallery(audited, request):
     process, port, around, gallery, model = audited
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
-    drawn = {"prompt": "a", "steps": 1, "width": 16, "height": 16}
-    assert client.post("/sdapi/v1/txt2img", json=drawn).status_code == 200
+    request.addfinalizer(client.close)
+    drawn = {"prompt": "a", "steps": 4, "width": 16, "height": 16}
+    good = base64.b64encode(HARM["good"]).decode()
+    painted = {**drawn, "init_images": [good], "mask": good}
+    # What libraries write when they are first imported, such as torch's folder below /tmp, no request asks for.
+    for path, body in (("txt2img", drawn), ("img2img", painted)):
+        assert client.post(f"/sdapi/v1/{path}", json=body).status_code == 200
+    before = len((around / "opened.jsonl").read_text().splitlines())
     fuzzer = Fuzzer(
-        client.get("/openapi.json").json(), port, seed=int(os.environ.get("HOSTILE_SEED", "7")), skip=STREAMS
+        client.get("/openapi.json").json(), port, seed=int(os.environ.get("HOSTILE_SEED", "7")), model=model.name, skip=STREAMS
     )
     files = {*tree(around, gallery), around / "opened.jsonl", around / "stderr.txt"}
     begin = time.monotonic()
     statuses: Counter[int | None] = Counter()
+    drawn_by: Counter[str] = Counter()
     bad: list[Request] = []
-    for request in fuzzer.requests(5000):
-        status = ask(port, request)
+    for asked in fuzzer.requests(5000):
+        status = ask(port, asked)
         statuses[status] += 1
+        drawn_by[asked.what.partition(" ")[2].partition(" ")[0]] += status in (200, 202)
         if status is not None and status >= 500:
-            bad.append(request)
+            bad.append(asked)
     print(f"\n{sum(statuses.values())} requests in {time.monotonic() - begin:.0f} s: {dict(statuses.most_common())}")
-    assert not bad, [(request.what, request.data[:500]) for request in bad[:10]]
+    print({path: number for path, number in drawn_by.items() if "2img" in path or "/v1/images" in path or path == "/api/jobs"})
+    assert not bad, [(one.what, one.data[:500]) for one in bad[:10]]
     assert process.poll() is None
-    assert "Traceback" not in (around / "stderr.txt").read_text()
+    said = (around / "stderr.txt").read_text()
+    assert "Traceback" not in said, said[-3000:]
     assert client.post("/sdapi/v1/txt2img", json=drawn).status_code == 200
     assert {*tree(around, gallery)} == files
     assert not EXPLOITED.exists()
-    opened = [json.loads(line) for line in (around / "opened.jsonl").read_text().splitlines()]
+    opened = [json.loads(line) for line in (around / "opened.jsonl").read_text().splitlines()[before:]]
     written = {path for kind, path in opened if kind == "write" and not Path(path).is_relative_to(gallery)}
     assert written <= {"/dev/null"}
     libraries = [Path(olivelike.__file__).parent.parent, sys.prefix, sys.base_prefix, *(p for p in sys.path if p)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from email.message import Message
 from typing import TYPE_CHECKING, Any, Final
 
-from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -26,11 +26,11 @@ class _InMemory(MultiPartParser):
 
 async def read_form(request: Request) -> tuple[dict[str, str], Files]:
     """Return a form's fields and its files by name. Raises `RequestRefusedError` if the body is none."""
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data":
+    said = Message()
+    said["Content-Type"] = request.headers.get("content-type", "")
+    if said.get_content_type() != "multipart/form-data":
         raise RequestRefusedError(400, "invalid", "send multipart/form-data")
-    # Others, such as UTF-7, have texts that are none.
-    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+    if said.get_content_charset("utf-8") not in ("utf-8", "utf8"):  # Others, such as UTF-7, have texts that are none.
         raise RequestRefusedError(400, "invalid", "the form is to be UTF-8")
     parser = _InMemory(request.headers, request.stream(), max_files=_MOST_FILES, max_fields=_MOST_FIELDS)
     try:
