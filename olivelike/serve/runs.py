@@ -247,6 +247,8 @@ class Runs:
             status = await child.wait()
         finally:
             await asyncio.shield(_ended(child))
+        if status == 0 and self._progress:
+            self._progress["done"] = self._progress["total"]
         report = await asyncio.to_thread(_copy_report, finished.get("report"), folder / "report.html")
         found = {"progress": self._progress, "report": report, "outputs": self._served(finished.get("output"))}
         self._journal.update(run, found=found)

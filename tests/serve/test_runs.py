@@ -92,7 +92,7 @@ def test_a_workflow_runs_and_what_it_wrote_is_served_at_once(client, start, watc
     assert "unet.convert shelved: the shelf has it" in [event["text"] for event in told]
     view = client.get(f"/api/runs/{run}").json()
     assert (view["state"], view["outputs"], view["error"], view["name"]) == ("done", ["demo"], None, "demo")
-    assert view["progress"]["done"] == view["progress"]["total"] - 1
+    assert view["progress"]["done"] == view["progress"]["total"] == 21
     assert [model["name"] for model in client.get("/api/models").json()] == ["demo"]
     assert (project / "models" / "demo" / "olivelike.json").is_file()
     again = watch(run)
@@ -114,7 +114,7 @@ def test_a_workflow_runs_and_what_it_wrote_is_served_at_once(client, start, watc
 
 
 def test_plans_are_told_in_lines(client):
-    answer = client.post("/api/workflows/mine/plan", json={"set": {"precision": "fp16"}})
+    answer = client.post("/api/runs/plan", json={"workflow": "mine", "set": {"precision": "fp16"}})
     assert answer.status_code == 200, answer.text
     assert any(line.startswith("unet.load") for line in answer.json()["lines"])
 
@@ -136,8 +136,8 @@ def test_a_run_that_fails_says_why(client, start, watch):
 
 
 def test_code_that_a_workflow_names_is_not_run_unless_the_operator_says_so(client, project, settings):
-    for path in ("/api/workflows/evil/plan", "/api/runs"):
-        refused = client.post(path, json={"workflow": "evil"} if path == "/api/runs" else {})
+    for path in ("/api/runs/plan", "/api/runs"):
+        refused = client.post(path, json={"workflow": "evil"})
         assert (refused.status_code, "--allow-plugins" in refused.text) == (422, True), refused.text
     assert not (project / "plugins" / "ran").exists()
     listings = Listings(replace(settings, allow_plugins=True), dict)

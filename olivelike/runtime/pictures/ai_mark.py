@@ -18,13 +18,7 @@ MADE: Final = "trainedAlgorithmicMedia"
 """Created using generative AI: every pixel is a network's."""
 COMPOSITE: Final = "compositeWithTrainedAlgorithmicMedia"
 """Edited using generative AI: made pixels beside those of another picture, "such as with inpainting or outpainting"."""
-_NAMES: Final = {
-    MADE: "made by AI",
-    COMPOSITE: "another picture, in part made by AI",
-    "compositeSynthetic": "put together, in part made by AI",
-    "algorithmicMedia": "made by an algorithm",
-    "digitalCapture": "taken by a camera",
-}
+_NAMES: Final = {MADE: "made by AI", COMPOSITE: "another picture, in part made by AI"}
 _VOCABULARY: Final = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 _MOST_BYTES: Final = 1 << 20
 """Of XMP that is looked at."""

@@ -11,7 +11,7 @@ from olivelike.errors import SourceError
 from olivelike.model.targets import TARGETS
 from olivelike.serve.api.native import Client, TheService, events_of
 from olivelike.serve.refusals import StrictRoute
-from olivelike.serve.run_orders import RunOrder, RunSettings, description
+from olivelike.serve.run_orders import RunOrder, description
 from olivelike.serve.runs import Runs
 
 router = APIRouter(route_class=StrictRoute)
@@ -47,12 +47,6 @@ def workflows(runs: TheRuns) -> dict[str, Any]:
 def checkpoints(runs: TheRuns) -> dict[str, Any]:
     """Return the checkpoints that may be converted."""
     return {"checkpoints": [{"name": name} for name in runs.listings.checkpoints()]}
-
-
-@router.post("/api/workflows/{name}/plan")
-async def plan_workflow(name: str, asked: dict[str, RunSettings], runs: TheRuns) -> dict[str, Any]:
-    """Return what a run of a workflow would do, for `{"set": {…}}`."""
-    return {"lines": await runs.plan(RunOrder(workflow=name, set=asked.get("set", RunSettings())))}
 
 
 @router.post("/api/runs/plan")
