@@ -14,39 +14,27 @@ let kind = null;
 let served = () => {};
 const rows = new Map();
 
-const CONVERSION = "convert";
+// No name of a file has a slash.
+const CONVERSION = "/convert";
 
-/** Fields of the form for what is chosen: `{name, choices, default, description}` each; no default is an empty choice. */
+/** Choices of what is chosen: `{name, choices, default, hint}` each; without a default there is an empty choice. */
 function settings() {
-  if (kind !== CONVERSION) return workflows.find((one) => one.name === kind)?.settings ?? [];
-  const found = [
+  if (kind !== CONVERSION) return workflows.find((one) => one.name === kind).settings;
+  return [
     { name: "checkpoint", choices: checkpoints.map((one) => one.name), default: checkpoints[0].name },
-    { name: "target", choices: convert.targets, default: convert.targets[0], description: "Where the pipeline will run" },
-    { name: "precision", choices: convert.precisions, default: null, description: "Of the weights; without one, what the target takes" },
+    { name: "target", choices: convert.targets, default: convert.targets[0], hint: "Where the pipeline will run" },
+    { name: "precision", choices: convert.precisions, default: null, hint: "Of the weights; without one, what the target takes" },
   ];
-  return found;
 }
 
 const NAMES = { checkpoint: "Checkpoint", target: "Target", precision: "Precision" };
 
-function field({ name, type, choices, default: value, description }, number) {
-  const id = `run-field-${number}`;
-  const hint = description ? make("span", { className: "hint", id: `${id}-hint` }, description) : null;
-  let input;
-  if (choices) {
-    const all = value === null || value === undefined ? ["", ...choices] : choices;
-    const options = all.map((one) => make("option", { value: one, selected: one === value }, one === "" ? "—" : String(one)));
-    input = make("select", { id }, ...options);
-  } else if (type === "boolean" || typeof value === "boolean") input = make("input", { id, type: "checkbox", checked: Boolean(value) });
-  else {
-    const numeric = type === "number" || type === "integer";
-    const text = value === null || value === undefined ? "" : typeof value === "object" ? JSON.stringify(value) : String(value);
-    input = make("input", { id, type: numeric ? "number" : "text", ...(numeric && { step: type === "integer" ? 1 : "any" }), value: text });
-  }
-  input.dataset.setting = name;
-  input.dataset.was = JSON.stringify(read(input));
-  if (hint) input.setAttribute("aria-describedby", hint.id);
-  return make("div", { className: "setting wide" }, make("label", { for: id }, NAMES[name] ?? name), input, hint);
+function field({ name, choices, default: value, hint }) {
+  const options = (value === null ? ["", ...choices] : choices).map((one) => make("option", { value: one }, one || "—"));
+  const input = make("select", { id: `run-${name}`, data: { setting: name } }, ...options);
+  const words = hint ? make("span", { className: "hint", id: `run-${name}-hint` }, hint) : null;
+  if (words) input.setAttribute("aria-describedby", words.id);
+  return make("div", { className: "setting wide" }, make("label", { for: input.id }, NAMES[name] ?? name), input, words);
 }
 
 /** LoRAs to merge: those that are ticked, with their strengths. */
@@ -61,18 +49,6 @@ function chosenLoras() {
   return [...$("run-fields").querySelectorAll("[data-lora]:checked")].map((box) => ({
     name: box.dataset.lora, weight: Number(box.closest(".row").querySelector("[type=number]").value),
   }));
-}
-
-function read(input) {
-  if (input.type === "checkbox") return input.checked;
-  if (input.type === "number") return input.value === "" ? null : Number(input.value);
-  return input.value;
-}
-
-/** What is not as the workflow has it. */
-function changed() {
-  const inputs = [...$("run-fields").querySelectorAll("[data-setting]")];
-  return Object.fromEntries(inputs.filter((input) => JSON.stringify(read(input)) !== input.dataset.was).map((input) => [input.dataset.setting, read(input)]));
 }
 
 function choose(name) {
@@ -96,9 +72,9 @@ function showKinds() {
 }
 
 function order() {
-  if (kind !== CONVERSION) return { workflow: kind, set: changed() };
-  const inputs = [...$("run-fields").querySelectorAll("[data-setting]")].map((input) => [input.dataset.setting, read(input)]);
-  return { convert: { ...Object.fromEntries(inputs.filter(([, value]) => value !== "")), loras: chosenLoras() } };
+  const inputs = [...$("run-fields").querySelectorAll("[data-setting]")].filter((input) => input.value);
+  const values = Object.fromEntries(inputs.map((input) => [input.dataset.setting, input.value]));
+  return kind === CONVERSION ? { convert: { ...values, loras: chosenLoras() } } : { workflow: kind, set: values };
 }
 
 async function plan() {

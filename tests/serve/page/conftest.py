@@ -161,3 +161,12 @@ def axe() -> str:
     if not script.is_file():
         pytest.skip(f"axe-core is not here (`npm pack axe-core`, unpack it, and say where in ${AXE})")
     return script.read_text(encoding="utf-8")
+
+
+def barriers(page: Any) -> dict[str, list[str]]:
+    """Return what axe, once it is in the page, calls serious or critical: rules, and the elements that break them."""
+    page.wait_for_timeout(100)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    return {
+        one["id"]: [node["html"] for node in one["nodes"]] for one in found if one["impact"] in ("serious", "critical")
+    }

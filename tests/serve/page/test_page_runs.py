@@ -12,7 +12,7 @@ import pytest
 from olivelike.serve import ServeSettings
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import Running, running
-from tests.serve.page.conftest import Opened
+from tests.serve.page.conftest import DESKTOP, PHONE, Opened, barriers
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +61,22 @@ def test_a_run_that_is_cancelled_says_so(visit: Callable[..., Opened], workshop:
     run = opened.page.locator(".run").first
     run.get_by_role("button", name=re.compile("^Cancel")).click()
     run.locator(".state", has_text="cancelled").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_axe_finds_nothing_serious_in_runs(
+    visit: Callable[..., Opened], workshop: Running, axe: str, viewport: dict[str, int], scheme: str
+) -> None:
+    opened = visit("#workflows", server=workshop, viewport=viewport, color_scheme=scheme)
+    page = opened.page
+    page.evaluate(axe)
+    page.click("#run-plan")
+    page.locator("#run-plan-lines", has_text="unet").wait_for(timeout=60_000)
+    for summary in page.locator(".run summary").all():
+        summary.click()
+    assert opened.width() <= viewport["width"]
+    assert not barriers(page)
 
 
 def test_a_server_without_runs_offers_none(visit: Callable[..., Opened]) -> None:
