@@ -292,6 +292,16 @@ def test_progress_shows_the_picture_that_grows_and_interrupt_ends_it(api, client
     assert api.interrupt() == {}
 
 
+def test_a_first_pass_that_is_interrupted_has_no_second(api):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(api.txt2img(**LONG, enable_hr=True, hr_upscaler="Lanczos")))
+    thread.start()
+    wait_until(lambda: api.get_progress()["progress"] > 0)
+    api.interrupt()
+    thread.join(20)
+    assert results[0].images == []
+
+
 def test_skip_goes_on_with_the_next_batch(api):
     results = []
     thread = threading.Thread(target=lambda: results.append(api.txt2img(**{**LONG, "steps": 100}, n_iter=2)))

@@ -1,8 +1,10 @@
-"""A server that wants keys, as the clients of others bring them."""
+"""A server with keys, two folders and LoRAs, as the clients of others use it."""
 
 from __future__ import annotations
 
+import base64
 import io
+import shutil
 import threading
 from dataclasses import replace
 
@@ -13,14 +15,26 @@ import webuiapi
 from conftest import running, wait_until
 from PIL import Image
 
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
 LONG = {"prompt": "long", "steps": 500, "width": 64, "height": 64}
 
 
 @pytest.fixture(scope="module")
-def keyed(base_settings, tmp_path_factory):
-    gallery = tmp_path_factory.mktemp("keyed") / "gallery"
-    with running(replace(base_settings, gallery=gallery, api_keys=KEYS)) as server:
+def keyed(base_settings, little, tmp_path_factory):
+    root = tmp_path_factory.mktemp("keyed")
+    for name in ("first", "second"):
+        shutil.copytree(little, root / "models" / name)
+    (root / "loras").mkdir()
+    make_lora(root / "loras" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    with running(
+        replace(
+            base_settings, folders=(), models_dirs=(root / "models",), lora_dirs=(root / "loras",), api_keys=KEYS,
+            gallery=root / "gallery",
+        )
+    ) as server:  # fmt: skip
         yield server
 
 
@@ -78,3 +92,42 @@ def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):
     anna.interrupt()
     threads[0].join(20)
     assert [result.images for result in results] == [[], []]
+
+
+def test_a_loras_tag_changes_the_picture_at_once_and_no_other(keyed):
+    api = webui(keyed, "anna")
+    (listed,) = api.get_loras()
+    assert (listed["name"], listed["path"]) == ("style", "style.safetensors")
+    assert isinstance(listed["metadata"], dict)
+    fields = {"steps": 2, "seed": 7, "width": 32, "height": 32}
+    plain, tagged, weak, after = (
+        api.txt2img(prompt=prompt, **fields)
+        for prompt in ("a circle", "a circle<lora:style:1>", "a circle<lora:style:0.2>", "a circle")
+    )
+    assert len({one.image.tobytes() for one in (plain, tagged, weak)}) == 3
+    assert after.image.tobytes() == plain.image.tobytes()
+    assert "Lora hashes: " in tagged.info["infotexts"][0]
+    by_field = openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["anna"]).images.generate(
+        prompt="a circle", size="32x32",
+        extra_body={"num_inference_steps": 2, "seed": 7, "loras": [{"name": "style"}], "scheduler": "Euler a", "guidance_scale": 7},
+    )  # fmt: skip
+    drawn = Image.open(io.BytesIO(base64.b64decode(by_field.data[0].b64_json)))
+    assert drawn.tobytes() == tagged.image.tobytes()
+
+
+def test_the_model_is_switched_by_title_name_and_for_one_picture(keyed):
+    api = webui(keyed, "bert")
+    assert [one["model_name"] for one in api.get_sd_models()] == ["first", "second"]
+    titles = {one["model_name"]: one["title"] for one in api.get_sd_models()}
+
+    def drawn_by(**fields):
+        return api.txt2img(prompt="a", steps=2, width=32, height=32, **fields).info["sd_model_name"]
+
+    api.set_options({"sd_model_checkpoint": titles["second"]})
+    assert api.get_options()["sd_model_checkpoint"] == titles["second"]
+    assert drawn_by() == "second"
+    assert drawn_by(override_settings={"sd_model_checkpoint": "first"}) == "first"
+    assert api.get_options()["sd_model_checkpoint"] == titles["second"]
+    assert drawn_by() == "second"
+    api.set_options({"sd_model_checkpoint": "first"})
+    assert drawn_by() == "first"

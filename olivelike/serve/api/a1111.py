@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
 
+from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler, written_schedule
 from olivelike.serve.api.a1111_lists import WebUI, lists_router, webui_of
 from olivelike.serve.api.a1111_models import (
@@ -59,10 +61,10 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in UPSCALERS:
         raise refused(f"hr_upscaler {asked.hr_upscaler!r}: latents are not enlarged here; take Lanczos or Nearest")
     order = _order(service, webui, asked, save=asked.save_images and not asked.enable_hr)
-    job = await _drawn(service, order, client_of(request))
+    job = await _drawn(service, order, asked, client_of(request))
     pictures = job.pictures
-    if asked.enable_hr:
-        pictures = await _second_pass(request, asked, order, pictures)
+    if asked.enable_hr and pictures:
+        pictures = await _second_pass(request, asked, pictures)
     return await _answer(service, webui, asked, order, pictures)
 
 
@@ -83,7 +85,7 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
         inpaint_area="whole" if whole else "masked", inpaint_padding=asked.inpaint_full_res_padding,
         strength=asked.denoising_strength,
     )  # fmt: skip
-    job = await _drawn(service, order, client_of(request))
+    job = await _drawn(service, order, asked, client_of(request))
     if not asked.include_init_images:
         asked = asked.model_copy(update={"init_images": None, "mask": None})
     return await _answer(service, webui, asked, order, job.pictures)
@@ -101,9 +103,15 @@ async def extra_batch_images(asked: ManyExtras) -> dict[str, Any]:
     return {"html_info": "", "images": [await _enlarged(asked, one.data) for one in asked.imageList]}
 
 
-async def _drawn(service: Service, order: Order, client: str) -> JobView:
+async def _drawn(service: Service, order: Order, asked: Drawing, client: str) -> JobView:
     """Draw an order; one that was interrupted has the pictures that were done."""
-    job = await service.finished((await service.submit(order, client)).id)
+    before = service.current_model
+    try:
+        job = await service.finished((await service.submit(order, client)).id)
+    finally:
+        if before and order.model and asked.override_settings_restore_afterwards:
+            with contextlib.suppress(SourceError):  # Its folder may be gone.
+                service.set_model(before)
     return job if job.state == "cancelled" else require_done(job)
 
 
@@ -167,9 +175,7 @@ def _prepared(asked: ImageToImage) -> tuple[bytes, bytes | None, tuple[int, int]
     return png(image), None if mask is None else png(mask), size
 
 
-async def _second_pass(
-    request: Request, asked: TextToImage, order: Order, pictures: list[PictureView]
-) -> list[PictureView]:
+async def _second_pass(request: Request, asked: TextToImage, pictures: list[PictureView]) -> list[PictureView]:
     """Draw each picture again at the larger size."""
     service, webui = service_of(request), webui_of(request)
     size = hires_size((pictures[0].width, pictures[0].height), asked.hr_scale, asked.hr_resize_x, asked.hr_resize_y)
@@ -197,7 +203,10 @@ async def _second_pass(
             service, webui, again, init_image=(await service.upload(large)).id, save=asked.save_images,
             strength=0.75 if asked.denoising_strength is None else asked.denoising_strength,
         )  # fmt: skip
-        found += (await _drawn(service, second, client_of(request))).pictures
+        job = await _drawn(service, second, again, client_of(request))
+        found += job.pictures
+        if job.state == "cancelled":
+            break
     return found
 
 

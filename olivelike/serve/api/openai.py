@@ -20,7 +20,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from olivelike._untrusted import parse_json
-from olivelike.errors import UsageError
+from olivelike.errors import OlivelikeError, UsageError
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
@@ -208,10 +208,11 @@ async def _events(
         job = await service.finished(job.id)
         usage = await _usage(service, job.order)
         for picture in _safe(require_done(job)):
-            text, size = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
-            yield _event(f"{kind}.completed", wanted, b64_json=text, size=size, usage=usage)
-    except RequestRefusedError as error:
-        value = {"type": "error", "error": {"message": str(error), "type": "server_error", "code": error.code}}
+            text, shape = await _b64(service, picture, wanted), f"{picture.width}x{picture.height}"
+            yield _event(f"{kind}.completed", wanted, b64_json=text, size=shape, usage=usage)
+    except (RequestRefusedError, OlivelikeError) as error:
+        code = error.code if isinstance(error, RequestRefusedError) else error.word
+        value = {"type": "error", "error": {"message": str(error), "type": "server_error", "code": code}}
         yield f"event: error\ndata: {json.dumps(value)}\n\n"
     finally:
         with contextlib.suppress(JobEnded):
@@ -315,6 +316,8 @@ def _model(found: ModelView) -> dict[str, Any]:
 
 def _safe(job: JobView) -> list[PictureView]:
     """Return the pictures that are not flagged. Raises `RequestRefusedError` if there are none."""
+    if not job.pictures:
+        raise RequestRefusedError(409, "cancelled", "all of the job was skipped")
     safe = [picture for picture in job.pictures if not picture.flagged]
     if not safe:
         raise RequestRefusedError(400, "moderation_blocked", "the safety checker flagged all pictures")
