@@ -62,8 +62,13 @@ def picture_record(
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
-        version=f"olivelike {version('olivelike')}",
+        version=_program(),
     )
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    return f"olivelike {version('olivelike')}"
 
 
 def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
