@@ -46,6 +46,7 @@ function fault(error) {
   const place = error.plot ? "plot-problem" : "order-problem";
   if (error.plot) $("fold-plot").open = true;
   problem($(place), error);
+  $(place).scrollIntoView({ block: "nearest" });
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   markField(error.field ?? named);
   if (error.code === "source" && hasPicture() && /upload|picture/.test(error.message)) forgetInitial();
