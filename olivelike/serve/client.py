@@ -30,6 +30,10 @@ class BusyError(MissingError):
     """The server's queue is full."""
 
 
+class GoneError(MissingError):
+    """No server answers, or it breaks off."""
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect would carry the key elsewhere."""
 
@@ -134,9 +138,9 @@ class Server:
         named = error_of(code)
         return (named if named.word == code and status != 429 else kind)(text)
 
-    def _gone(self, error: Exception) -> MissingError:
+    def _gone(self, error: Exception) -> GoneError:
         why = getattr(error, "reason", None) or error or type(error).__name__
-        return MissingError(
+        return GoneError(
             f"no server answers at {self.url}: {one_line(str(why))}; start one there with `olivelike serve`"
         )
 

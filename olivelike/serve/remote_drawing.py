@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pipeline.denoising import Step
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
-from olivelike.serve.client import BusyError
+from olivelike.serve.client import BusyError, GoneError
 from olivelike.serve.views import ENDED, JobView, PictureView
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from olivelike.serve.client import Server
     from olivelike.serve.remote_orders import RemoteOrder, RemotePlan
 
-_MOST_LOST: Final = 3
-"""Times in a row that the server's events may break off without a word of our jobs."""
+_MOST_LOST: Final = 5
+"""Times in a row that the server's events may break off without a word; the pauses between grow, to 15 s in all."""
 _SECONDS_TO_CANCEL: Final = 5.0
 
 
@@ -125,23 +126,26 @@ class _Drawing:
         lost = 0
         while self._waiting or self._jobs:
             try:
+                for job in tuple(self._jobs):
+                    self._catch_up(job)
                 # Listening comes first, so that no event of a quick job is missed.
                 with contextlib.closing(self._server.events()) as events:
-                    for event in events:
+                    for place, event in enumerate(events):
                         lost = 0
-                        self._submit()
+                        if place == 0:
+                            self._submit()
                         if event.get("job") in self._jobs:
                             self._take(event, self._jobs[str(event["job"])])
                         if not self._jobs and not self._waiting:
                             return
-            except MissingError:
+            except GoneError:
                 if not self._jobs or lost == _MOST_LOST:
                     raise
+                self._tell(f"{self._server.url} does not answer; its jobs survive a restart, so it is waited for")
             lost += 1
             if lost > _MOST_LOST:
                 raise MissingError(f"{self._server.url}: its events end without a word; is it `olivelike serve`?")
-            for job in tuple(self._jobs):
-                self._catch_up(job)
+            time.sleep(lost if self._jobs else 0)
 
     def cancel(self) -> None:
         """Take back what the server has not drawn."""
@@ -183,7 +187,7 @@ class _Drawing:
             case "step":
                 self._step(job, event)
             case "picture":
-                self._picture(job, PictureView.model_validate(event["picture"]), event)
+                self._picture(job, PictureView.model_validate(event["picture"]))
             case "batch":
                 self._end_batch(job, event)
             case kind if kind in ENDED:
@@ -222,7 +226,7 @@ class _Drawing:
             self._on_event(StepDone(step, size, event.get("prompts") or [body["prompt"]]))
         job.step = number
 
-    def _picture(self, job: _Job, view: PictureView, event: Mapping[str, Any]) -> None:
+    def _picture(self, job: _Job, view: PictureView) -> None:
         """Fetch and write a picture, once."""
         from olivelike.runtime.pictures.writer import SheetPicture
 
@@ -235,8 +239,8 @@ class _Drawing:
             self._open(job, {**facts, "checked": view.flagged is not None})
         image = _decoded(self._server.picture(view.id), self._server.url)
         seed = record.seed or 0
-        first, attempts = int(event.get("first_seed", seed)), int(event.get("attempts", 1))
-        job.batch.append(Picture(image, record.prompt, seed, first, view.flagged, attempts))
+        first = seed if view.first_seed is None else view.first_seed
+        job.batch.append(Picture(image, record.prompt, seed, first, view.flagged, view.attempts))
         self.first = self.first or record
         with self._while_writing():
             self.written.append(self._writer.save(image, record))
@@ -255,7 +259,7 @@ class _Drawing:
         """Fetch what is not here of a job, and let it go if it has ended."""
         job, view = self._jobs[name], JobView.model_validate(self._server.get(f"/api/jobs/{name}"))
         for picture in view.pictures:
-            self._picture(job, picture, {})
+            self._picture(job, picture)
         if view.state not in ENDED:
             return
         del self._jobs[name]

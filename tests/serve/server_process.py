@@ -12,9 +12,9 @@ def olivelike(*words):
     return [sys.executable, "-m", "olivelike", *map(str, words)]
 
 
-def start_server(*words):
-    """Start a server on a free port; return the process, and its URL once it answers."""
-    process = subprocess.Popen(olivelike("serve", "--port", 0, *words), stdout=subprocess.PIPE, text=True)
+def start_server(*words, port=0):
+    """Start a server, by default on a free port; return the process, and its URL once it answers."""
+    process = subprocess.Popen(olivelike("serve", "--port", port, *words), stdout=subprocess.PIPE, text=True)
     said = ""
     while not (found := re.search(r"http://\S+", said)):
         line = process.stdout.readline()

@@ -10,8 +10,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread, Timer
+from threading import Thread
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 from PIL import Image
@@ -278,14 +279,35 @@ def test_ctrl_c_cancels_the_job_and_keeps_what_is_written(server, little, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_is_said_to_be_gone(little, generate, tmp_path):
-    process, url = start_server(little, "--gallery", tmp_path / "gallery", "--threads", 1)
-    try:
-        Timer(2, process.kill).start()
-        result = generate("a", "-n", 50, "--seed", 1, url=url, steps=("--steps", 300))
-    finally:
+def test_a_server_that_is_killed_is_waited_for_and_goes_on_or_is_said_to_be_gone(little, generate, tmp_path):
+    def serve(port=0):
+        return start_server(little, "--gallery", tmp_path / "gallery", "--threads", 1, port=port)
+
+    def once_drawn(folder, action):
+        wait_until(lambda: folder.is_dir() and any(folder.iterdir()), 60)
+        action()
+
+    def restart():
         kill(process)
-    assert (result.status, "no server answers" in result.err) == (3, True), result.err
+        processes.append(serve(urlsplit(url).port)[0])
+
+    process, url = serve()
+    processes = [process]
+    words = ("a", "-n", 20, "--seed", 1)
+    try:
+        Thread(target=once_drawn, args=(tmp_path / "pictures", restart)).start()
+        result = generate(*words, url=url, steps=("--steps", 300))
+        assert result.status == 0, result.err
+        assert "it is waited for" in result.err
+        Thread(target=once_drawn, args=(tmp_path / "again", processes[-1].kill)).start()
+        gone = generate(*words, "-o", "again", url=url, steps=("--steps", 300))
+        assert (gone.status, "no server answers" in gone.err) == (3, True), gone.err
+    finally:
+        kill(processes[-1])
+    assert generate(*words, "-o", "here", here=True, steps=("--steps", 300)).status == 0
+    there, here = (sorted((tmp_path / name).iterdir()) for name in ("pictures", "here"))
+    assert [path.name for path in there] == [path.name for path in here]
+    assert [path.read_bytes() for path in there] == [path.read_bytes() for path in here]
 
 
 def flagging(little, tmp_path):
