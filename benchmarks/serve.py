@@ -25,7 +25,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-ORDER = {"prompt": "a red circle", "steps": 20}
+ORDER = {"prompt": "a red circle", "steps": 50}
+"""As many steps as `generate` takes by default."""
 
 
 @contextmanager

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from olivelike.serve.warm import WarmPipelines
 
 _PREVIEW_SECONDS: Final = 0.12
-_EVENT_SECONDS: Final = 0.04
+_EVENT_SECONDS: Final = 0.1
 _STEP_SECONDS: Final = 1.0
 """That a step may take after a cancel; then its engine is ended."""
 
