@@ -267,7 +267,12 @@ _QUALITY: Final = 95
 
 
 def encode_picture(
-    image: Image.Image, suffix: str, record: PictureRecord, *, sheet: bool = False, metadata: bool = True,
+    image: Image.Image,
+    suffix: str,
+    record: PictureRecord,
+    *,
+    sheet: bool = False,
+    metadata: bool = True,
     quality: int = _QUALITY,
 ) -> bytes:
     """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
