@@ -133,8 +133,11 @@ class Guards:
         except RequestRefusedError as refused:
             answer.headers[b"connection"] = b"close"
             await _refuse(scope, refused, receive, answer.send_now)
-        except (ClientDisconnect, LocalProtocolError):
-            pass  # It left in the middle of its body, or uvicorn has told it already that it speaks no HTTP.
+        except ClientDisconnect:  # In the middle of its body.
+            pass
+        except LocalProtocolError:  # uvicorn has told it already that it speaks no HTTP, and closes the connection.
+            while (await receive())["type"] != "http.disconnect":
+                pass
         if answer.body is not None and answer.body.refused is not None and not answer.begun:
             answer.headers[b"connection"] = b"close"
             await _refuse(scope, answer.body.refused, receive, answer.send_now)

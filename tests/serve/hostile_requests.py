@@ -1,4 +1,4 @@
-"""Requests that mean harm, for every route that an application says it has: as bytes, since clients refuse to send some.
+"""Requests that mean harm, for all routes of an application: as bytes, since clients refuse to send some.
 
 All come from one seed, so that what was found once is found again.
 """
@@ -25,16 +25,16 @@ METHODS = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", 
 NAMES = (
     "../../../../etc/passwd", "/etc/passwd", "..\\..\\secret", "%2e%2e%2f%2e%2e%2fsecret.png", "....//....//secret",
     "file:///etc/passwd", "../secret", "../secret.png", "../../secret.safetensors", "~/.ssh/id_rsa", "${HOME}", "CON",
-    "a\0b", "\0", "\ud800", "\u202egnp", "", " ", ".", "..", "x" * 5000, "x" * 70_000, "'; DROP TABLE pictures;--", "%s%n",
+    "a\0b", "\0", "\ud800", "\u202egnp", "", " ", ".", "..", "x" * 5000, "x" * 70_000, "'; DROP TABLE pictures;--", "%s%n",  # noqa: E501
     "<script>alert(1)</script>", "-1", "null", "*", "http://127.0.0.1:22/", "data:image/png;base64,AAAA", "é" * 300,
 )  # fmt: skip
 PROMPTS = (
     "<lora:../secret:1>", "<lora:/etc/passwd:1>", "<lora:x:nan>", "<lora:x:1e999>", "<lora::>", "<lora:" * 500,
     "__../secret__", "__/etc/passwd__", "__" * 5000, "{a|b}" * 500, "{" * 5000, "{99999$$a|b}", "{1-999999999$$a|b|c}",
-    "(" * 10_000, "(((" + "a" * 100 + ":9e99)))", "[a:b:1e999]", "(a:nan)", "BREAK " * 500, "a, " * 4000, "\ud83d", "\x1b[2J",
+    "(" * 10_000, "(((" + "a" * 100 + ":9e99)))", "[a:b:1e999]", "(a:nan)", "BREAK " * 500, "a, " * 4000, "\ud83d", "\x1b[2J",  # noqa: E501
 )  # fmt: skip
 NUMBERS = (
-    "@NaN@", "@Infinity@", "@-Infinity@", "@1e999@", "@-1e999@", "@1e-320@", -1, 0, -0.0, 0.5, 2**31, 2**32, 2**63, 2**64,
+    "@NaN@", "@Infinity@", "@-Infinity@", "@1e999@", "@-1e999@", "@1e-320@", -1, 0, -0.0, 0.5, 2**31, 2**32, 2**63, 2**64,  # noqa: E501
     10**30, 100_000, 1e308, -1e308, True, "1", "@" + "9" * 5000 + "@",
 )  # fmt: skip
 BROKEN = "broken HTTP"
@@ -90,13 +90,13 @@ def pictures(rng: random.Random) -> dict[str, bytes]:
         "flat": claiming(1, 60_000_000),
         "nothing": claiming(0, 0),
         "cut": good[: len(good) // 2],
-        "text bomb": png(Image.new("RGB", (8, 8)), parameters="a" * 40_000_000),
+        "text bomb": png(Image.new("RGB", (8, 8)), parameters="a" * 4_000_000),
         "deep record": png(
             Image.new("RGB", (24, 24)), olivelike='{"format": "olivelike/picture/1", "other": ' + "[" * 9000
         ),
         "lying record": png(
             Image.new("RGB", (24, 24)),
-            olivelike='{"format": "olivelike/picture/1", "prompt": "\\ud800", "init_image": {"name": "/etc/passwd"}, "seed": 1e999}',
+            olivelike='{"format": "olivelike/picture/1", "prompt": "\\ud800", "init_image": {"name": "/etc/passwd"}, "seed": 1e999}',  # noqa: E501
             parameters="a\nSteps: nan, Seed: 9" + "9" * 5000 + ", Size: 1x1, Sampler: ../x",
         ),
         "wheel": bytes(rng.randrange(256) for _ in range(2000)),
@@ -284,8 +284,8 @@ class Fuzzer:
                 data = self._files["good"] if rng.random() < 0.6 else rng.choice(list(self._files.values()))
                 parts.append((b'name="%s"; filename="%s"' % (name, file), data))
             else:
-                inner = self._spoilt(inner) if rng.random() < 0.3 else inner
-                text = inner if isinstance(inner, str) else json.dumps(inner)
+                sent = self._spoilt(inner) if rng.random() < 0.3 else inner
+                text = sent if isinstance(sent, str) else json.dumps(sent)
                 parts.append((b'name="%s"' % key.encode(), text.strip("@").encode("utf-8", "surrogatepass")))
         line = rng.choice(("x", "x" * 70, "x y"))
         body = b"".join(
@@ -307,7 +307,7 @@ class Fuzzer:
                 ("Host", "evil.example"), ("X-Forwarded-Host", "evil.example"), ("X-Forwarded-For", "8.8.8.8"),
                 ("Authorization", "Bearer x"), ("Authorization", "Basic ///"), ("Authorization", "Basic " + "A" * 9000),
                 ("Range", "bytes=0-999999999999"), ("Range", "bytes=" + "0-1," * 3000), ("Range", "bytes=-1,x"),
-                ("If-None-Match", "*" * 5000), ("Accept", "text/event-stream"), ("Last-Event-ID", "-1"), ("Cookie", "a=b;" * 2000),
+                ("If-None-Match", "*" * 5000), ("Accept", "text/event-stream"), ("Last-Event-ID", "-1"), ("Cookie", "a=b;" * 2000),  # noqa: E501
                 ("Expect", "100-continue"), ("Upgrade", "websocket"), ("Content-Encoding", "gzip"), ("X-A", "é"),
                 ("Access-Control-Request-Method", "PUT"), ("Content-Type", "application/json; charset=utf-16"),
             )  # fmt: skip

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 import webuiapi
-from conftest import wait_until
 from PIL import Image, ImageDraw
 
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler
+from tests.serve.conftest import wait_until
 
 SIDES = {"width": 32, "height": 32}
 FAST = {"prompt": "a red circle", "steps": 2, "seed": 7, **SIDES}
@@ -59,7 +59,8 @@ def test_a_prompt_makes_a_picture_and_tells_all_that_a1111_tells(api, service):
     assert info["infotexts"] == [result.image.text["parameters"]]
     assert "Negative prompt: blue\nSteps: 2, Sampler: Euler a" in info["infotexts"][0]
     for key in (
-        "all_prompts", "all_negative_prompts", "subseed", "all_subseeds", "batch_size", "clip_skip", "denoising_strength",
+        "all_prompts", "all_negative_prompts", "subseed", "all_subseeds", "batch_size", "clip_skip",
+        "denoising_strength",
         "extra_generation_params", "sd_model_hash", "sd_vae_name", "index_of_first_image", "styles", "job_timestamp",
     ):  # fmt: skip
         assert key in info

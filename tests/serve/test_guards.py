@@ -206,24 +206,23 @@ def test_a_length_that_is_none_is_refused(length):
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(guards, "_BODY_WAIT", 0.05)
 
-    async def slow():
-        yield b"x"
-        await asyncio.sleep(30)
-
     answers = []
 
     async def run():
         async def receive(parts=iter([b"x"])):  # noqa: B008
-            for part in parts:
-                return {"type": "http.request", "body": part, "more_body": True}
-            await asyncio.sleep(30)
+            part = next(parts, None) or await asyncio.sleep(30)
+            return {"type": "http.request", "body": part, "more_body": True}
 
         async def send(message):
             answers.append(message)
 
         scope = {
-            "type": "http", "method": "POST", "path": "/api/jobs", "query_string": b"", "headers": [(b"host", b"localhost")],
-        }  # fmt: skip
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
         await Guards(echo, GuardRules())(scope, receive, send)
 
     asyncio.run(run())

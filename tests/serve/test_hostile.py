@@ -11,8 +11,8 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -29,7 +29,7 @@ import json, os, sys
 
 log = os.open(os.environ["AUDIT_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-changing = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.utime"}
+changing = {"os." + name for name in "mkdir rename remove rmdir link symlink truncate chmod utime".split()}
 seen = set()
 
 def hook(event, arguments):
@@ -83,17 +83,17 @@ def pictures_of_harm():
 def test_a_sample_of_hostile_requests_finds_no_bug(server, client, caplog):
     around = server.settings.gallery.parent
     lay_decoys(around)
-    before, here = tree(around, server.settings.gallery), set(os.listdir())
+    before, here = tree(around, server.settings.gallery), set(Path().iterdir())
     port = httpx.URL(server.url).port
     fuzzer = Fuzzer(client.get("/openapi.json").json(), port, seed=1, model=server.service.current_model, skip=STREAMS)
     with caplog.at_level(logging.ERROR):
-        statuses = {request: ask(port, request) for request in fuzzer.requests(250)}
+        statuses = {request: ask(port, request) for request in fuzzer.requests(150)}
     bad = {request.what: request.data[:300] for request, status in statuses.items() if status and status >= 500}
     assert not bad
     assert [record.getMessage() for record in caplog.records] == []
     assert Counter(statuses.values())[200] > 10, "some are to be answered"
     assert tree(around, server.settings.gallery) == before
-    assert set(os.listdir()) == here
+    assert set(Path().iterdir()) == here
     assert not EXPLOITED.exists()
     assert client.get("/healthz").status_code == 200
     assert server.draw()["state"] == "done"
@@ -125,17 +125,13 @@ def test_a_stream_without_end_is_cut_at_the_limit(serve, server):
         head = f"POST /api/uploads HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
         part = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
-        try:
+        answer = b""
+        with suppress(ConnectionError):
             while sent < 1 << 30:
                 connection.sendall(part)
                 sent += 1 << 20
-        except ConnectionError:
-            pass
-        answer = b""
-        try:
+        with suppress(ConnectionError):
             answer = connection.recv(100)
-        except ConnectionError:
-            pass
     assert limit - (8 << 20) < sent < limit + (32 << 20)
     assert not answer or answer.startswith(b"HTTP/1.1 413")
 
@@ -152,10 +148,10 @@ def audited(little, tmp_path):
     lay_decoys(tmp_path)
     gallery, log, errors = tmp_path / "at" / "gallery", tmp_path / "opened.jsonl", tmp_path / "stderr.txt"
     environment = {
-        **os.environ, "PYTHONPATH": f"{tmp_path / 'hook'}:{Path(olivelike.__file__).parent.parent}", "AUDIT_LOG": str(log),
+        **os.environ, "PYTHONPATH": f"{tmp_path / 'hook'}:{Path(olivelike.__file__).parent.parent}", "AUDIT_LOG": str(log),  # noqa: E501
     }  # fmt: skip
     command = [
-        sys.executable, "-m", "olivelike", "serve", str(little), "--port", "0", "--gallery", str(gallery), "--max-size", "64",
+        sys.executable, "-m", "olivelike", "serve", str(little), "--port", "0", "--gallery", str(gallery), "--max-size", "64",  # noqa: E501
         "--max-steps", "20", "--max-images", "4", "--time-limit", "20", "--max-body", "4MB",
         "--lora-dir", str(tmp_path / "loras"), "--wildcard-dir", str(tmp_path / "wildcards"),
     ]  # fmt: skip
@@ -185,10 +181,13 @@ def test_5000_hostile_requests_find_no_bug_and_touch_no_file_outside_the_gallery
         assert client.post(f"/sdapi/v1/{path}", json=body).status_code == 200
     before = len((around / "opened.jsonl").read_text().splitlines())
     fuzzer = Fuzzer(
-        client.get("/openapi.json").json(), port, seed=int(os.environ.get("HOSTILE_SEED", "7")), model=model.name, skip=STREAMS
+        client.get("/openapi.json").json(),
+        port,
+        seed=int(os.environ.get("HOSTILE_SEED", "7")),
+        model=model.name,
+        skip=STREAMS,
     )
     files = {*tree(around, gallery), around / "opened.jsonl", around / "stderr.txt"}
-    begin = time.monotonic()
     statuses: Counter[int | None] = Counter()
     drawn_by: Counter[str] = Counter()
     bad: list[Request] = []
@@ -198,8 +197,8 @@ def test_5000_hostile_requests_find_no_bug_and_touch_no_file_outside_the_gallery
         drawn_by[asked.what.partition(" ")[2].partition(" ")[0]] += status in (200, 202)
         if status is not None and status >= 500:
             bad.append(asked)
-    print(f"\n{sum(statuses.values())} requests in {time.monotonic() - begin:.0f} s: {dict(statuses.most_common())}")
-    print({path: number for path, number in drawn_by.items() if "2img" in path or "/v1/images" in path or path == "/api/jobs"})
+    assert statuses[200] > 1000, statuses
+    assert all(drawn_by[path] for path in ("/sdapi/v1/txt2img", "/v1/images/generations", "/api/jobs")), drawn_by
     assert not bad, [(one.what, one.data[:500]) for one in bad[:10]]
     assert process.poll() is None
     said = (around / "stderr.txt").read_text()
@@ -223,8 +222,7 @@ def test_5000_hostile_requests_find_no_bug_and_touch_no_file_outside_the_gallery
         *libraries,
     ]
     read = {path for kind, path in opened if kind == "read" and not any(map(Path(path).is_relative_to, allowed))}
-    print(f"{len(opened)} files opened; outside of all that is served: {sorted(read)}")
-    assert not {path for path in read if "secret" in path or "passwd" in path or "id_rsa" in path}
+    assert read <= {str(around / "at"), "/etc/os-release"}  # The folder it was started in, and a library's.
     assert not [
         what for kind, what in opened if kind == "unpickle" and what.startswith(("builtins.exec", "posix.", "os."))
     ]

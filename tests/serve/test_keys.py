@@ -1,4 +1,4 @@
-"""A server with keys, two folders and LoRAs, as the clients of others use it."""
+"""Keys, folders and LoRAs, as the clients of others use them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,38 @@ import httpx
 import openai
 import pytest
 import webuiapi
-from conftest import running, wait_until
 from PIL import Image
 
+from olivelike.serve.guards import Guards
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
+from tests.serve.conftest import running, wait_until
 
 KEYS = {"anna": "key-of-anna", "bert": "key-of-bert"}
 LONG = {"prompt": "long", "steps": 500, "width": 64, "height": 64}
 
 
+@pytest.fixture
+def keyed(server, monkeypatch):
+    """The server for all tests, as if it had been started with keys."""
+    layer = server.app.middleware_stack
+    while not isinstance(layer, Guards):
+        layer = layer.app
+    monkeypatch.setattr(layer, "_rules", replace(layer._rules, api_keys=KEYS))
+    monkeypatch.setattr(layer, "_clients", KEYS)
+    return server
+
+
 @pytest.fixture(scope="module")
-def keyed(base_settings, little, tmp_path_factory):
-    root = tmp_path_factory.mktemp("keyed")
+def two_folders(base_settings, little, tmp_path_factory):
+    """A server with two folders and a LoRA."""
+    root = tmp_path_factory.mktemp("two")
     for name in ("first", "second"):
         shutil.copytree(little, root / "models" / name)
     (root / "loras").mkdir()
     make_lora(root / "loras" / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
-    with running(
-        replace(
-            base_settings, folders=(), models_dirs=(root / "models",), lora_dirs=(root / "loras",), api_keys=KEYS,
-            gallery=root / "gallery",
-        )
-    ) as server:  # fmt: skip
+    where = {"models_dirs": (root / "models",), "lora_dirs": (root / "loras",), "gallery": root / "gallery"}
+    with running(replace(base_settings, folders=(), **where)) as server:
         yield server
 
 
@@ -94,8 +103,9 @@ def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):
     assert [result.images for result in results] == [[], []]
 
 
-def test_a_loras_tag_changes_the_picture_at_once_and_no_other(keyed):
-    api = webui(keyed, "anna")
+@pytest.mark.slow
+def test_a_loras_tag_changes_the_picture_at_once_and_no_other(two_folders):
+    api = webuiapi.WebUIApi(baseurl=f"{two_folders.url}/sdapi/v1", sampler="Euler a")
     (listed,) = api.get_loras()
     assert (listed["name"], listed["path"]) == ("style", "style.safetensors")
     assert isinstance(listed["metadata"], dict)
@@ -107,16 +117,20 @@ def test_a_loras_tag_changes_the_picture_at_once_and_no_other(keyed):
     assert len({one.image.tobytes() for one in (plain, tagged, weak)}) == 3
     assert after.image.tobytes() == plain.image.tobytes()
     assert "Lora hashes: " in tagged.info["infotexts"][0]
-    by_field = openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["anna"]).images.generate(
+    by_field = openai.OpenAI(base_url=f"{two_folders.url}/v1", api_key="any").images.generate(
         prompt="a circle", size="32x32",
-        extra_body={"num_inference_steps": 2, "seed": 7, "loras": [{"name": "style"}], "scheduler": "Euler a", "guidance_scale": 7},
+        extra_body={
+            "num_inference_steps": 2, "seed": 7, "loras": [{"name": "style"}], "scheduler": "Euler a",
+            "guidance_scale": 7,
+        },
     )  # fmt: skip
     drawn = Image.open(io.BytesIO(base64.b64decode(by_field.data[0].b64_json)))
     assert drawn.tobytes() == tagged.image.tobytes()
 
 
-def test_the_model_is_switched_by_title_name_and_for_one_picture(keyed):
-    api = webui(keyed, "bert")
+@pytest.mark.slow
+def test_the_model_is_switched_by_title_name_and_for_one_picture(two_folders):
+    api = webuiapi.WebUIApi(baseurl=f"{two_folders.url}/sdapi/v1")
     assert [one["model_name"] for one in api.get_sd_models()] == ["first", "second"]
     titles = {one["model_name"]: one["title"] for one in api.get_sd_models()}
 

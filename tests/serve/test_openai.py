@@ -10,8 +10,9 @@ from dataclasses import replace
 import httpx
 import openai
 import pytest
-from conftest import wait_until
 from PIL import Image, ImageDraw
+
+from tests.serve.conftest import wait_until
 
 FAST = {"num_inference_steps": 2}
 LONGER = {"num_inference_steps": 100, "seed": 7}
@@ -60,7 +61,8 @@ def test_a_prompt_makes_a_picture_with_its_recipe(api):
 
 def test_all_of_openais_own_fields_are_taken(api):
     answer = api.images.generate(
-        prompt="a red circle", model="gpt-image-2", n=2, size="64x32", quality="high", background="opaque", moderation="low",
+        prompt="a red circle", model="gpt-image-2", n=2, size="64x32", quality="high", background="opaque",
+        moderation="low",
         output_format="jpeg", output_compression=60, style="vivid", user="me", extra_body=FAST,
     )  # fmt: skip
     assert [picture_of(entry).format for entry in answer.data] == ["JPEG", "JPEG"]
@@ -90,7 +92,8 @@ def test_a_drawn_choice_is_told_as_the_revised_prompt(api):
     assert (plain.revised_prompt, drawn.revised_prompt) == (None, "a cat")
 
 
-def test_a_stream_shows_the_picture_as_it_grows(api):
+def test_a_stream_shows_the_picture_as_it_grows(api, client):
+    client.post("/api/jobs", json={"prompt": "before it", "steps": 100})  # So that we listen before ours begins.
     events = list(api.images.generate(prompt="a red circle", stream=True, partial_images=2, extra_body=LONGER))
     *partial, last = events
     assert {event.type for event in partial} == {"image_generation.partial_image"}

@@ -1,7 +1,7 @@
 """Requests as other people's programs send them, and what each of them reads from the answers.
 
-`tests/fixtures/recorded_requests/*.json` has a file for each program: its requests in order, and `reads`, a place in the
-answer with what the program takes it for. In requests `$title`, `$name` and `$picture` stand for what is here.
+`tests/fixtures/recorded_requests/*.json` has a file for each program: its requests in order, and `reads`, a place in
+the answer with what the program takes it for. In requests `$title`, `$name` and `$picture` stand for what is here.
 """
 
 from __future__ import annotations
