@@ -33,6 +33,8 @@ _PREVIEW_SECONDS: Final = 0.12
 _EVENT_SECONDS: Final = 0.1
 _STEP_SECONDS: Final = 1.0
 """That a step may take after a cancel; then its engine is ended."""
+_LARGE: Final = 256 * 256
+"""Pixels of a batch whose steps may take so long; calls that can be ended take 40 µs more each."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class JobDrawing:
             return []
         if self._stopped.is_set():
             raise Interrupted("cancelled between two batches")
+        width, height = part.job.request.size or (0, 0)
+        ENGINE_CALLS.watched = width * height * size >= _LARGE
         pipeline = self._open(part, plan)
         record = replace(part.job.record, provider=pipeline.unet.session.provider)
         self._began = self._began or time.monotonic()
