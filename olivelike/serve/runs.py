@@ -69,9 +69,7 @@ class Runs:
         """Say of what a killed server has left that it was interrupted, and begin to run."""
         for row in self._journal.unfinished():
             if row.kind == "run":
-                self._end(
-                    row.id, "failed", "interrupted", "the server ended; what was finished is stored: run it again"
-                )
+                self._interrupted(row.id)
         self._task = asyncio.create_task(self._run_all(), name="runs")
 
     async def close(self) -> None:
