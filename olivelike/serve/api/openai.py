@@ -201,7 +201,7 @@ async def _events(
             if event["type"] == "step" and event.get("preview"):
                 done = event["done"] / event["steps_total"]
                 passed = [share for share in due if share <= done]
-                if passed and done < 1:
+                if passed:
                     due = due[len(passed) :]
                     yield await _partial(event["preview"], wanted, kind, size, shown)
                     shown += 1
