@@ -45,6 +45,12 @@ def pytest_collection_modifyitems(items):
     items.sort(key=order.__getitem__)
 
 
+def pytest_collection_finish(session):
+    """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice."""
+    if os.environ.get("PYTEST_XDIST_WORKER") and session.config.getvalue("loadgroup"):
+        assert all("@" in item.nodeid for item in session.items), "tests have lost their groups"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def allowed_plugins(tmp_path_factory):
     """Let workflows that tests write run their plugins, and leave the user's own record alone."""

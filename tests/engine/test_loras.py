@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.engine import Options, plan
+from olivelike.engine.output.earlier import Earlier
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError, WorkflowError
@@ -94,6 +95,60 @@ def test_the_store_keeps_tensors_that_are_not_products_of_two_factors(project: P
     path = make_lora(project.folder / "dora.safetensors", "dora", base=project.folder / "checkpoint", seed=4)
     project.run("loras=[dora.safetensors]")
     assert len(objects(project) - before) == len(open_lora(path).modules) + len(BOTH)
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Initializers that are taken from the output that is replaced."""
+    names: list[str] = []
+    read = Earlier.read
+    monkeypatch.setattr(Earlier, "read", lambda self, name: names.append(name) or read(self, name))
+    return names
+
+
+def test_another_lora_copies_what_neither_touches(project: Project, copied: list[str]) -> None:
+    before = {name: table(project.output, name) for name in BOTH}
+    project.run("loras=[loras/two.safetensors]")
+    after = {name: table(project.output, name) for name in BOTH}
+    same = [key for name in BOTH for key in after[name] if np.array_equal(before[name][key], after[name][key])]
+    assert sorted(copied) == sorted(same)
+    assert len(copied) > len(after["unet"]) // 2
+    fresh = project.folder / "models" / "fresh"
+    copied.clear()
+    project.run("loras=[loras/two.safetensors]", "output=models/fresh")
+    assert not copied
+    for path in ("unet/model.onnx", "unet/weights.pb", "text_encoder/model.onnx", "text_encoder/weights.pb"):
+        assert (project.output / path).read_bytes() == (fresh / path).read_bytes()
+    records = [json.loads((folder / "olivelike.json").read_bytes()) for folder in (fresh, project.output)]
+    assert records[0]["components"] == records[1]["components"]
+
+
+def test_the_first_lora_copies_what_it_does_not_touch(project: Project, copied: list[str]) -> None:
+    project.run()
+    copied.clear()
+    project.run("loras=[loras/one.safetensors]")
+    assert copied
+
+
+@pytest.mark.parametrize("spoil", ["clean", "changed", "lost table", "other code"])
+def test_nothing_is_copied_of_what_can_not_be_trusted(
+    project: Project, copied: list[str], spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"clean_cache": True} if spoil == "clean" else {}
+    if spoil == "changed":
+        for name in BOTH:
+            with (project.output / name / "weights.pb").open("ab") as file:
+                file.write(b"more")
+        options["overwrite"] = True
+    if spoil == "lost table":
+        record = json.loads((project.output / "olivelike.json").read_bytes())
+        for name in BOTH:
+            digest = record["components"][name]["facets"]["weights"]
+            next((project.folder / "cache" / "objects").rglob(f"*{digest[2:]}*")).unlink()
+    if spoil == "other code":
+        monkeypatch.setattr("olivelike.engine.kinds.materialize.MaterializeNode.libraries", ("numpy",))
+    project.run("loras=[loras/two.safetensors]", **options)
+    assert not copied
 
 
 def test_a_lora_for_the_unet_leaves_the_text_encoder_alone(project: Project) -> None:

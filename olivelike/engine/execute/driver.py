@@ -247,7 +247,8 @@ class Driver:
                 return True
         self._running[node.id] = _Running(node, resolution, reason, lock, memory, time.perf_counter())
         self._emit("node_started", node, reason=reason, expected_seconds=self._teller.begin(node.id))
-        assignment = self._resolver.assignment(node, resolution.key, self._settings.staging.get(node.id))
+        staged, reuse = self._settings.staging.get(node.id), not self._settings.force
+        assignment = self._resolver.assignment(node, resolution.key, staged, reuse=reuse)
         place = Workplace(node.id, node.component, str(self._store.root), str(self._log_of(node)))
         heavy = resolution.key is None or bool(_HEAVY & resolution.key.tools.keys())
         self._executor.submit(kind_of(node).job(place, assignment), heavy=heavy)

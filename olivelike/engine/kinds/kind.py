@@ -194,3 +194,5 @@ class Assignment:
     key: Key | None
     folder: Path | None
     """Where a node with an output writes to."""
+    reuse: bool
+    """Whether the results of earlier runs may be used."""

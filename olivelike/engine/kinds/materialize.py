@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
-from olivelike.engine.output.output_files import explained, facts_of, write_file
-from olivelike.errors import PassError
+from olivelike.engine.output.output_files import explained, facts_of, is_current, write_file
+from olivelike.errors import PassError, SourceError
+from olivelike.model import Weights
 from olivelike.model.families import TOKENIZERS
+from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,9 +41,13 @@ class MaterializeJob(ModelJob):
     """Size of a data file at most."""
     config: Mapping[str, Any] | None
     """The source's `config.json`, for a network whose architecture nobody knows; `None` writes none."""
+    earlier: tuple[str, str, Mapping[str, Any]] | None = None
+    """Model file of an output that differs in its weights alone, the digest of those, and what its record says."""
 
     def run(self, bench: Workbench) -> Done:
         """Write model, data and config; nothing is stored."""
+        from olivelike.engine.output.earlier import Earlier
+        from olivelike.engine.output.initializers import Initializers
         from olivelike.engine.output.materialize import materialize
         from olivelike.engine.output.pipeline_files import component_config, to_json
 
@@ -50,9 +57,13 @@ class MaterializeJob(ModelJob):
         folder = Path(self.folder)
         with explained(folder):
             files = TensorFiles(bench.store, self.weight_files)
+            earlier = None
+            if self.earlier is not None and (known := self._table(bench, self.earlier[1])) is not None:
+                with contextlib.suppress(SourceError):  # What can't be read is derived anew.
+                    earlier = Earlier(Initializers(Path(self.earlier[0])), known, **self.earlier[2])
             result = materialize(
                 model.graph, model.weights, files, folder, bench.progress,
-                **self.file_names, most_data_bytes=self.most_data_bytes,
+                **self.file_names, most_data_bytes=self.most_data_bytes, earlier=earlier,
             )  # fmt: skip
             content = to_json(self.config) if self.config else None
             if model.architecture is not None and self.place.component not in TOKENIZERS:
@@ -62,6 +73,13 @@ class MaterializeJob(ModelJob):
                 result.files["config.json"] = asdict(facts_of(folder / "config.json"))
         self.check_unchanged()
         return Done(facts=vars(result))
+
+    def _table(self, bench: Workbench, digest: str) -> Weights | None:
+        """Return a table of weights; `None` if nobody knows it any more."""
+        if digest in self.tables:
+            return Weights.from_json(self.tables[digest])
+        data = bench.store.read_bytes(digest)
+        return None if data is None else Weights.from_bytes(data)
 
 
 class MaterializeNode(ModelNode):
@@ -88,14 +106,41 @@ class MaterializeNode(ModelNode):
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
-        node, checkpoints = assignment.node, assignment.inputs.source.checkpoints
+        node, inputs = assignment.node, assignment.inputs
+        checkpoints = inputs.source.checkpoints
         config = dict(checkpoints[node.component].config) if node.component in checkpoints else None
         assert assignment.folder is not None
+        fields = self.model_fields(assignment)
+        earlier = _earlier(assignment)
+        adaptation = assignment.upstream.made.get("adaptation")
+        if earlier is not None and adaptation is not None:  # The earlier weights may be those without a LoRA.
+            bound = inputs.bound_weights(node.component, adaptation)
+            fields["tables"] = {bound: inputs.weight_table(node.component, adaptation).to_json()}
         return MaterializeJob(
             place,
-            **self.model_fields(assignment),
+            **fields,
             folder=str(assignment.folder),
             file_names=node.file_names,
             most_data_bytes=node.most_data_bytes,
             config=config,
+            earlier=earlier,
         )
+
+
+def _earlier(assignment: Assignment) -> tuple[str, str, Mapping[str, Any]] | None:
+    """Return what lies in the output if the same code made it, of all the same but the weights."""
+    output, key, component = assignment.node.output, assignment.key, assignment.node.component
+    before = OutputRecord.read(output.path) if output is not None and assignment.reuse else None
+    if output is None or key is None or before is None or component not in before.components:
+        return None
+    record = before.components[component]
+    weights = record.facets.get("weights", "")
+    same_but_weights = replace(key, facets={**key.facets, "weights": weights})
+    files = before.component_files(component)
+    model = next((path for path in files if path.endswith(".onnx")), None)
+    if model is None or same_but_weights.digest != record.key:
+        return None
+    if not is_current(output.path, before, files, assignment.inputs.store):
+        return None
+    found = {name: getattr(record, name) for name in ("derivations", "saturated", "flushed")}
+    return str(output.path / model), weights, found

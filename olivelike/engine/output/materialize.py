@@ -31,6 +31,7 @@ from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 
 if TYPE_CHECKING:
+    from olivelike.engine.output.earlier import Earlier
     from olivelike.model import Graph, Weights
     from olivelike.pass_api import Progress
 
@@ -79,6 +80,7 @@ def materialize(
     model_file: str = MODEL_FILE,
     data_file: str = DATA_FILE,
     most_data_bytes: int | None = None,
+    earlier: Earlier | None = None,
 ) -> Materialized:
     """Write a model and its data file into `folder`, which exists; no data file if nothing belongs there.
 
@@ -93,6 +95,7 @@ def materialize(
         model_file: Name of the model.
         data_file: Name of the data file.
         most_data_bytes: Its size at most; what has no room goes into `weights.1.pb` and so on. By default it has any.
+        earlier: What an earlier run wrote of the same graph; initializers that are the same there are copied.
     """
     model = graph.to_ir()
     _check(model.graph, weights)
@@ -109,11 +112,14 @@ def materialize(
             labels[name] = value.name or name
 
         def evaluate(piece: _Piece) -> Evaluated:
+            if earlier is not None and piece.copied:
+                source.count(piece.nbytes)
+                return earlier.read(piece.name)
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
             return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
 
-        pieces = (piece for name in result.derivations for piece in _pieces(name, result.derivations[name], weights))
+        pieces = (piece for entry in result.derivations.items() for piece in _pieces(*entry, weights, earlier))
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
             whole = _Appended(name, data)
@@ -176,11 +182,16 @@ class _Piece:
     """Elements of the one parameter, from the one at `start`: some of its rows; `None` for a whole expression."""
     shape: tuple[int, ...] = ()
     """Of the whole initializer, for a piece of one."""
+    copied: bool = False
+    """Whether an earlier run's is the same."""
 
 
-def _pieces(name: str, expression: Expression, weights: Weights) -> Iterator[_Piece]:
+def _pieces(name: str, expression: Expression, weights: Weights, earlier: Earlier | None) -> Iterator[_Piece]:
     """Yield an initializer as a whole; by rows if it is large, and its rows are those of one parameter."""
     nbytes = sum(weights[parameter].nbytes for parameter, _ in parameters(expression))
+    if earlier is not None and earlier.has(name, expression, weights):
+        yield _Piece(name, nbytes, copied=True)
+        return
     found = _by_rows(expression) if nbytes > _PIECE_BYTES else None
     tensor = weights[found[0]] if found is not None else None
     if found is None or tensor is None or tensor.transposed or not tensor.shape:
@@ -264,10 +275,14 @@ class _Source:
         tensor = self._weights[name]
         return self._counted(read_part(tensor, self._files, start, count)).reshape(-1, *tensor.shape[1:])
 
-    def _counted(self, array: Array) -> Array:
+    def count(self, nbytes: int) -> None:
+        """Tell that so many bytes more are read, or need not be."""
         with self._lock:
-            self._read += array.nbytes
+            self._read += nbytes
             self._progress(min(self._read, self._total), self._total)
+
+    def _counted(self, array: Array) -> Array:
+        self.count(array.nbytes)
         return array
 
 

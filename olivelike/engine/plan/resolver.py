@@ -113,7 +113,7 @@ class Resolver:
         upstream = self._behind.get(node.parent, Upstream())
         return all(map(self.inputs.digests.is_ready, kind_of(node).files(node, upstream, self.inputs)))
 
-    def assignment(self, node: Node, key: Key | None, folder: Path | None) -> Assignment:
+    def assignment(self, node: Node, key: Key | None, folder: Path | None, *, reuse: bool) -> Assignment:
         """Return what the job of a node is made from; `folder` is where one with an output writes to."""
         facets = self.facets(node) or {}
-        return Assignment(node, self.inputs, self._behind[node.parent], facets, key, folder)
+        return Assignment(node, self.inputs, self._behind[node.parent], facets, key, folder, reuse)

@@ -1,0 +1,41 @@
+"""What an earlier run made of the same graph: initializers that lie in the output already are copied, not derived anew.
+
+So another LoRA derives what it changes, or what the last one changed, and another checkpoint of which most is the same
+derives the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from olivelike.engine.output.derivation import Expression, parameters
+
+if TYPE_CHECKING:
+    from olivelike.engine.output.initializers import Array, Initializers
+    from olivelike.model import Weights
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A component as an earlier run wrote it, with the same code."""
+
+    initializers: Initializers
+    weights: Weights
+    """Of which it was made."""
+    derivations: Mapping[str, Expression]
+    """Per initializer, as `Materialized` has them; so the next two."""
+    saturated: Mapping[str, int]
+    flushed: Mapping[str, int]
+
+    def has(self, name: str, expression: Expression, weights: Weights) -> bool:
+        """Tell whether an initializer holds what an expression makes of these weights."""
+        return self.derivations.get(name) == expression and all(
+            self.weights.get(parameter) == weights[parameter] for parameter, _ in parameters(expression)
+        )
+
+    def read(self, name: str) -> tuple[Array, dict[str, int]]:
+        """Return an initializer's values, and how many of them half precision could not hold, by kind."""
+        lost = {kind: getattr(self, kind).get(name, 0) for kind in ("saturated", "flushed")}
+        return self.initializers.read(name), {kind: count for kind, count in lost.items() if count}
