@@ -16,19 +16,19 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import SEEDS
 from olivelike.serve.catalogue import Catalogue, Embedding
-from olivelike.serve.dispatch import Dispatcher
+from olivelike.serve.drawing.dispatch import Dispatcher
+from olivelike.serve.drawing.plots import cells
 from olivelike.serve.feed import Feed
-from olivelike.serve.gallery import Gallery
+from olivelike.serve.gallery.gallery import Gallery
+from olivelike.serve.gallery.journal import JobRow
+from olivelike.serve.gallery.library import Library, picture_view
 from olivelike.serve.highlighting import read_tokens
-from olivelike.serve.journal import JobRow
-from olivelike.serve.library import Library, picture_view
 from olivelike.serve.orders import Axis, Order
-from olivelike.serve.plots import cells
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import ENDED, ErrorView, Event, JobView, LoraView, ModelView, UploadView, iso
 
 if TYPE_CHECKING:
-    from olivelike.serve.runs import Runs
+    from olivelike.serve.runs.runs import Runs
 
 _RANDOM = -1
 

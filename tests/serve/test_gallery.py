@@ -10,8 +10,8 @@ from PIL import Image
 from olivelike.errors import StoreError, UsageError
 from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import a1111_text, encode_picture
-from olivelike.serve.gallery import PASSING, Gallery, PictureRow, picture_id
-from olivelike.serve.journal import JobRow
+from olivelike.serve.gallery.gallery import PASSING, Gallery, PictureRow, picture_id
+from olivelike.serve.gallery.journal import JobRow
 
 RECORD = PictureRecord("a red circle", steps=20, seed=7, sampler="DDIM", model="demo", width=8, height=8)
 

@@ -10,8 +10,8 @@ import json
 import httpx
 import pytest
 
-from olivelike.serve import guards
-from olivelike.serve.guards import GuardRules, Guards, Visitor, is_loopback
+from olivelike.serve.api import guards
+from olivelike.serve.api.guards import GuardRules, Guards, Visitor, is_loopback
 
 HERE = "http://127.0.0.1:7860"
 KEYED = GuardRules(api_keys={"anna": "key-of-anna", "bert": "key-of-bert"}, basic={"carl": "pass:word"})

@@ -14,7 +14,7 @@ import pytest
 import webuiapi
 from PIL import Image
 
-from olivelike.serve.guards import Guards
+from olivelike.serve.api.guards import Guards
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint
 from tests.serve.conftest import running, wait_until

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from olivelike.errors import UsageError
+from olivelike.serve.drawing.plots import cells
 from olivelike.serve.orders import Axis, Order
-from olivelike.serve.plots import cells
 
 
 def plot(x=None, y=None, **order):

@@ -17,7 +17,7 @@ import pytest
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.serve import ServeSettings, create_app
-from olivelike.serve.run_orders import Listings, RunOrder
+from olivelike.serve.runs.run_orders import Listings, RunOrder
 from tests.serve.conftest import running, wait_until
 from tests.serve.server_process import kill, olivelike, start_server
 

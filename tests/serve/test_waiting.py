@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from olivelike.serve.waiting import FairQueue
+from olivelike.serve.drawing.waiting import FairQueue
 
 
 def drained(queue):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
-    from olivelike.serve.client import Server
-    from olivelike.serve.remote_orders import RemotePlan
+    from olivelike.serve.remote.client import Server
+    from olivelike.serve.remote.remote_orders import RemotePlan
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
-    from olivelike.serve.client import Server
-    from olivelike.serve.remote_orders import plan_orders
+    from olivelike.serve.remote.client import Server
+    from olivelike.serve.remote.remote_orders import plan_orders
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         name = folder.resolve().name
@@ -276,7 +276,7 @@ def _draw_at(
     from olivelike.cli.display.text import count
     from olivelike.cli.signals import uninterrupted
     from olivelike.errors import Interrupted
-    from olivelike.serve.remote_drawing import draw_orders
+    from olivelike.serve.remote.remote_drawing import draw_orders
 
     for note in plan.notes:
         display.note(note)

@@ -22,6 +22,7 @@ from olivelike.serve.api.a1111_models import (
     refused,
 )
 from olivelike.serve.api.drawing import find_model, make_order, require_done, service_of
+from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (
     UPSCALERS,
     a1111_mask,
@@ -36,8 +37,7 @@ from olivelike.serve.api.images import (
     upright,
     upscaled,
 )
-from olivelike.serve.guards import client_of
-from olivelike.serve.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -16,9 +16,9 @@ from olivelike.runtime.pictures.picture_record import a1111_parameters
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
 from olivelike.serve.api.a1111_models import SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
 from olivelike.serve.api.drawing import find_model, service_of
+from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
-from olivelike.serve.guards import client_of
-from olivelike.serve.refusals import RequestRefusedError, StrictRoute
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.orders import Finite
-from olivelike.serve.refusals import RequestRefusedError
 
 Side = Annotated[int, Field(ge=0, le=1 << 16)]
 Share = Annotated[Finite, Field(ge=0, le=1)]

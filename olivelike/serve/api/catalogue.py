@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import scheduler_names
 from olivelike.serve.api.native import TheService
+from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.orders import Name, Order, Text
-from olivelike.serve.refusals import StrictRoute
 from olivelike.serve.views import ModelView
 
 router = APIRouter(route_class=StrictRoute)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from olivelike.errors import error_of
-from olivelike.serve.guards import client_of
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.refusals import RequestRefusedError, in_words, status_of
 from olivelike.serve.orders import Order
-from olivelike.serve.refusals import RequestRefusedError, in_words, status_of
 from olivelike.serve.service import JobEnded, Service
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from olivelike.serve.refusals import RequestRefusedError
+from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

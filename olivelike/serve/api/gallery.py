@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from olivelike.serve.api.native import TheService, answer
-from olivelike.serve.library import picture_view
-from olivelike.serve.refusals import StrictRoute
+from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.gallery.library import picture_view
 
 router = APIRouter(route_class=StrictRoute)
 _TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_reading import decode_image
-from olivelike.serve.refusals import RequestRefusedError
+from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from PIL import Image

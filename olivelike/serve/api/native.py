@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from olivelike.errors import SourceError
 from olivelike.serve.api.drawing import service_of
-from olivelike.serve.guards import client_of
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.refusals import StrictRoute
 from olivelike.serve.orders import Order
-from olivelike.serve.refusals import StrictRoute
 from olivelike.serve.service import Service
 from olivelike.serve.views import Event, JobState
 

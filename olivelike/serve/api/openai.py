@@ -23,10 +23,10 @@ from olivelike._untrusted import parse_json
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.serve.api.drawing import draw, find_model, make_order, require_done, service_of
 from olivelike.serve.api.forms import Files, form_of, read_form
+from olivelike.serve.api.guards import client_of, visitor_of
 from olivelike.serve.api.images import from_base64, in_turn, png, to_base64, upright, where_transparent
-from olivelike.serve.guards import client_of, visitor_of
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.orders import Finite, LoraChoice, Order
-from olivelike.serve.refusals import RequestRefusedError, StrictRoute, in_words
 from olivelike.serve.service import JobEnded
 
 if TYPE_CHECKING:

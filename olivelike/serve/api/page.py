@@ -8,7 +8,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from olivelike.serve.refusals import RequestRefusedError
+from olivelike.serve.api.refusals import RequestRefusedError
 
 router = APIRouter(include_in_schema=False)
 _TYPES: Final = {

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from olivelike._files import Lock, try_lock
 from olivelike.errors import SourceError, StoreError, UsageError
-from olivelike.serve.database import open_database
-from olivelike.serve.journal import Journal
+from olivelike.serve.gallery.database import open_database
+from olivelike.serve.gallery.journal import Journal
 
 INDEX: Final = ".index"
 UPLOADS: Final = ".uploads"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from olivelike.serve.database import open_database
+from olivelike.serve.gallery.database import open_database
 from olivelike.serve.views import JobState
 
 _SCHEMA: Final = """

@@ -17,10 +17,10 @@ from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError
 from olivelike.runtime.schedulers.make_scheduler import light_diffusers
 from olivelike.runtime.sessions.session import ENGINE_CALLS
-from olivelike.serve.job_drawing import DrawMessage, JobDrawing
+from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
+from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
+from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
 from olivelike.serve.orders import Order
-from olivelike.serve.planning import Files, OrderPlan, plan_order
-from olivelike.serve.warm import SessionChoice, WarmPipelines
 
 Answer = Callable[[Mapping[str, Any]], None]
 _PLANS: Final = 4

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._text import size
 from olivelike._untrusted import parse_json, terminal_text
 from olivelike.errors import OlivelikeError, PassError, SourceError, StoreError, UsageError, VerificationError
-from olivelike.serve.journal import JobRow
-from olivelike.serve.run_orders import Listings, RunOrder, RunView
+from olivelike.serve.gallery.journal import JobRow
+from olivelike.serve.runs.run_orders import Listings, RunOrder, RunView
 from olivelike.serve.service import QueueFull
 from olivelike.serve.views import ENDED, ErrorView, Event, JobState, iso
 

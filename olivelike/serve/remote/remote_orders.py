@@ -18,7 +18,7 @@ from olivelike.runtime.prompts.syntax import take_lora_tags
 
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import RequestFields
-    from olivelike.serve.client import Server
+    from olivelike.serve.remote.client import Server
 
 _MOST_BYTES: Final = 256 << 20
 """Of a picture that is sent; servers take less."""

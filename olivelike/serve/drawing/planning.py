@@ -16,9 +16,9 @@ from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
-from olivelike.serve.inpainting import PutBack, around_mask, soften
+from olivelike.serve.drawing.inpainting import PutBack, around_mask, soften
+from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
-from olivelike.serve.plots import Cell, cells
 
 if TYPE_CHECKING:
     from olivelike.runtime.jobs.job_plan import UsedImage

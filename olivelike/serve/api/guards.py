@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 from h11 import LocalProtocolError
 from starlette.requests import ClientDisconnect
 
-from olivelike.serve.refusals import RequestRefusedError
+from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

@@ -18,16 +18,16 @@ from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text,
 from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
 from olivelike.runtime.pipeline.request import Picture, require_safe
 from olivelike.runtime.sessions.session import ENGINE_CALLS
-from olivelike.serve.gallery import picture_id
-from olivelike.serve.planning import OrderPlan, Part, remaining
+from olivelike.serve.drawing.planning import OrderPlan, Part, remaining
+from olivelike.serve.gallery.gallery import picture_id
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline
-    from olivelike.serve.painting import Painting
-    from olivelike.serve.warm import WarmPipelines
+    from olivelike.serve.drawing.painting import Painting
+    from olivelike.serve.drawing.warm import WarmPipelines
 
 _PREVIEW_SECONDS: Final = 0.12
 _EVENT_SECONDS: Final = 0.1

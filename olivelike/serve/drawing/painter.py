@@ -11,7 +11,7 @@ from typing import Any, Final
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
 
-_MODULE: Final = "olivelike.serve.painting"
+_MODULE: Final = "olivelike.serve.drawing.painting"
 _GRACE: Final = 5.0
 """Seconds that a child has to end a job; then it is ended itself."""
 _TAIL: Final = 2000

@@ -18,7 +18,7 @@ from olivelike.runtime.pictures import PictureRecord
 from olivelike.runtime.pictures.picture_record import record_from_json
 from olivelike.runtime.pipeline.denoising import Step
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, require_safe
-from olivelike.serve.client import BusyError, GoneError
+from olivelike.serve.remote.client import BusyError, GoneError
 from olivelike.serve.views import ENDED, JobView, PictureView
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.writer import SheetPicture
     from olivelike.runtime.pipeline.vae import Preview
-    from olivelike.serve.client import Server
-    from olivelike.serve.remote_orders import RemoteOrder, RemotePlan
+    from olivelike.serve.remote.client import Server
+    from olivelike.serve.remote.remote_orders import RemoteOrder, RemotePlan
 
 _MOST_LOST: Final = 5
 """Times in a row that the server's events may break off without a word; the pauses between grow, to 15 s in all."""

@@ -12,8 +12,8 @@ from olivelike._files import write_whole
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError, UsageError
 from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture, record_from_json
-from olivelike.serve.gallery import UPLOADS, Gallery, PictureRow
-from olivelike.serve.uploads import add_upload
+from olivelike.serve.gallery.gallery import UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from olivelike.errors import OlivelikeError
 from olivelike.serve.catalogue import Catalogue
+from olivelike.serve.drawing.painter import ChildEnded, Painter
+from olivelike.serve.drawing.plots import cells
+from olivelike.serve.drawing.waiting import FairQueue
 from olivelike.serve.feed import Feed
-from olivelike.serve.gallery import INDEX, UPLOADS, Gallery, PictureRow
-from olivelike.serve.library import picture_view
+from olivelike.serve.gallery.gallery import INDEX, UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.library import picture_view
+from olivelike.serve.gallery.uploads import prune_uploads
 from olivelike.serve.orders import Order
-from olivelike.serve.painter import ChildEnded, Painter
-from olivelike.serve.plots import cells
 from olivelike.serve.settings import ServeSettings
-from olivelike.serve.uploads import prune_uploads
 from olivelike.serve.views import Event
-from olivelike.serve.waiting import FairQueue
 
 _INSIDE: Final = frozenset({"answer", "folder", "folders"})
 """What the process that draws tells the server alone."""
