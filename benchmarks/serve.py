@@ -47,6 +47,7 @@ class Events:
         self.ended: dict[str, float] = {}
         self.first: dict[tuple[str, str], float] = {}
         self.states: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
         self._came = threading.Condition()
         listening = threading.Event()
         threading.Thread(target=self._read, args=(url, previews, listening), daemon=True).start()
@@ -67,6 +68,8 @@ class Events:
                     self.first.setdefault((event["job"], event["type"]), now)
                     if event.get("preview"):
                         self.first.setdefault((event["job"], "preview"), now)
+                    if event["type"] == "batch":
+                        self.seconds[event["job"]] = event["seconds"]
                     if event["type"] in ("done", "failed", "cancelled"):
                         self.ended[event["job"]], self.states[event["job"]] = now, event["type"]
                         self._came.notify_all()
@@ -77,39 +80,45 @@ class Events:
             assert self._came.wait_for(lambda: all(job in self.ended for job in jobs), timeout), "a job was lost"
 
 
-def what_it_adds(folder: Path, pictures: int) -> None:
+def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
     from olivelike.runtime.jobs.job_notes import picture_record
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline import open_pipeline
     from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
-    pipeline = open_pipeline(folder)
-    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+    pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
+    options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), *options) as url:
         writer, events = PictureWriter(Path(scratch, "own")), Events(url)
 
-        def own(seed: int) -> float:
+        def own(seed: int) -> tuple[float, float]:
             began = time.perf_counter()
-            result = pipeline.generate(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
-            record = picture_record(result.request, pipeline.folder, (None, None), ())
-            writer.save(result.pictures[0].image, record)
-            return time.perf_counter() - began
+            request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
+            (batch,) = pipeline.batches(request)
+            writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, (None, None), ()))
+            return time.perf_counter() - began, batch.seconds
 
-        def served(client: httpx.Client, seed: int) -> float:
+        def served(client: httpx.Client, seed: int) -> tuple[float, float]:
             began = time.perf_counter()
             job = client.post(f"{url}/api/jobs", json={**ORDER, "seed": seed}).json()["id"]
             events.wait(job)
-            return events.ended[job] - began
+            return events.ended[job] - began, events.seconds[job]
 
         with httpx.Client(timeout=60) as client:
             for seed in range(5):
                 own(seed), served(client, seed)
-            times = [(own(seed), served(client, seed)) for seed in range(pictures)]
-    alone, through = (statistics.median(column) for column in zip(*times, strict=True))
-    each = statistics.median(served - own for own, served in times)
-    print(f"one process  {alone * 1000:8.1f} ms  (median of {pictures}, {ORDER['steps']} steps)")
-    print(f"the server   {through * 1000:8.1f} ms")
+            times = [(*own(seed), *served(client, seed)) for seed in range(pictures)]
+    alone, drawn, through, drawn_there = (statistics.median(column) * 1000 for column in zip(*times, strict=True))
+    around = statistics.median(one - drawing for one, drawing, _, _ in times) * 1000
+    around_there = statistics.median(one - drawing for _, _, one, drawing in times) * 1000
+    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, in turn      whole   drawing   all but drawing")
+    print(f"one process                                       {alone:8.1f}  {drawn:8.1f}  {around:8.1f} ms")
     print(
-        f"it adds      {(through - alone) * 1000:8.1f} ms, {(through / alone - 1):.1%}; of pairs {each * 1000:.1f} ms"
+        f"the server                                        {through:8.1f}  {drawn_there:8.1f}  {around_there:8.1f} ms"
+    )
+    print(
+        f"it adds {through - alone:.1f} ms, {through / alone - 1:.1%}; around the drawing {around_there - around:.1f} ms"
     )
 
 
@@ -170,13 +179,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pictures", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--memory-pictures", type=int, default=1000)
     parser.add_argument("--only", choices=["adds", "preview", "clients", "memory"])
     options = parser.parse_args()
     print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
     parts = {
-        "adds": lambda: what_it_adds(options.folder, options.pictures),
+        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads),
         "preview": lambda: first_preview(options.folder),
         "clients": lambda: many_clients(options.folder, options.clients),
         "memory": lambda: memory(options.folder, options.memory_pictures),

@@ -130,11 +130,3 @@ def sized(expected):
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_what_people_use_works_unchanged(path, client):
     replay(path, client, sized)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_what_people_use_works_unchanged_at_its_own_sizes(path, server):
-    with server.client() as client:
-        client.timeout = httpx.Timeout(600)
-        replay(path, client, lambda exchange: exchange)
