@@ -20,7 +20,9 @@ LONG = {"prompt": "long", "steps": 500, "width": 64, "height": 64}
 
 @pytest.fixture
 def api(server):
-    return webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", sampler="Euler a", steps=2)
+    api = webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", sampler="Euler a", steps=2)
+    with api.session:
+        yield api
 
 
 def picture(color="teal", size=(32, 32), mode="RGB"):

@@ -6,6 +6,7 @@ import base64
 import io
 import shutil
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
 import httpx
@@ -47,14 +48,30 @@ def two_folders(base_settings, little, tmp_path_factory):
         yield server
 
 
-def webui(server, name):
-    return webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", username=name, password=KEYS[name])
+OPEN = ExitStack()
+
+
+@pytest.fixture(autouse=True)
+def close_clients():
+    with OPEN:
+        yield
+
+
+def webui(server, name=None, **options):
+    key = {"username": name, "password": KEYS[name]} if name else {}
+    api = webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", **key, **options)
+    OPEN.enter_context(api.session)
+    return api
+
+
+def openai_of(server, key):
+    return OPEN.enter_context(openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0))
 
 
 def test_the_clients_keys_open_their_apis_and_nothing_else_does(keyed):
-    assert openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["anna"]).models.list().data
+    assert openai_of(keyed, KEYS["anna"]).models.list().data
     with pytest.raises(openai.AuthenticationError) as refused:
-        openai.OpenAI(base_url=f"{keyed.url}/v1", api_key="another", max_retries=0).models.list()
+        openai_of(keyed, "another").models.list()
     assert refused.value.body["code"] == "invalid_api_key"
     assert webui(keyed, "bert").get_options()["sd_model_checkpoint"]
     with keyed.client() as client:
@@ -70,7 +87,7 @@ def test_the_clients_keys_open_their_apis_and_nothing_else_does(keyed):
 
 
 def test_links_work_where_a_key_is_wanted_for_all_else(keyed):
-    client = openai.OpenAI(base_url=f"{keyed.url}/v1", api_key=KEYS["anna"])
+    client = openai_of(keyed, KEYS["anna"])
     url = client.images.generate(prompt="a", response_format="url", extra_body={"num_inference_steps": 2}).data[0].url
     with Image.open(io.BytesIO(httpx.get(url).content)) as image:
         assert image.size == (32, 32)
@@ -105,7 +122,7 @@ def test_a_client_interrupts_and_follows_its_own_pictures_alone(serve):
 
 @pytest.mark.slow
 def test_a_loras_tag_changes_the_picture_at_once_and_no_other(two_folders):
-    api = webuiapi.WebUIApi(baseurl=f"{two_folders.url}/sdapi/v1", sampler="Euler a")
+    api = webui(two_folders, sampler="Euler a")
     (listed,) = api.get_loras()
     assert (listed["name"], listed["path"]) == ("style", "style.safetensors")
     assert isinstance(listed["metadata"], dict)
@@ -117,7 +134,7 @@ def test_a_loras_tag_changes_the_picture_at_once_and_no_other(two_folders):
     assert len({one.image.tobytes() for one in (plain, tagged, weak)}) == 3
     assert after.image.tobytes() == plain.image.tobytes()
     assert "Lora hashes: " in tagged.info["infotexts"][0]
-    by_field = openai.OpenAI(base_url=f"{two_folders.url}/v1", api_key="any").images.generate(
+    by_field = openai_of(two_folders, "any").images.generate(
         prompt="a circle", size="32x32",
         extra_body={
             "num_inference_steps": 2, "seed": 7, "loras": [{"name": "style"}], "scheduler": "Euler a",
@@ -130,7 +147,7 @@ def test_a_loras_tag_changes_the_picture_at_once_and_no_other(two_folders):
 
 @pytest.mark.slow
 def test_the_model_is_switched_by_title_name_and_for_one_picture(two_folders):
-    api = webuiapi.WebUIApi(baseurl=f"{two_folders.url}/sdapi/v1")
+    api = webui(two_folders)
     assert [one["model_name"] for one in api.get_sd_models()] == ["first", "second"]
     titles = {one["model_name"]: one["title"] for one in api.get_sd_models()}
 

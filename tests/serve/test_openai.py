@@ -21,7 +21,8 @@ LONGER = {"num_inference_steps": 100, "seed": 7}
 
 @pytest.fixture
 def api(server):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0)
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0) as api:
+        yield api
 
 
 def picture_of(entry):
@@ -226,8 +227,7 @@ def test_a_full_queue_says_when_to_come_again(api, service, monkeypatch):
 
 
 def test_a_job_whose_client_left_is_cancelled(api, server, client):
-    impatient = openai.OpenAI(base_url=f"{server.url}/v1", api_key="a", max_retries=0, timeout=0.5)
-    with pytest.raises(openai.APITimeoutError):
+    with api.with_options(timeout=0.5) as impatient, pytest.raises(openai.APITimeoutError):
         impatient.images.generate(prompt="left", n=10, size="64x64", extra_body={"num_inference_steps": 500})
     newest = client.get("/api/jobs?limit=1").json()["jobs"][0]
     assert newest["order"]["prompt"] == "left"
