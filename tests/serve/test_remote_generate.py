@@ -189,7 +189,7 @@ class _Junk(BaseHTTPRequestHandler):
 def junk():
     """Return the URL of a server that speaks HTTP, and nothing that we understand."""
     with ThreadingHTTPServer(("127.0.0.1", 0), _Junk) as server:
-        Thread(target=server.serve_forever).start()
+        Thread(target=server.serve_forever, args=(0.01,)).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
