@@ -29,7 +29,7 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 
     models.traced_graph = traced_graph
 
-TOGETHER = ("engine", "cli", "sources", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
+TOGETHER = ("engine", "cli", "sources", "serve", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
 

@@ -27,7 +27,8 @@ MAY_USE = {
     "measure": {"model", "data", "sources", "graphs", "pass_api", "workflow", "store", "engine", "runtime"},
 }
 """Rooms by what they may use beside the ground; the others may use all of it."""
-MAY_USE["testing"] = {*MAY_USE, "testing"} - {"runtime"}
+MAY_USE["serve"] = set(MAY_USE)
+MAY_USE["testing"] = {*MAY_USE, "testing"} - {"runtime", "serve"}
 MAY_USE["cli"] = {*MAY_USE, "cli"} - {"testing"}
 
 ONLY = {("runtime", "graphs"): "olivelike.graphs.inspect"}

@@ -46,9 +46,10 @@ def test_defaults_of_schedulers_are_installed(names: set[str]) -> None:
     assert "olivelike/data/shelf/schedulers.json" in names
 
 
-def test_the_page_for_browsers_is_installed(names: set[str]) -> None:
-    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike" / "data" / "web").iterdir()}
-    assert "olivelike/data/web/index.html" in page
+@pytest.mark.parametrize("name", ["serve", "web"])
+def test_the_pages_for_browsers_are_installed(names: set[str], name: str) -> None:
+    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "olivelike" / "data" / name).iterdir()}
+    assert f"olivelike/data/{name}/index.html" in page
     assert page <= names
 
 

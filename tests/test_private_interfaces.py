@@ -27,16 +27,18 @@ UNDOCUMENTED_MODULES = {
     "diffusers.loaders", "diffusers.models.autoencoders.vae", "diffusers.pipelines.stable_diffusion",
     "diffusers.pipelines.stable_diffusion.safety_checker",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
-    "onnxruntime.capi", "onnxscript.rewriter.rules", "typer.core",
+    "onnxruntime.capi", "onnxscript.rewriter.rules", "starlette.formparsers", "typer.core",
 }  # fmt: skip
 """Modules of public names that their libraries' references leave out. Each of these three sets has its tests below."""
 
 DOCUMENTED_MODULES = {
-    "PIL.Image", "PIL.PngImagePlugin", "diffusers.image_processor", "diffusers.pipelines", "diffusers.utils",
+    "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor", "diffusers.pipelines",
+    "diffusers.utils", "fastapi.exceptions", "fastapi.responses", "fastapi.routing",
     "google.protobuf.message", "packaging.requirements", "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
-    "rich.text", "safetensors.torch", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
+    "rich.text", "safetensors.torch", "starlette.datastructures", "starlette.exceptions", "starlette.requests",
+    "starlette.responses", "starlette.types", "tokenizers.models", "tokenizers.processors", "torch.nn.functional",
     "transformers.utils",
 }  # fmt: skip
 
@@ -101,6 +103,13 @@ def test_no_other_module_of_a_library_is_imported_than_documented_ones_and_those
 
 def test_no_other_private_name_of_a_library_is_used():
     assert private_names() == PRIVATE_NAMES
+
+
+def test_starlette_reads_forms_within_bounds():
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    assert issubclass(MultiPartException, Exception)
+    assert {"max_files", "max_fields", "max_part_size"} <= inspect.signature(MultiPartParser).parameters.keys()
 
 
 def test_torch_has_fake_tensors_that_mix_with_real_ones():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile
 
@@ -41,6 +42,16 @@ def test_info_says_that_a_picture_has_no_record(cli, tmp_path):
     result = cli("info", str(tmp_path / "a.jpg"))
     assert (result.status, "no record" in result.out) == (0, True)
     assert json.loads(cli("info", str(tmp_path / "a.jpg"), "--json").out)["record"] is None
+
+
+def test_info_shows_the_mark_of_ai_and_an_unknown_one_by_its_name(cli, picture, tmp_path):
+    assert "marked        made by AI (trainedAlgorithmicMedia)" in cli("info", str(picture)).out.splitlines()
+    assert json.loads(cli("info", str(picture), "--json").out)["digital_source_type"] == "trainedAlgorithmicMedia"
+    chunks = PngInfo()
+    chunks.add_itxt("XML:com.adobe.xmp", "DigitalSourceType>http://cv.iptc.org/newscodes/digitalsourcetype/dreamt")
+    Image.new("RGB", (8, 8)).save(tmp_path / "b.png", pnginfo=chunks)
+    shown = cli("info", str(tmp_path / "b.png")).out.splitlines()
+    assert shown[1:] == ["marked        dreamt", "It has no record of what made it."]
 
 
 def test_info_refuses_a_picture_that_is_cut_off(cli, picture):

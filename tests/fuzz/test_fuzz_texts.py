@@ -16,6 +16,7 @@ from PIL import Image
 from olivelike._untrusted import terminal_text
 from olivelike.cli.commands.info import picture_json, picture_lines
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture
+from olivelike.runtime.pictures.ai_mark import MADE, xmp_packet
 from olivelike.runtime.pictures.picture_record import (
     EXIF_IFD,
     IMAGE_DESCRIPTION,
@@ -171,6 +172,9 @@ def png(rng, texts, pixels):
     return out
 
 
+XMP_TOKENS = ("DigitalSourceType", "DigitalSourceType='", "<!ENTITY a '&b;'>", "&a;", "http://cv.iptc.org/newscodes/")
+
+
 @RUNS
 def test_damaged_pictures_and_records_are_read_or_refused(tmp_path, runs):
     path = tmp_path / "a.png"
@@ -189,10 +193,11 @@ def test_damaged_pictures_and_records_are_read_or_refused(tmp_path, runs):
                 exif = Image.Exif()
                 exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + text.decode("utf-8", "replace").encode("utf-16-be")
                 exif[IMAGE_DESCRIPTION] = rng.choice((own.decode("utf-8", "replace"), rng.choice(TEXTS), 7, (1, 2)))
+                xmp = damage_text(rng, xmp_packet(MADE).decode(), XMP_TOKENS).encode("utf-8", "replace")
                 buffer = io.BytesIO()
                 try:
                     with warnings.catch_warnings(action="ignore"):
-                        image.save(buffer, rng.choice(("JPEG", "WEBP")), exif=exif)
+                        image.save(buffer, rng.choice(("JPEG", "WEBP")), exif=exif, xmp=xmp)
                 except (ValueError, OSError, TypeError, struct.error, UnicodeEncodeError):
                     return own
                 data = buffer.getvalue()

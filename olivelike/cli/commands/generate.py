@@ -1,5 +1,6 @@
 """`olivelike generate`: pictures from an optimised folder."""
 
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
+    from olivelike.serve.remote.client import Server
+    from olivelike.serve.remote.remote_orders import RemotePlan
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,21 @@ class PictureOptions:
         return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """Who draws, if not this process."""
+
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Let a running `olivelike serve` draw; FOLDER and LoRAs are then named as it does."
+        ),
+    ] = None
+    api_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Of that server; by default $OLIVELIKE_API_KEY.")
+    ] = None
+
+
 @shared.with_groups
 def generate(
     folder: shared.OutputFolder,
@@ -151,6 +169,10 @@ def generate(
         bool, typer.Option("--overwrite", help="Replace files of these names; else new ones get a number.")
     ] = False,
     sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
+    metadata: Annotated[
+        bool, typer.Option(help="Write what made a picture into its file; that AI made it is always written.")
+    ] = True,
+    at: ServerOptions,
     allow_pickle: shared.AllowPickle = False,
     json: shared.JsonLines = False,
     session: AllSessionOptions,
@@ -162,21 +184,45 @@ def generate(
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.cli.stdout import write_error
     from olivelike.engine.output.swap import LiveLoras, lora_folders
+    from olivelike.errors import UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
+    from olivelike.serve.remote.client import Server
+    from olivelike.serve.remote.remote_orders import plan_orders
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
-        settings = session.settings(folder)
-        check_folder(folder, settings)
+        name = folder.resolve().name
+        writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata)
+        if at.server is None:
+            if at.api_key is not None:
+                raise UsageError("--api-key is that of a server; name it with --server")
+            settings = session.settings(folder)
+            check_folder(folder, settings)
+        else:
+            here = {
+                "--lora-dir": lora_dirs, "--wildcard-dir": wildcard_dirs, "--allow-pickle": allow_pickle,
+                "--no-safety": not safety, "options of sessions": session != AllSessionOptions(),
+            }  # fmt: skip
+            if given := [option for option, value in here.items() if value]:
+                raise UsageError(f"{', '.join(given)}: with --server that is the server's to say; leave it out")
         if STDIN in (prompts or ()) and not picture.plain_prompts and sys.stdin.isatty():
             write_error("Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z).")
+        lines = read_prompts(prompts or (), literal=picture.plain_prompts)
+        if at.server is not None:
+            server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
+            orders = plan_orders(
+                server, name, lines, picture.fields(),
+                made_before=made_before, init_image=init_image, mask=mask, loras=loras or (), save=metadata,
+            )  # fmt: skip
+            _draw_at(server, orders, writer, display, sheet=sheet)
+            return
         lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
         plan = plan_jobs(
             folder,
-            read_prompts(prompts or (), literal=picture.plain_prompts),
+            lines,
             picture.fields(),
             made_before=made_before,
             init_image=init_image,
@@ -187,7 +233,6 @@ def generate(
         )
         for note in plan.notes:
             display.note(note)
-        writer = PictureWriter(output, folder.resolve().name, overwrite=overwrite)
         _draw(plan, writer, settings, display, safety=safety, sheet=sheet)
 
 
@@ -222,3 +267,23 @@ def _draw(
             draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=display, while_writing=uninterrupted)
     except (KeyboardInterrupt, Interrupted):
         raise interrupted() from None
+
+
+def _draw_at(
+    server: "Server", plan: "RemotePlan", writer: "PictureWriter", display: "Lines | JsonLines", *, sheet: bool
+) -> None:
+    """Let a server draw what is planned; a signal cancels what it has not drawn, and says how many are written."""
+    from olivelike.cli.display.text import count
+    from olivelike.cli.signals import uninterrupted
+    from olivelike.errors import Interrupted
+    from olivelike.serve.remote.remote_drawing import draw_orders
+
+    for note in plan.notes:
+        display.note(note)
+    try:
+        draw_orders(
+            server, plan, writer, sheet=sheet, on_event=display, on_note=display.note, while_writing=uninterrupted
+        )
+    except KeyboardInterrupt:
+        total = count(plan.pictures, "picture")
+        raise Interrupted(f"interrupted; {display.written} of {total} written, jobs at the server cancelled") from None

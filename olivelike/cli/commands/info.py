@@ -100,12 +100,17 @@ def picture_json(picture: "PictureFile") -> dict[str, Any]:
         "record_of": None if picture.record is None else "olivelike" if picture.own else "A1111",
         "record": None if picture.record is None else asdict(picture.record),
         "parameters": picture.parameters,
+        "digital_source_type": picture.source_type,
     }
 
 
 def picture_lines(picture: "PictureFile") -> "Iterator[str]":
     """Return what a picture file says of itself, a line for each fact."""
+    from olivelike.runtime.pictures.ai_mark import in_words
+
     yield f"{picture.path}: a picture, {picture.format}, {picture.width}x{picture.height}"
+    if picture.source_type is not None:
+        yield f"{'marked':<14}{in_words(picture.source_type)}"
     record = picture.record
     if record is None:
         yield "It has no record of what made it."

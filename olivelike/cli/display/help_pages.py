@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Make": ("run", "convert", "generate", "export-web"),
+    "Make": ("run", "convert", "generate", "serve", "export-web"),
     "Measure": ("verify", "ablate", "bench", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
@@ -23,6 +23,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "run": "olivelike run sd15_cuda --set source=./my-checkpoint --output models/mine",
     "convert": "olivelike convert painter.safetensors -t directml -o models/painter",
     "generate": 'olivelike generate models/painter "a red circle" --steps 20 --seed 1',
+    "serve": "olivelike serve models/painter",
     "export-web": "olivelike export-web models/painter_web site",
     "verify": "olivelike verify models/painter --component unet",
     "ablate": "olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",

@@ -281,6 +281,13 @@ class LiveLoras:
         """
         return self._open(self._find(written, name), text_weight, unet_weight)
 
+    def check(self, loras: Sequence[LiveLora], folder: Path) -> None:
+        """Check by their headers that LoRAs fit what a folder holds. Raises `SourceError` if one does not."""
+        record = OutputRecord.require(folder)
+        for lora in loras:
+            file = self._opened[lora.path][0]
+            _check(file, set(file.components), folder, record)
+
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Mapping[str, Mapping[str, Array]]:
         """Merge LoRAs into what a folder holds, as `olivelike run` wrote it. Raises `SourceError` if one does not fit.
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._text import size
 from olivelike.errors import UsageError
-from olivelike.model.records.output import OutputRecord
+from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -61,8 +62,13 @@ def picture_record(
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
-        version=f"olivelike {version('olivelike')}",
+        version=_program(),
     )
+
+
+@lru_cache(maxsize=1)
+def _program() -> str:
+    return f"olivelike {version('olivelike')}"
 
 
 def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
@@ -80,6 +86,16 @@ def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields
 
 def checkpoint_hash(folder: Path) -> str:
     """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
+    try:
+        found = (folder / RECORD_FILE).stat()
+    except OSError:
+        found = None
+    return _checkpoint_hash(folder, found and (found.st_mtime_ns, found.st_size))
+
+
+@lru_cache(maxsize=64)
+def _checkpoint_hash(folder: Path, _stamp: tuple[int, int] | None) -> str:
+    """Read the hash; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
     return (record.source.sha256 or "") if record is not None else ""
 
@@ -187,10 +203,16 @@ def record_notes(
         used: initial picture and mask.
         loras: on top of the folder.
     """
-    return [*_image_notes(record, used), *_lora_notes(record, folder, loras), *_model_notes(record, folder)]
+    here = checkpoint_hash(folder)
+    return [
+        *image_notes(record, used),
+        *_lora_notes(record, folder, loras),
+        *model_notes(record, folder.resolve().name, here),
+    ]
 
 
-def _image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
+def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | None]) -> Iterator[str]:
+    """Return notes on initial picture and mask; the same as in `record_notes`."""
     for option, before, now in zip(("--init-image", "--mask"), (record.init_image, record.mask), used, strict=True):
         if before is not None and now is None:
             raise UsageError(
@@ -224,11 +246,11 @@ def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) 
         yield f"the picture was made without the LoRA {lora.name}"
 
 
-def _model_notes(record: PictureRecord, folder: Path) -> Iterator[str]:
-    name = folder.resolve().name
+def model_notes(record: PictureRecord, name: str, here: str) -> Iterator[str]:
+    """Return notes on the model, of this name and hash, as in `record_notes`."""
     if record.model is not None and record.model != name:
         yield f"the picture was made with {record.model}, this is {name}"
     # A1111's older hashes, of 8 digits, are of a part of the file.
-    made, here = record.model_hash or "", checkpoint_hash(folder)
-    if here and len(made) >= HASH_DIGITS and not here.startswith(made):
+    made = record.model_hash or ""
+    if len(here) >= len(made) >= HASH_DIGITS and not here.startswith(made):
         yield (f"the picture was made with a checkpoint of hash {made}, {name} with one of {here[:HASH_DIGITS]}")

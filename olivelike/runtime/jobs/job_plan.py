@@ -28,7 +28,11 @@ from olivelike.runtime.prompts.syntax import LoraTag, shortened, take_lora_tags
 from olivelike.runtime.prompts.wildcards import Wildcards
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from olivelike.runtime.pipeline.pipeline import Initializers
+
+    UsedImage = tuple[Image, UsedFile]
 
 _RANDOM: Final = -1
 """The seed that draws one, as in A1111."""
@@ -117,8 +121,8 @@ def plan_jobs(
     fields: RequestFields | None = None,
     *,
     made_before: Path | None = None,
-    init_image: Path | None = None,
-    mask: Path | None = None,
+    init_image: Path | UsedImage | None = None,
+    mask: Path | UsedImage | None = None,
     wildcards: Wildcards | None = None,
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
@@ -132,7 +136,8 @@ def plan_jobs(
         lines: the prompts, with options of their own; `read_prompts` makes them.
         fields: of the request for all lines, as far as they are given; a seed of -1 draws one.
         made_before: a picture to make again; what is given here wins over what it says.
-        init_image: the picture to start from; of `made_before` it is found by its content.
+        init_image: the picture to start from, as a file, or opened, with what records say of it; of `made_before` it
+            is found by its content.
         mask: where to paint in it.
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
@@ -146,9 +151,9 @@ def plan_jobs(
     given: RequestFields = {**(fields or {})}
     used: list[UsedFile | None] = [None, None]
     if init_image is not None:
-        given["init_image"], used[0] = open_image(init_image)
+        given["init_image"], used[0] = open_image(init_image) if isinstance(init_image, Path) else init_image
     if mask is not None:
-        given["mask"], used[1] = open_image(mask)
+        given["mask"], used[1] = open_image(mask) if isinstance(mask, Path) else mask
     if before is not None:
         given = {**recorded_fields(before, from_image=init_image is not None), **given}
     asked = replace(Request(()), **given)
@@ -178,7 +183,7 @@ class _Planner:
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
             resolve_defaults(asked, self.folder)  # It says that there is no prompt.
-        base = replace(asked, seed=_seed(asked.seed))
+        base = replace(asked, seed=seed_or_drawn(asked.seed))
         own = [replace(base, **_fields(line)) for line in lines]
         # The first picture of each, before `resolve_defaults` imports torch.
         for line, request in zip(lines, own, strict=True):
@@ -237,14 +242,15 @@ class _Planner:
             yield _Picture(number, prompt, written, seed, tags)
 
 
-def _seed(asked: int | None) -> int:
+def seed_or_drawn(asked: int | None) -> int:
+    """Return the seed that is asked for, or one at random: for `None` and -1."""
     return secrets.randbelow(SEEDS) if asked in (None, _RANDOM) else asked
 
 
 def _fields(line: PromptLine) -> RequestFields:
     fields: RequestFields = {**line.fields, "prompts": (line.prompt,)}
     if "seed" in fields:
-        fields["seed"] = _seed(fields["seed"])
+        fields["seed"] = seed_or_drawn(fields["seed"])
     return fields
 
 

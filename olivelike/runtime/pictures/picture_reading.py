@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from olivelike._untrusted import open_file, read_bytes
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.ai_mark import said_source_type
 from olivelike.runtime.pictures.picture_record import (
     EXIF_IFD,
     IMAGE_DESCRIPTION,
@@ -35,6 +36,8 @@ _MOST_BYTES = 256 << 20
 """Of a picture file."""
 _MOST_PIXELS = 1 << 26
 """8192x8192; a file of a few KB can claim any number."""
+_MOST_ACROSS = 1 << 16
+"""Pixels of a side; a line of 60 million takes any resampling's memory."""
 _ASCII = b"ASCII\0\0\0"
 _UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error)
 """What Pillow raises for damaged files."""
@@ -59,6 +62,8 @@ class PictureFile:
     """Whether the record is olivelike's, and not read from A1111's text."""
     parameters: str | None
     """A1111's text."""
+    source_type: str | None = None
+    """IPTC's digital source type, such as `trainedAlgorithmicMedia`: whether it says that AI made it."""
 
 
 def is_picture(path: Path) -> bool:
@@ -80,14 +85,28 @@ def read_picture(path: Path) -> PictureFile:
     Raises:
         SourceError: if the file can't be read, or its record is damaged.
     """
+    try:
+        with open_file(path, _MOST_BYTES) as file:
+            return _read_picture(path, file)
+    except OSError as error:
+        raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
+
+
+def read_picture_data(data: bytes, name: str) -> PictureFile:
+    """Read what the bytes of a picture file say of it, as `read_picture` does; `name` is for messages."""
+    return _read_picture(Path(name), io.BytesIO(data))
+
+
+def _read_picture(path: Path, file: BinaryIO) -> PictureFile:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), open_file(path, _MOST_BYTES) as file:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, about damaged EXIF and many pixels
             with Image.open(file, formats=["PNG", "JPEG", "WEBP"]) as image:
                 _check_pixels(path, image)
                 own, parameters = _texts(image)
+                marked = said_source_type(image.info.get("xmp"))
                 form, (width, height) = str(image.format), image.size
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{path} can't be read as a picture: {error}; get the file again") from error
@@ -96,14 +115,17 @@ def read_picture(path: Path) -> PictureFile:
         record = record_from_json(own, str(path))
     elif parameters is not None:
         record = parse_a1111(parameters)
-    return PictureFile(path, form, width, height, record, own is not None, parameters)
+    return PictureFile(path, form, width, height, record, own is not None, parameters, marked)
 
 
-def _check_pixels(path: Path, image: Image.Image) -> None:
+def _check_pixels(path: Path | str, image: Image.Image) -> None:
     """Refuse a picture of very many pixels before they are decoded."""
     width, height = image.size
-    if width * height > _MOST_PIXELS:
-        raise SourceError(f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read; make it smaller")
+    if width * height > _MOST_PIXELS or max(width, height) > _MOST_ACROSS:
+        raise SourceError(
+            f"{path} has {width}x{height} pixels, and at most {_MOST_PIXELS:,} are read, {_MOST_ACROSS:,} of a side; "
+            "make it smaller"
+        )
 
 
 def read_picture_record(path: Path) -> PictureRecord:
@@ -122,19 +144,28 @@ def open_image(path: Path) -> tuple[Image.Image, UsedFile]:
 
     Raises `SourceError` if there is no such file, or it is no picture that Pillow reads.
     """
+    try:
+        data = read_bytes(path, _MOST_BYTES)
+    except OSError as error:
+        raise SourceError(f"{path}: can't be read as a picture: {error.strerror}; get the file again") from error
+    return decode_image(data, str(path)), UsedFile(path.name, hashlib.sha256(data).hexdigest())
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """Return the picture that bytes are; `name` is for messages. Raises `SourceError` if Pillow reads none."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        data = read_bytes(path, _MOST_BYTES)
-        image = Image.open(io.BytesIO(data), formats=_INPUT_FORMATS)
-        _check_pixels(path, image)
-        image.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(data), formats=_INPUT_FORMATS)
+            _check_pixels(name, image)
+            image.load()
     except UnidentifiedImageError:
-        raise SourceError(f"{path}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
+        raise SourceError(f"{name}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise SourceError(f"{path}: can't be read as a picture: {why}; get the file again") from error
-    return image, UsedFile(path.name, hashlib.sha256(data).hexdigest())
+        raise SourceError(f"{name}: can't be read as a picture: {error}; get the file again") from error
+    return image
 
 
 def find_used(used: UsedFile | None, made: Path) -> Path | None:

@@ -6,7 +6,7 @@ A1111's has prompt, negative prompt, and a last line of settings. Written and re
 Pictures as the bytes of a file, with what made them inside.
 
 PNG: A1111's text under `parameters`, the JSON record under `olivelike`. JPEG and WebP: A1111's text as EXIF
-`UserComment`, the record as `ImageDescription`.
+`UserComment`, the record as `ImageDescription`. All: the mark of AI as XMP.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
+from olivelike.runtime.pictures.ai_mark import XMP_TEXT, source_type, xmp_packet
 from olivelike.runtime.schedulers.scheduler_names import written_schedule
 
 if TYPE_CHECKING:
@@ -160,6 +161,15 @@ def parse_a1111(text: str) -> PictureRecord:
     return _with_settings(record, {name: _unquote(value) for name, value in pairs})
 
 
+def a1111_parameters(record: PictureRecord) -> dict[str, str]:
+    """Return what A1111 reads in its text, by its names; the size as two numbers."""
+    found = {"Prompt": record.prompt, "Negative prompt": record.negative_prompt or "", **dict(_settings(record))}
+    found.pop("Size", None)
+    if record.width and record.height:
+        found |= {"Size-1": str(record.width), "Size-2": str(record.height)}
+    return found
+
+
 def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
     size = f"{record.width}x{record.height}" if record.width and record.height else None
     hashes = ", ".join(f"{lora.name}: {lora.hash}" for lora in record.loras if lora.hash)
@@ -256,34 +266,45 @@ UNICODE: Final = b"UNICODE\0"
 _QUALITY: Final = 95
 
 
-def encode_picture(image: Image.Image, suffix: str, record: PictureRecord | None, *, sheet: bool = False) -> bytes:
+def encode_picture(
+    image: Image.Image,
+    suffix: str,
+    record: PictureRecord,
+    *,
+    sheet: bool = False,
+    metadata: bool = True,
+    quality: int = _QUALITY,
+) -> bytes:
     """Return the bytes of a picture file. Raises `UsageError` if the format can't hold the picture or its text.
 
     Args:
         suffix: one of `FORMATS`.
         record: what made it.
         sheet: write A1111's text alone, as for a sheet of pictures, which no record remakes.
+        quality: of JPEG and WebP, up to 100.
+        metadata: write what made it; the mark that AI did is written in any case.
     """
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    form = FORMATS[suffix.lower()]
+    form, xmp = FORMATS[suffix.lower()], xmp_packet(source_type(record))
     buffer = io.BytesIO()
     try:
         if form == "PNG":
             chunks = PngInfo()
-            if record is not None:
+            if metadata:
                 chunks.add_text(PARAMETERS, a1111_text(record))
                 if not sheet:
                     chunks.add_itxt(RECORD, record.to_json())
+            chunks.add_itxt(XMP_TEXT, xmp.decode())
             image.save(buffer, form, pnginfo=chunks)
         else:
             exif = Image.Exif()
-            if record is not None:
+            if metadata:
                 exif.get_ifd(EXIF_IFD)[USER_COMMENT] = UNICODE + a1111_text(record).encode("utf-16-be")
                 if not sheet:
                     exif[IMAGE_DESCRIPTION] = record.to_json()
-            image.save(buffer, form, quality=_QUALITY, exif=exif)
+            image.save(buffer, form, quality=quality, exif=exif, xmp=xmp)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"a picture of {image.width}x{image.height} can't be written as {form}: {error}; write a .png"

@@ -38,12 +38,14 @@ class PictureWriter:
         output: a folder, a file's name or a pattern, as `parse_output` reads it.
         folder: name of the pipeline's folder, for `{folder}`.
         overwrite: replace files that were there before and have the names.
+        metadata: write what made the pictures into them; the mark that AI did is written in any case.
     """
 
-    def __init__(self, output: str | Path, folder: str = "", *, overwrite: bool = False) -> None:
+    def __init__(self, output: str | Path, folder: str = "", *, overwrite: bool = False, metadata: bool = True) -> None:
         self._pattern = parse_output(output)
         self._folder = folder
         self._overwrite = overwrite
+        self._metadata = metadata
         self._index: dict[Path, int] = {}
         self._written: set[Path] = set()
 
@@ -64,9 +66,8 @@ class PictureWriter:
 
     def save(self, image: Image.Image, record: PictureRecord) -> Path:
         """Write a picture with its record; return its file. Raises `UsageError` if it can't be written."""
-        return self._write(
-            encode_picture(image, self._pattern.suffix, record), self._names(record), overwrite=self._overwrite
-        )
+        data = encode_picture(image, self._pattern.suffix, record, metadata=self._metadata)
+        return self._write(data, self._names(record), overwrite=self._overwrite)
 
     def save_sheet(self, pictures: Sequence[SheetPicture], record: PictureRecord, columns: int = 4) -> Path:
         """Write all pictures on one sheet, as `sheet.png` or the next free name; return its file.
@@ -74,7 +75,8 @@ class PictureWriter:
         Raises `UsageError` if it can't be written. `record` is that of the first one; it goes into the sheet as
         A1111's text.
         """
-        data = encode_picture(picture_sheet(pictures, columns), self._pattern.suffix, record, sheet=True)
+        sheet = picture_sheet(pictures, columns)
+        data = encode_picture(sheet, self._pattern.suffix, record, sheet=True, metadata=self._metadata)
         folder = self._folder_of(self._values(record))
         return self._write(data, _numbered(folder / f"sheet{self._pattern.suffix}"), overwrite=False)
 

@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -270,9 +271,19 @@ class _PutOff(ModuleType):
         return import_module(self.__name__)
 
 
+_IMPORTING: Final = threading.RLock()
+"""Two threads that import at once would find each other's stand-ins half way."""
+
+
 @contextmanager
 def light_diffusers() -> Iterator[None]:
     """Import from diffusers in here; what it would decorate with `torch._dynamo` later is decorated all the same."""
+    with _IMPORTING, _stand_ins():
+        yield
+
+
+@contextmanager
+def _stand_ins() -> Iterator[None]:
     stand_ins = [_PutOff(name) for name in _PUT_OFF if name not in sys.modules]
     for module in stand_ins:
         sys.modules[module.__name__] = module

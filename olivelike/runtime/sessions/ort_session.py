@@ -131,6 +131,8 @@ class OrtBoundCall:
     def _compute(self) -> None:
         for name, tensor in self.moving.items():
             self.binding.bind_input(name, *self.placement.memory, *_buffer(tensor))
+        if self.run_options is not None:
+            self.run_options.terminate = False  # It may have been asked to end as it returned.
         with ENGINE_CALLS.in_progress(self._terminate) if self.run_options is not None else nullcontext():
             self.session.run_with_iobinding(self.binding, self.run_options)
 

@@ -185,10 +185,13 @@ NOT_INSTALLED = "not installed"
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "PIL": "pillow",
     "accelerate": "accelerate",
+    "anyio": "anyio",
     "diffusers": "diffusers",
     "diskcache": "diskcache",
+    "fastapi": "fastapi",
     "filelock": "filelock",
     "google": "protobuf",
+    "h11": "h11",
     "huggingface_hub": "huggingface_hub",
     "ml_dtypes": "ml_dtypes",
     "numpy": "numpy",
@@ -207,11 +210,13 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "rich": "rich",
     "safetensors": "safetensors",
     "scipy": "scipy",
+    "starlette": "starlette",
     "tokenizers": "tokenizers",
     "torch": "torch",
     "torchsde": "torchsde",
     "transformers": "transformers",
     "typer": "typer",
+    "uvicorn": "uvicorn",
     "yaml": "pyyaml",
 }
 """The distribution of each module that olivelike itself imports, by which `pyproject.toml` declares it; asking the

@@ -1,0 +1,204 @@
+"""What `olivelike serve` adds to a picture, how soon its first preview comes, how it bears 100 clients, and its memory.
+
+    olivelike run workflows/demo.yaml
+    python benchmarks/serve.py models/demo
+
+A picture of the server is timed from the request to the event that says that it is in its file; in turn with it, this
+process draws the same one with `open_pipeline` and writes it. Clients and server are on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+
+ORDER = {"prompt": "a red circle", "steps": 50}
+"""As many steps as `generate` takes by default."""
+JSON = {"Content-Type": "application/json"}
+
+
+@contextmanager
+def server(folder: Path, gallery: Path, *options: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "olivelike", "serve", str(folder), "--port", "0", "--gallery", str(gallery)]
+    process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+    try:
+        yield process.stdout.readline().split()[0]
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+class Events:
+    """The events of a server, as they come."""
+
+    def __init__(self, url: str, previews: bool = False) -> None:
+        self.ended: dict[str, float] = {}
+        self.first: dict[tuple[str, str], float] = {}
+        self.states: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self._came = threading.Condition()
+        listening = threading.Event()
+        threading.Thread(target=self._read, args=(url, previews, listening), daemon=True).start()
+        listening.wait(10)
+
+    def _read(self, url: str, previews: bool, listening: threading.Event) -> None:
+        with (
+            httpx.Client(timeout=None) as client,
+            client.stream("GET", f"{url}/api/events?previews={previews}") as all_of,
+        ):
+            for line in all_of.iter_lines():
+                now = time.perf_counter()
+                listening.set()
+                if not line.startswith("data: "):
+                    continue
+                event = json.loads(line[6:])
+                with self._came:
+                    self.first.setdefault((event["job"], event["type"]), now)
+                    if event.get("preview"):
+                        self.first.setdefault((event["job"], "preview"), now)
+                    if event["type"] == "batch":
+                        self.seconds[event["job"]] = event["seconds"]
+                    if event["type"] in ("done", "failed", "cancelled"):
+                        self.ended[event["job"]], self.states[event["job"]] = now, event["type"]
+                        self._came.notify_all()
+
+    def wait(self, *jobs: str, timeout: float = 600) -> None:
+        """Wait until all jobs have ended."""
+        with self._came:
+            assert self._came.wait_for(lambda: all(job in self.ended for job in jobs), timeout), "a job was lost"
+
+
+def what_it_adds(folder: Path, pictures: int, threads: int) -> None:
+    from olivelike.runtime.jobs.job_notes import picture_record
+    from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pipeline.pipeline import open_pipeline
+    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+    pipeline = open_pipeline(folder, SessionSettings(intra_threads=threads))
+    options = ("--warm", "--threads", str(threads)) if threads else ("--warm",)
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), *options) as url:
+        writer, events = PictureWriter(Path(scratch, "own")), Events(url)
+
+        def own(seed: int) -> tuple[float, float]:
+            began = time.perf_counter()
+            request = pipeline.resolve_defaults(Request((ORDER["prompt"],), steps=ORDER["steps"], seed=seed))
+            (batch,) = pipeline.batches(request)
+            writer.save(batch.pictures[0].image, picture_record(request, pipeline.folder, (None, None), ()))
+            return time.perf_counter() - began, batch.seconds
+
+        def served(client: http.client.HTTPConnection, seed: int) -> tuple[float, float]:
+            began = time.perf_counter()
+            client.request("POST", "/api/jobs", json.dumps({**ORDER, "seed": seed}), JSON)
+            job = json.loads(client.getresponse().read())["id"]
+            events.wait(job)
+            return events.first[job, "picture"] - began, events.seconds[job]
+
+        client = http.client.HTTPConnection(
+            url.removeprefix("http://")
+        )  # A large client's own time is not the server's.
+        for seed in range(5):
+            own(seed), served(client, seed)
+        times = [(*own(seed), *served(client, seed)) for seed in range(pictures)]
+    alone, drawn, through, drawn_there = (statistics.median(column) * 1000 for column in zip(*times, strict=True))
+    around = statistics.median(one - drawing for one, drawing, _, _ in times) * 1000
+    around_there = statistics.median(one - drawing for _, _, one, drawing in times) * 1000
+    print(f"medians of {pictures} pictures of {ORDER['steps']} steps, in turn      whole   drawing   all but drawing")
+    print(f"one process                                       {alone:8.1f}  {drawn:8.1f}  {around:8.1f} ms")
+    print(
+        f"the server                                        {through:8.1f}  {drawn_there:8.1f}  {around_there:8.1f} ms"
+    )
+    added = through - alone
+    print(f"it adds {added:.1f} ms, {added / alone:.1%}; around the drawing {around_there - around:.1f} ms")
+
+
+def first_preview(folder: Path, jobs: int = 10) -> None:
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+        events, waits = Events(url, previews=True), []
+        with httpx.Client(timeout=60) as client:
+            for seed in range(jobs):
+                job = client.post(f"{url}/api/jobs", json={**ORDER, "seed": seed}).json()["id"]
+                events.wait(job)
+                waits.append((events.first[job, "preview"] - events.first[job, "started"]) * 1000)
+    print(f"first preview {statistics.median(waits):7.1f} ms after the job began, at most {max(waits):.1f} ms")
+
+
+def many_clients(folder: Path, clients: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+        events, answers = Events(url), []
+        began = time.perf_counter()
+
+        def ask(number: int) -> None:
+            with httpx.Client(timeout=120) as client:
+                answers.append(client.post(f"{url}/api/jobs", json={**ORDER, "steps": 5, "seed": number}))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        asked = time.perf_counter() - began
+        placed = [answer.json() for answer in answers if answer.status_code == 202]
+        told = sum(job["position"] is not None or job["state"] != "queued" for job in placed)
+        events.wait(*(job["id"] for job in placed))
+        states = [events.states[job["id"]] for job in placed]
+        print(
+            f"{clients} clients at once: {len(placed)} taken within {asked:.1f} s, {told} told their place, "
+            f"{states.count('done')} done, after {time.perf_counter() - began:.1f} s"
+        )
+
+
+def memory(folder: Path, pictures: int) -> None:
+    early = 0.0
+    with tempfile.TemporaryDirectory() as scratch, server(folder, Path(scratch, "gallery"), "--warm") as url:
+        events = Events(url)
+        with httpx.Client(timeout=60) as client:
+            for number in range(1, pictures + 1):
+                job = client.post(f"{url}/api/jobs", json={**ORDER, "steps": 2, "seed": number}).json()["id"]
+                events.wait(job)
+                if number in (100, pictures):
+                    figures = client.get(f"{url}/metrics").text
+                    found = re.findall(r"olivelike_memory_bytes\{(.*)\} ([\d.e+]+)", figures)
+                    whole = sum(float(value) for _, value in found) / 1e6
+                    early = early or whole
+                    parts = ", ".join(f"{name} {float(value) / 1e6:.1f}" for name, value in found)
+                    print(f"memory after {number} pictures: {whole:.1f} MB ({whole / early - 1:+.1%}; {parts})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--pictures", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=0, help="of ONNX Runtime, here and there; 0 takes all cores")
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--memory-pictures", type=int, default=1000)
+    parser.add_argument("--only", choices=["adds", "preview", "clients", "memory"])
+    options = parser.parse_args()
+    print(f"{psutil.cpu_count()} cores, {psutil.virtual_memory().total / 1e9:.0f} GB")
+    parts = {
+        "adds": lambda: what_it_adds(options.folder, options.pictures, options.threads),
+        "preview": lambda: first_preview(options.folder),
+        "clients": lambda: many_clients(options.folder, options.clients),
+        "memory": lambda: memory(options.folder, options.memory_pictures),
+    }
+    for name, measure in parts.items():
+        if options.only in (None, name):
+            measure()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""`olivelike serve`: a page and APIs that draw."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from olivelike.cli import options as shared
+
+
+@dataclass(frozen=True)
+class AccessOptions:
+    """Who may use the server."""
+
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen; other machines reach 0.0.0.0.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, typer.Option(metavar="N", help="0 takes a free one.", min=0, max=65535)] = 7860
+    api_keys: Annotated[
+        list[str] | None,
+        typer.Option("--api-key", metavar="NAME=KEY", help="Ask for a key, and call who has it so; may be repeated."),
+    ] = None
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-keys", metavar="FILE", help="Such keys, one on each line.")
+    ] = None
+    basic: Annotated[
+        list[str] | None, typer.Option("--basic", metavar="USER:PASSWORD", help="Ask for a password; may be repeated.")
+    ] = None
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Let everybody who reaches the address use the server.")
+    ] = False
+    allow_hosts: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another name of this server; may be repeated."),
+    ] = None
+    allow_origins: Annotated[
+        list[str] | None,
+        typer.Option("--allow-origin", metavar="URL", help="A page elsewhere that may use it; may be repeated."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class BoundOptions:
+    """How much may be asked for."""
+
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="What folders kept open may have together; by default four fifths of what is free."
+        ),
+    ] = None
+    time_limit: Annotated[float, typer.Option(metavar="SECONDS", help="That a job may be drawn.", min=1)] = 1800.0
+    max_queue: Annotated[int, typer.Option(metavar="N", help="Jobs that may wait.", min=1)] = 200
+    max_images: Annotated[int, typer.Option(metavar="N", help="Pictures of a job.", min=1)] = 100
+    max_side: Annotated[int, typer.Option("--max-size", metavar="PIXELS", help="Of a side.", min=8)] = 2048
+    max_steps: Annotated[int, typer.Option(metavar="N", help="Of a picture.", min=1)] = 500
+    max_body: Annotated[str, typer.Option(metavar="SIZE", help="Of a request.")] = "64MB"
+
+
+@shared.with_groups
+def serve(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FOLDER", help="Folders that `olivelike run` wrote.", show_default=False),
+    ] = None,
+    *,
+    models_dirs: Annotated[
+        list[Path] | None,
+        typer.Option("--models", metavar="DIR", help="Serve all such folders in it, later ones too; may be repeated."),
+    ] = None,
+    gallery: Annotated[Path, typer.Option(metavar="DIR", help="Where pictures and jobs are kept.")] = Path("gallery"),
+    warm: Annotated[bool, typer.Option("--warm", help="Open the first folder at once.")] = False,
+    safety: Annotated[bool, typer.Option(help="Check pictures; flagged ones are black.")] = True,
+    metadata: Annotated[bool, typer.Option(help="Write into each file what made the picture.")] = True,
+    lora_dirs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lora-dir", metavar="DIR", help="Where LoRAs are, beside loras/ here and beside FOLDER; may be repeated."
+        ),
+    ] = None,
+    wildcard_dirs: Annotated[
+        list[Path] | None,
+        typer.Option("--wildcard-dir", metavar="DIR", help="Where the file of __NAME__ is; may be repeated."),
+    ] = None,
+    workflows_dir: Annotated[
+        Path | None, typer.Option("--workflows", metavar="DIR", help="Workflows that the page may run.")
+    ] = None,
+    checkpoints_dir: Annotated[
+        Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
+    ] = None,
+    cache_dir: shared.StoreDir = None,
+    allow_plugins: Annotated[
+        bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
+    ] = False,
+    access: AccessOptions,
+    bounds: BoundOptions,
+    allow_pickle: shared.AllowPickle = False,
+    session: shared.ProviderOptions,
+) -> None:
+    """Serve a page that paints, and the APIs of OpenAI and A1111.
+
+    Pipelines stay open; jobs and pictures survive a restart.
+    """
+    from olivelike._text import byte_count
+    from olivelike.cli.stdout import write_line
+    from olivelike.serve import ServeSettings, serve as run
+    from olivelike.serve.settings import read_keys, read_passwords
+
+    run(
+        ServeSettings(
+            folders=tuple(folders or ()),
+            models_dirs=tuple(models_dirs or ()),
+            gallery=gallery,
+            host=access.host,
+            port=access.port,
+            lora_dirs=tuple(lora_dirs or ()),
+            wildcard_dirs=tuple(wildcard_dirs or ()),
+            allow_pickle=allow_pickle,
+            safety=safety,
+            metadata=metadata,
+            providers=tuple(session.providers or ()),
+            provider_options=tuple(session.provider_options or ()),
+            device=session.device,
+            session_options=tuple(session.session_options or ()),
+            threads=session.threads or 0,
+            warm=warm,
+            memory_limit=byte_count(bounds.memory_limit, "--memory-limit") if bounds.memory_limit else None,
+            time_limit=bounds.time_limit,
+            max_queue=bounds.max_queue,
+            max_images=bounds.max_images,
+            max_side=bounds.max_side,
+            max_steps=bounds.max_steps,
+            max_body=byte_count(bounds.max_body, "--max-body"),
+            api_keys=read_keys(access.api_keys or (), access.api_key_file),
+            basic=read_passwords(access.basic or ()),
+            no_auth=access.no_auth,
+            allow_hosts=tuple(access.allow_hosts or ()),
+            allow_origins=tuple(access.allow_origins or ()),
+            workflows_dir=workflows_dir,
+            checkpoints_dir=checkpoints_dir,
+            cache_dir=cache_dir,
+            allow_plugins=allow_plugins,
+        ),
+        lambda url: write_line(f"{url} is ready; Ctrl-C ends it"),
+    )

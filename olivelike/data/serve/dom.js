@@ -1,0 +1,46 @@
+// Elements by id, and elements made of parts. Text from the server goes in as text alone: there is no innerHTML here.
+
+export const $ = (id) => document.getElementById(id);
+
+/** Make an element: `on` has listeners, `data` the dataset, names with a hyphen are attributes, others properties. */
+export function make(tag, { on = {}, data = {}, ...rest } = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(rest)) {
+    if (name.includes("-") || name === "role" || name === "for") element.setAttribute(name, value);
+    else element[name] = value;
+  }
+  Object.assign(element.dataset, data);
+  for (const [type, listener] of Object.entries(on)) element.addEventListener(type, listener);
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** A button that submits nothing. */
+export const button = (text, click, more = {}) => make("button", { type: "button", on: { click }, ...more }, text);
+
+/** Call `work` once, when no call came for so long. */
+export function settled(work, milliseconds) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...given), milliseconds);
+  };
+}
+
+/** Call `work` at once, and then again at most every so many milliseconds. */
+export function spaced(work, milliseconds) {
+  let timer = 0;
+  let wanted = false;
+  const call = () => {
+    wanted = false;
+    timer = setTimeout(() => {
+      timer = 0;
+      if (wanted) call();
+    }, milliseconds);
+    work();
+  };
+  return () => {
+    wanted = true;
+    if (!timer) call();
+  };
+}

@@ -1,0 +1,128 @@
+// The fields of the form: what they hold, their bounds, what is kept of them, and the order that they make.
+
+import { $, settled } from "./dom.js";
+
+const KEY = "olivelike.form";
+const fields = () => [...document.querySelectorAll("#form [data-field]")];
+const kept = () => [...document.querySelectorAll("#form [data-field], #form [data-kept]")];
+
+let defaults = {};
+
+const get = (input) => (input.type === "checkbox" ? input.checked : input.value);
+
+function set(input, value) {
+  if (input.type === "checkbox") input.checked = Boolean(value);
+  else input.value = value ?? "";
+}
+
+/** Set one field and tell everybody who listens, as if it was typed. */
+export function setField(name, value) {
+  const input = $(name);
+  set(input, value);
+  input.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Return the fields as the server takes them; an empty one is left to its default. */
+export function readFields() {
+  const order = {};
+  for (const input of fields()) {
+    const name = input.dataset.field;
+    const value = get(input);
+    if (input.type === "number" || input.type === "range") {
+      if (value !== "") order[name] = Number(value);
+    } else if (typeof value === "boolean" || name === "prompt") order[name] = value;
+    else if (value !== "") order[name] = value;
+  }
+  if (order.seed === -1) delete order.seed;
+  return order;
+}
+
+/** Take bounds and defaults of a model; a field that held the last model's default gets that of this one. */
+export function takeOptions({ fields: given = {} }) {
+  for (const input of fields()) {
+    const name = input.dataset.field;
+    const bounds = given[name];
+    if (!bounds) continue;
+    for (const side of ["min", "max", "step"]) {
+      if (typeof bounds[side] === "number" && "min" in input) input[side] = bounds[side];
+    }
+    if (name === "seed") input.min = -1;
+    const now = get(input);
+    const untouched = !(name in remembered) || (name in defaults && String(now) === String(defaults[name] ?? ""));
+    // A scheduler's default is the model's own, which the empty choice says; without a default the page has its own.
+    const value = name === "scheduler" ? "" : bounds.default ?? (input.type === "checkbox" ? input.defaultChecked : input.defaultValue);
+    if (untouched && name !== "prompt" && name !== "negative_prompt") set(input, value ?? "");
+    defaults[name] = value;
+  }
+  document.dispatchEvent(new Event("form-filled"));
+  keep();
+}
+
+/** Put every option, but not the words, back to what the model has. */
+export function resetFields() {
+  for (const input of fields()) {
+    const name = input.dataset.field;
+    if (name !== "prompt" && name !== "negative_prompt" && name in defaults) set(input, defaults[name]);
+  }
+  $("form").dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+let remembered = {};
+
+function keep() {
+  remembered = Object.fromEntries(kept().map((input) => [input.id, get(input)]));
+  try {
+    localStorage.setItem(KEY, JSON.stringify({ fields: remembered, more: more() }));
+  } catch {
+    // A browser without room or in private mode: the form lives as long as the page.
+  }
+}
+
+let more = () => ({});
+
+/** Fill in what was there when the page was last open. `extra` returns further values to keep; returns the last ones. */
+export function rememberForm(extra) {
+  more = extra;
+  let found = {};
+  try {
+    found = JSON.parse(localStorage.getItem(KEY) ?? "{}");
+  } catch {
+    found = {};
+  }
+  remembered = found.fields ?? {};
+  for (const input of kept()) {
+    if (input.id in remembered) set(input, remembered[input.id]);
+  }
+  const later = settled(keep, 300);
+  $("form").addEventListener("input", later);
+  $("form").addEventListener("change", later);
+  addEventListener("pagehide", keep);
+  return found.more ?? {};
+}
+
+/** Show at which field the server or the browser finds fault, and open what it is folded in. */
+export function markField(name) {
+  for (const input of fields()) input.removeAttribute("aria-invalid");
+  const input = name && fields().find((one) => one.dataset.field === name);
+  if (!input) return;
+  input.setAttribute("aria-invalid", "true");
+  const fold = input.closest("details");
+  if (fold) fold.open = true;
+  input.focus();
+}
+
+/** The first field whose value its own bounds refuse, with a sentence about it. */
+export function firstFault() {
+  const input = fields().find((one) => !one.checkValidity() && !mayStandBetween(one));
+  if (!input) return null;
+  const label = input.labels[0].firstChild.textContent.trim();
+  return { field: input.dataset.field, message: `${label}: ${input.validationMessage}` };
+}
+
+// Spinners go in steps, but any number between is one; a size may be between those that there are if it is to be fit.
+function mayStandBetween(input) {
+  const { badInput, rangeOverflow, rangeUnderflow, stepMismatch } = input.validity;
+  if (!stepMismatch || badInput || rangeOverflow || rangeUnderflow) return false;
+  const size = input.id === "width" || input.id === "height";
+  return Number(input.step) % 1 !== 0 || (size && $("fit").checked);
+}

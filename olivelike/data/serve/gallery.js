@@ -1,0 +1,119 @@
+// The pictures of all days: in pages that come as one scrolls, searched by recipe.
+
+import { $, make, settled } from "./dom.js";
+import { problem } from "./notices.js";
+import { ask, query } from "./server.js";
+import { view } from "./viewer.js";
+
+const PAGE = 60;
+
+let pictures = [];
+let next = null;
+let asked = 0;
+let loading = false;
+
+const visible = () => !$("view-gallery").hidden;
+
+/** A button with a picture's thumbnail. */
+export function thumbnail(picture, open) {
+  const image = make("img", { src: picture.thumb, alt: "", loading: "lazy", width: picture.width, height: picture.height });
+  image.classList.toggle("tiny", picture.width <= 128);
+  const words = `${picture.prompt || "Picture without a prompt"}, seed ${picture.seed ?? "unknown"}`;
+  return make("button", { type: "button", className: "thumbnail", title: words, "aria-label": words, on: { click: () => open(picture) } }, image);
+}
+
+function neighbours(picture) {
+  const place = pictures.findIndex((one) => one.id === picture.id);
+  // The last one that is here asks for the page behind it.
+  if (place >= pictures.length - 2 && next) readMore();
+  return [pictures[place - 1] ?? null, place < 0 ? null : pictures[place + 1] ?? null];
+}
+
+function dayOf(picture) {
+  const day = new Date(picture.created);
+  const today = new Date();
+  const ago = Math.round((new Date(today.toDateString()) - new Date(day.toDateString())) / 86_400_000);
+  if (ago === 0) return "Today";
+  if (ago === 1) return "Yesterday";
+  return day.toLocaleDateString(undefined, { dateStyle: "full" });
+}
+
+function put(picture, first = false) {
+  const name = dayOf(picture);
+  let day = [...$("gallery-days").children].find((one) => one.dataset.day === name);
+  if (!day) {
+    day = make("section", { className: "day", data: { day: name } }, make("h2", {}, name), make("ul", { className: "plain tiles" }));
+    $("gallery-days")[first ? "prepend" : "append"](day);
+  }
+  const item = make("li", { data: { picture: picture.id } }, thumbnail(picture, (one) => view(one, neighbours)));
+  day.lastChild[first ? "prepend" : "append"](item);
+}
+
+function tell() {
+  const searching = $("search").value.trim() || $("search-model").value;
+  const empty = searching ? "No picture matches." : "No pictures yet. Paint one, and it stays here.";
+  $("gallery-status").textContent = pictures.length ? `${pictures.length}${next ? " and more" : ""} ${pictures.length === 1 && !next ? "picture" : "pictures"}` : empty;
+  $("gallery-more").hidden = !next;
+}
+
+async function read(before) {
+  const number = (asked += 1);
+  loading = true;
+  try {
+    const found = await ask(query("/api/pictures", { search: $("search").value.trim(), model: $("search-model").value, before, limit: PAGE }));
+    if (number !== asked) return;
+    if (!before) {
+      pictures = [];
+      $("gallery-days").replaceChildren();
+    }
+    const known = new Set(pictures.map((one) => one.id));
+    for (const picture of found.pictures.filter((one) => !known.has(one.id))) {
+      pictures.push(picture);
+      put(picture);
+    }
+    next = found.next;
+    problem($("gallery-problem"), "");
+    tell();
+  } catch (error) {
+    problem($("gallery-problem"), error);
+  } finally {
+    if (number === asked) loading = false;
+  }
+}
+
+function readMore() {
+  if (next && !loading) read(next);
+}
+
+const search = () => read(null);
+
+/** What came since the gallery was read, or its first page. */
+export async function readNewest() {
+  if (!pictures.length || $("search").value.trim() || $("search-model").value) return search();
+  const found = await ask(query("/api/pictures", { limit: PAGE })).catch(() => ({ pictures: [] }));
+  for (const picture of found.pictures.reverse()) addToGallery(picture);
+}
+
+/** A picture that was just painted goes first, unless one is searching. */
+export function addToGallery(picture) {
+  if ($("search").value.trim() || $("search-model").value || pictures.some((one) => one.id === picture.id)) return;
+  pictures.unshift(picture);
+  put(picture, true);
+  tell();
+}
+
+export function removeFromGallery(picture) {
+  pictures = pictures.filter((one) => one.id !== picture.id);
+  const item = $("gallery-days").querySelector(`[data-picture="${CSS.escape(picture.id)}"]`);
+  const day = item?.closest(".day");
+  item?.remove();
+  if (day && !day.querySelector("li")) day.remove();
+  tell();
+}
+
+export function startGallery() {
+  $("search").addEventListener("input", settled(search, 250));
+  $("search-model").addEventListener("change", search);
+  $("gallery-more").addEventListener("click", readMore);
+  new IntersectionObserver(([end]) => end.isIntersecting && visible() && readMore(), { rootMargin: "600px" }).observe($("gallery-more"));
+}

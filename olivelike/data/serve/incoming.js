@@ -1,0 +1,74 @@
+// Pictures that come from outside: dropped on the page, pasted, or chosen; their recipe goes into the form.
+
+import { $ } from "./dom.js";
+import { setInitial, upload } from "./initial.js";
+import { notice } from "./notices.js";
+import { applyRecipe } from "./recipe.js";
+
+const TYPES = new Set(["image/png", "image/jpeg", "image/webp"]);
+
+const pictureIn = (transfer) => [...(transfer?.files ?? [])].find((file) => TYPES.has(file.type)) ?? null;
+const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+
+/** Load the recipe of a file, or offer what else can be done with a picture that has none. */
+export async function loadRecipe(file) {
+  const name = file.name || "the picture";
+  try {
+    const sent = await upload(file);
+    const start = () => {
+      location.hash = "#paint";
+      return setInitial(file, { sent, name });
+    };
+    if (sent.record) {
+      await applyRecipe(sent.record, name);
+      notice(`${name} can be painted over, too.`, [["Picture to picture", start]]);
+    } else notice(`${name} has no recipe.`, [["Picture to picture", start]]);
+  } catch (error) {
+    notice(error.message, [["Try again", () => loadRecipe(file)]]);
+  }
+}
+
+export function startIncoming() {
+  let depth = 0;
+  const hint = (now) => ($("drop-hint").hidden = !now);
+  const overInitial = (event) => $("init-drop").contains(event.target);
+  addEventListener("dragenter", (event) => {
+    if (!hasFiles(event)) return;
+    depth += 1;
+    hint(true);
+  });
+  addEventListener("dragleave", (event) => {
+    if (!hasFiles(event)) return;
+    depth -= 1;
+    if (depth <= 0) hint(false);
+  });
+  addEventListener("dragover", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    $("init-drop").classList.toggle("over", overInitial(event));
+    hint(!overInitial(event));
+  });
+  addEventListener("drop", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    depth = 0;
+    hint(false);
+    $("init-drop").classList.remove("over");
+    const file = pictureIn(event.dataTransfer);
+    if (!file) notice("This is no PNG, JPEG or WebP.");
+    else if (overInitial(event)) setInitial(file, { name: file.name });
+    else loadRecipe(file);
+  });
+  addEventListener("paste", (event) => {
+    const file = pictureIn(event.clipboardData);
+    if (!file || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    if ($("fold-init").contains(document.activeElement)) setInitial(file, { name: "the pasted picture" });
+    else loadRecipe(file);
+  });
+  $("recipe-file").addEventListener("change", () => {
+    const [file] = $("recipe-file").files;
+    if (file) loadRecipe(file);
+    $("recipe-file").value = "";
+  });
+}

@@ -1,0 +1,102 @@
+// The model that paints: picker, bounds of the form, schedulers.
+
+import { $, make } from "./dom.js";
+import { takeOptions } from "./form.js";
+import { announce, problem } from "./notices.js";
+import { pick } from "./picker.js";
+import { recount } from "./prompts.js";
+import { ask, query } from "./server.js";
+
+let models = [];
+let current = null;
+const pictures = new Map();
+
+export const model = () => current;
+export const family = () => models.find((one) => one.name === current)?.family ?? null;
+export const modelNames = () => models.map((one) => one.name);
+export const schedulers = () => [...$("scheduler").options].map((option) => option.value).filter(Boolean);
+
+/** What the model picker and the gallery's filter offer, read anew. */
+export async function readModels(wanted = current) {
+  const found = await ask("/api/models");
+  models = found;
+  const usable = models.filter((one) => one.state !== "missing");
+  const next = usable.find((one) => one.name === wanted) ?? usable[0];
+  const chosen = $("search-model").value;
+  $("search-model").replaceChildren(
+    make("option", { value: "" }, "Any model"),
+    ...models.map((one) => make("option", { value: one.name }, one.title ?? one.name)),
+  );
+  $("search-model").value = chosen;
+  if (next) await setModel(next.name);
+  else show();
+}
+
+export async function setModel(name) {
+  const changed = current !== null && current !== name;
+  current = name;
+  show();
+  try {
+    takeOptions(await ask(query("/api/options", { model: name })));
+    recount();
+    if (changed) announce(`Model: ${titleOf(name)}`);
+  } catch (error) {
+    problem($("order-problem"), error);
+  }
+  document.dispatchEvent(new Event("form-filled"));
+}
+
+export const titleOf = (name) => {
+  const one = models.find((other) => other.name === name);
+  return one?.title ?? name;
+};
+
+function detailOf(one) {
+  const size = one.default_size ? `${one.default_size[0]}×${one.default_size[1]}` : "";
+  const parts = [one.family, size, one.inpaints ? "inpainting" : "", one.state === "missing" ? "its folder is gone" : one.loaded ? "loaded" : ""];
+  return parts.filter(Boolean).join(" · ");
+}
+
+function show() {
+  const one = models.find((other) => other.name === current);
+  const name = one ? one.title ?? one.name : "no model";
+  $("model-button").replaceChildren(
+    make("span", { className: "hint" }, "Model"),
+    make("strong", {}, name),
+    make("span", { className: "hint" }, one ? detailOf(one) : "The server has no folder that can paint."),
+  );
+}
+
+async function open() {
+  // A model has no picture of its own: the last one that it painted stands for it.
+  await readModels().catch(() => {});
+  await Promise.all(models.map(async (one) => {
+    const found = await ask(query("/api/pictures", { model: one.name, limit: 1 })).catch(() => ({ pictures: [] }));
+    pictures.set(one.name, found.pictures[0]?.thumb ?? null);
+  }));
+  pick("Model", models.map((one) => ({
+    name: one.name, title: one.title, detail: detailOf(one), picture: pictures.get(one.name),
+    current: one.name === current, disabled: one.state === "missing",
+  })), setModel);
+}
+
+/** Fill the scheduler's choices; a recipe may bring one more. */
+export async function readSchedulers() {
+  const found = await ask("/api/schedulers");
+  const chosen = $("scheduler").value || remembered;
+  const names = found.map((one) => one.name);
+  $("scheduler").replaceChildren(make("option", { value: "" }, "The model’s own"), ...names.map((name) => make("option", { value: name }, name)));
+  setScheduler(chosen);
+}
+
+let remembered = "";
+
+export function setScheduler(name) {
+  remembered = name ?? "";
+  if (remembered && !schedulers().includes(remembered)) $("scheduler").append(make("option", { value: remembered }, remembered));
+  $("scheduler").value = remembered;
+}
+
+export function startModels() {
+  $("model-button").addEventListener("click", open);
+}

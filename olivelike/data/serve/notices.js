@@ -1,0 +1,45 @@
+// What the page says: politely to screen readers, and as notices that stay until they are closed.
+
+import { $, button, make } from "./dom.js";
+
+/** Say something to screen readers when they have time. */
+export function announce(text) {
+  $("announce").textContent = "";
+  // The same text twice is said twice only if the region was empty in between.
+  setTimeout(() => ($("announce").textContent = text), 50);
+}
+
+/** Show a notice with actions, `[text, work]` each; without any it goes after a while. */
+export function notice(text, actions = []) {
+  const shown = make("li", { className: "notice" }, make("p", {}, text));
+  const close = () => shown.remove();
+  for (const [label, work] of actions) {
+    shown.append(button(label, () => {
+      close();
+      work();
+    }));
+  }
+  shown.append(button("×", close, { "aria-label": "Close this notice", className: "quiet" }));
+  $("notices").append(shown);
+  announce(text);
+  if (!actions.length) setTimeout(close, 6000);
+}
+
+/** Show what went wrong where it belongs; an empty text takes it away. */
+export function problem(element, error) {
+  const text = error?.message ?? error ?? "";
+  element.textContent = text;
+  element.hidden = !text;
+}
+
+/** Ask before something that can't be taken back. */
+export function confirmed(question, verb) {
+  const dialog = $("confirm");
+  $("confirm-question").textContent = question;
+  $("confirm-yes").textContent = verb;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}

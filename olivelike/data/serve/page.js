@@ -1,0 +1,216 @@
+// Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
+
+import { $ } from "./dom.js";
+import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
+import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
+import { startIncoming } from "./incoming.js";
+import { forgetInitial, hasMask, hasPicture, initialFields, limitUploads, startInitial } from "./initial.js";
+import { current, end, readQueue, startJobs, submit } from "./jobs.js";
+import { chosenLoras, loraNames, readLoras, setLoras, startLoras } from "./loras.js";
+import { startMask } from "./mask.js";
+import { model, modelNames, readModels, readSchedulers, schedulers, setScheduler, startModels } from "./models.js";
+import { notice, problem } from "./notices.js";
+import { startPicker } from "./picker.js";
+import { axes, startPlot } from "./plot.js";
+import { recount, startPrompts } from "./prompts.js";
+import { readRuns, startRuns } from "./runs.js";
+import { ask, listen, onReturn } from "./server.js";
+import { onStage, removeFromStage, shownPicture, startStage } from "./stage.js";
+import { startViewer } from "./viewer.js";
+
+const VIEWS = ["paint", "gallery", "workflows"];
+const QUEUE = new Set(["queued", "queue", "started", "done", "failed", "cancelled"]);
+const WITH_PICTURE = ["strength", "fit", "mask_blur", "inpaint_area", "inpaint_padding"];
+const WITH_MASK = ["mask_blur", "inpaint_area", "inpaint_padding"];
+
+let features = {};
+
+/** What the form asks for. Throws an `Error` where it can't be read. */
+async function order() {
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()) };
+  if (!hasPicture()) for (const name of WITH_PICTURE) delete found[name];
+  if (!hasMask()) for (const name of WITH_MASK) delete found[name];
+  const { x, y } = axes();
+  if (x) found.x = x;
+  if (y) found.y = y;
+  return found;
+}
+
+/** One prompt, or that of each line; as in files of prompts, empty lines and those with # in front are none. */
+function prompts(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line && !line.startsWith("#"));
+  return $("lines").checked && lines.length ? lines : [text];
+}
+
+function fault(error) {
+  const place = error.plot ? "plot-problem" : "order-problem";
+  if (error.plot) $("fold-plot").open = true;
+  problem($(place), error);
+  $(place).scrollIntoView({ block: "nearest" });
+  const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
+  markField(error.field ?? named);
+  if (error.code === "source" && hasPicture() && /upload|picture/.test(error.message)) forgetInitial();
+}
+
+async function generate() {
+  problem($("order-problem"), "");
+  problem($("plot-problem"), "");
+  markField(null);
+  const wrong = firstFault();
+  if (wrong) return fault(wrong);
+  try {
+    axes();
+  } catch (error) {
+    return fault(Object.assign(error, { plot: true }));
+  }
+  $("generate").setAttribute("aria-busy", "true");
+  if (!current()) onStage("sending");
+  try {
+    const asked = await order();
+    for (const prompt of prompts(asked.prompt)) await submit({ ...asked, prompt });
+  } catch (error) {
+    if (!current()) onStage("refused");
+    fault(error);
+  } finally {
+    $("generate").removeAttribute("aria-busy");
+  }
+}
+
+async function stop(how) {
+  const job = current();
+  if (!job) return;
+  try {
+    await end(job.id, how);
+  } catch (error) {
+    problem($("job-problem"), error);
+  }
+}
+
+function route() {
+  const wanted = location.hash.slice(1);
+  const name = VIEWS.includes(wanted) && (wanted !== "workflows" || features.runs) ? wanted : "paint";
+  if ($(`view-${name}`).hidden) scrollTo(0, 0);
+  for (const view of VIEWS) {
+    $(`view-${view}`).hidden = view !== name;
+    const link = document.querySelector(`nav a[href="#${view}"]`);
+    if (view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  $("skip-link").hidden = name !== "paint";
+  if (name === "workflows") readRuns();
+}
+
+function shortcuts(event) {
+  if ($("view-paint").hidden || document.querySelector("dialog[open]")) return;
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    generate();
+  } else if (event.key === "Escape" && current()) stop("cancel");
+}
+
+function startForm() {
+  $("form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    generate();
+  });
+  $("cancel").addEventListener("click", () => stop("cancel"));
+  $("skip").addEventListener("click", () => stop("skip"));
+  $("swap").addEventListener("click", () => {
+    const [width, height] = [$("width").value, $("height").value];
+    setField("width", height);
+    setField("height", width);
+  });
+  $("seed-random").addEventListener("click", () => setField("seed", -1));
+  $("seed-last").addEventListener("click", () => {
+    const seed = shownPicture()?.seed;
+    if (seed === null || seed === undefined) notice("No picture is shown whose seed could be taken.");
+    else setField("seed", seed);
+  });
+  $("form-reset").addEventListener("click", () => {
+    resetFields();
+    setLoras([]);
+    notice("All options are as the model has them.");
+  });
+  $("scheduler").addEventListener("change", () => setScheduler($("scheduler").value));
+  document.addEventListener("keydown", shortcuts);
+}
+
+/** Sizes as text for a plot, the model's own and two shapes of it. */
+function choices(field) {
+  const [width, height] = [$("width").value, $("height").value];
+  return {
+    scheduler: schedulers(), model: modelNames(), lora: loraNames().map((name) => `${name}:1`),
+    size: [`${width}x${height}`, `${height}x${width}`],
+  }[field];
+}
+
+/** Everything that the server has, read at the beginning and each time it is back. */
+async function readAll(kept) {
+  const server = await ask("/api/server");
+  features = server.features;
+  limitUploads(server.limits.max_upload_bytes);
+  $("workflows-link").hidden = !features.runs;
+  route();
+  await readLoras().catch(() => ($("fold-loras").hidden = true));
+  await readSchedulers().catch(() => {});
+  await readModels(kept ?? model() ?? server.current);
+}
+
+let leave = null;
+
+// A browser has six connections to a server: a tab that nobody looks at holds none, unless it waits for a picture.
+function attend() {
+  const wanted = document.visibilityState === "visible" || current() !== null;
+  if (wanted && !leave) {
+    leave = listen("/api/events", (type, data) => {
+      if (type === "picture" || type === "sheet") addToGallery(data.picture);
+      else if (QUEUE.has(type)) readQueue();
+    }, { telling: true });
+    readNewest();
+    readQueue();
+  } else if (!wanted && leave) {
+    leave();
+    leave = null;
+  }
+}
+
+async function start() {
+  startMask();
+  startPicker();
+  startModels();
+  startLoras();
+  startPrompts(model);
+  startPlot(choices);
+  startInitial();
+  startIncoming();
+  startStage();
+  startGallery();
+  startRuns(readModels);
+  startViewer((picture) => {
+    removeFromGallery(picture);
+    removeFromStage(picture);
+  });
+  startForm();
+  const kept = rememberForm(() => ({ model: model(), loras: chosenLoras(), scheduler: $("scheduler").value }));
+  setLoras(kept.loras ?? []);
+  setScheduler(kept.scheduler);
+  recount();
+  addEventListener("hashchange", route);
+  route();
+  onReturn(async () => {
+    await readAll().catch(() => {});
+    readNewest();
+    readQueue();
+  });
+  try {
+    await readAll(kept.model);
+  } catch (error) {
+    problem($("order-problem"), error);
+  }
+  await startJobs(onStage);
+  document.addEventListener("visibilitychange", attend);
+  attend();
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();

@@ -1,0 +1,93 @@
+// X/Y plots: an axis' field and values, read as A1111's script reads them.
+
+import { $, make } from "./dom.js";
+
+const NUMBERS = new Set(["seed", "steps", "guidance_scale", "strength", "clip_skip", "eta", "guidance_rescale"]);
+const WHOLE = new Set(["seed", "steps", "clip_skip"]);
+const FIELDS = {
+  seed: "Seed", steps: "Steps", guidance_scale: "Guidance", scheduler: "Scheduler", prompt_sr: "Prompt S/R",
+  strength: "Strength", lora: "LoRA:weight", model: "Model", size: "Size", clip_skip: "Clip skip", eta: "Eta",
+  guidance_rescale: "Guidance rescale",
+};
+
+/** Values parted by commas; one with a comma in it stands in double quotes. */
+export function splitValues(text) {
+  const found = text.match(/\s*"(?:[^"]|"")*"\s*|[^,]+/g) ?? [];
+  return found
+    .map((value) => value.trim())
+    .filter((value) => value !== "")
+    .map((value) => (/^".*"$/s.test(value) ? value.slice(1, -1).replaceAll('""', '"') : value));
+}
+
+const NUMBER = String.raw`([+-]?(?:\d+\.?\d*|\.\d+))`;
+const RANGE = new RegExp(String.raw`^${NUMBER}\s*-\s*${NUMBER}(?:\s*\(\s*${NUMBER}\s*\)|\s*\[\s*(\d+)\s*\])?$`);
+const MOST = 100;
+
+/** Numbers of one value: itself, `1-5`, `1-9 (+2)`, or `1-10 [4]` for so many between. */
+export function numbersOf(value, whole = false) {
+  const range = RANGE.exec(value);
+  if (!range) {
+    if (!Number.isFinite(Number(value))) throw new Error(`“${value}” is no number and no range such as 1-5`);
+    return [Number(value)];
+  }
+  const [from, to] = [Number(range[1]), Number(range[2])];
+  const round = (number) => (whole ? Math.round(number) : Math.round(number * 1e6) / 1e6);
+  let count;
+  let step;
+  if (range[4]) {
+    count = Number(range[4]);
+    step = count > 1 ? (to - from) / (count - 1) : 0;
+  } else {
+    step = range[3] ? Number(range[3]) : to >= from ? 1 : -1;
+    if (step === 0 || (to - from) / step < 0) throw new Error(`“${value}” never arrives`);
+    count = Math.floor((to - from) / step + 1e-9) + 1;
+  }
+  if (count > MOST) throw new Error(`“${value}” has ${count} values; ${MOST} are the most`);
+  return Array.from({ length: count }, (_, place) => round(from + place * step));
+}
+
+/** The axis as the server takes it, or null if there is none. */
+export function axisOf(field, text) {
+  if (!field) return null;
+  const values = splitValues(text);
+  if (!values.length) throw new Error(`${FIELDS[field]}: write the values, parted by commas`);
+  if (!NUMBERS.has(field)) return { field, values };
+  return { field, values: values.flatMap((value) => numbersOf(value, WHOLE.has(field))) };
+}
+
+/** Both axes of the form. Throws an `Error` with a sentence if values can't be read. */
+export function axes() {
+  const [x, y] = ["x", "y"].map((side) => axisOf($(`${side}-field`).value, $(`${side}-values`).value));
+  if (x && y && x.field === y.field && x.field !== "prompt_sr") throw new Error(`X and Y are both ${FIELDS[x.field]}; take another for one`);
+  return { x, y };
+}
+
+/** `choices` returns, for a field, all values there are, or nothing. */
+export function startPlot(choices) {
+  for (const side of ["x", "y"]) {
+    $(`${side}-field`).replaceChildren(
+      make("option", { value: "" }, "Nothing"),
+      ...Object.entries(FIELDS).map(([value, text]) => make("option", { value }, text)),
+    );
+    $(`${side}-all`).addEventListener("click", () => {
+      const all = choices($(`${side}-field`).value) ?? [];
+      $(`${side}-values`).value = all.map((value) => (value.includes(",") ? `"${value}"` : value)).join(", ");
+      $(`${side}-values`).dispatchEvent(new Event("input", { bubbles: true }));
+    });
+  }
+  const show = () => {
+    for (const side of ["x", "y"]) $(`${side}-all`).hidden = !choices($(`${side}-field`).value);
+    let text = "";
+    try {
+      const { x, y } = axes();
+      if (x || y) text = `${x?.values.length ?? 1} × ${y?.values.length ?? 1}`;
+      $("plot-problem").hidden = true;
+    } catch {
+      text = "…";
+    }
+    $("plot-badge").textContent = text;
+  };
+  $("fold-plot").addEventListener("input", show);
+  document.addEventListener("form-filled", show);
+  show();
+}

@@ -1,0 +1,153 @@
+// The two prompts: how many tokens they have, and colours behind what is more than plain text.
+
+import { $, make, settled } from "./dom.js";
+import { problem } from "./notices.js";
+import { ask } from "./server.js";
+
+const PAUSE = 250;
+
+/** Behaviour of one prompt. `model` returns the model whose tokenizer counts. */
+class Editor {
+  constructor(id, short, model) {
+    this.input = $(id);
+    this.colours = $(`${short}-colours`);
+    this.count = $(`${short}-count`);
+    this.notes = $(`${short}-notes`);
+    this.negative = short === "negative";
+    this.model = model;
+    this.spans = [];
+    this.text = "";
+    this.refresh = settled(() => this.look(), PAUSE);
+    this.input.addEventListener("input", () => this.changed());
+    this.input.addEventListener("scroll", () => (this.colours.scrollTop = this.input.scrollTop));
+    this.input.addEventListener("keydown", (event) => this.weigh(event));
+    new ResizeObserver(() => this.align()).observe(this.input);
+  }
+
+  // The text area may have a scroll bar, which the colours behind it must leave room for.
+  align() {
+    this.colours.style.width = `${this.input.clientWidth}px`;
+    this.colours.style.height = `${this.input.clientHeight}px`;
+    this.colours.scrollTop = this.input.scrollTop;
+  }
+
+  changed() {
+    const text = this.input.value;
+    this.spans = movedSpans(this.spans, this.text, text);
+    this.text = text;
+    this.paint();
+    this.refresh();
+  }
+
+  paint() {
+    const parts = [];
+    let place = 0;
+    for (const { start, end, kind, weight } of this.spans) {
+      if (start < place || end <= start) continue;
+      parts.push(this.text.slice(place, start));
+      const level = kind !== "weight" ? kind : weight > 1 ? (weight > 1.25 ? "stronger" : "strong") : weight < 1 ? "weak" : "plain";
+      parts.push(make("mark", { className: `of-${level.replace(/\W/g, "")}` }, this.text.slice(start, end)));
+      place = end;
+    }
+    // A last line that is empty has no height of its own.
+    this.colours.replaceChildren(...parts, `${this.text.slice(place)}\n`);
+    this.align();
+  }
+
+  async look() {
+    const text = this.input.value;
+    const model = this.model();
+    try {
+      const found = await ask("/api/tokens", { method: "POST", json: { model, text, negative: this.negative } });
+      if (text !== this.input.value) return;
+      this.spans = flatSpans(found.spans, text);
+      this.text = text;
+      this.paint();
+      this.tell(found.encoders);
+      this.note(found.notes.join(" "), false);
+    } catch (error) {
+      if (error.status === 422 || error.status === 400) this.note(error.message, true);
+      this.count.textContent = "";
+    }
+  }
+
+  note(text, wrong) {
+    this.notes.className = wrong ? "problem" : "hint";
+    problem(this.notes, text);
+  }
+
+  tell(encoders) {
+    const most = encoders.reduce((a, b) => (b.count > a.count ? b : a), { count: 0, limit: 75, chunks: 1 });
+    this.count.textContent = `${most.count} / ${most.limit} tokens${most.chunks > 1 ? ` in ${most.chunks} chunks` : ""}`;
+  }
+
+  /** Ctrl+Up and Ctrl+Down weigh what is selected, or the word at the cursor, as in A1111. */
+  weigh(event) {
+    if (!(event.ctrlKey || event.metaKey) || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
+    event.preventDefault();
+    let { selectionStart: start, selectionEnd: end, value } = this.input;
+    if (start === end) {
+      while (start > 0 && /[^\s,.()[\]{}<>|:]/.test(value[start - 1])) start -= 1;
+      while (end < value.length && /[^\s,.()[\]{}<>|:]/.test(value[end])) end += 1;
+    }
+    if (start === end) return;
+    let weight = 1;
+    let words = value.slice(start, end);
+    const after = /^:([\d.]+)\)/.exec(value.slice(end));
+    let from = start;
+    let to = end;
+    if (value[start - 1] === "(" && after) {
+      weight = Number(after[1]);
+      [from, to] = [start - 1, end + after[0].length];
+    }
+    weight = Math.round((weight + (event.key === "ArrowUp" ? 0.1 : -0.1)) * 100) / 100;
+    if (weight <= 0) return;
+    const written = weight === 1 ? words : `(${words}:${weight})`;
+    this.input.setRangeText(written, from, to, "preserve");
+    const begin = from + (weight === 1 ? 0 : 1);
+    this.input.setSelectionRange(begin, begin + words.length);
+    this.input.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}
+
+/** Spans that still hold after an edit: those before it, and those behind it at their new place. */
+function movedSpans(spans, before, after) {
+  let head = 0;
+  while (head < Math.min(before.length, after.length) && before[head] === after[head]) head += 1;
+  let tail = 0;
+  const most = Math.min(before.length, after.length) - head;
+  while (tail < most && before.at(-1 - tail) === after.at(-1 - tail)) tail += 1;
+  const grown = after.length - before.length;
+  return spans.flatMap((span) => {
+    if (span.end <= head) return [span];
+    if (span.start >= before.length - tail) return [{ ...span, start: span.start + grown, end: span.end + grown }];
+    return span.start <= head && span.end >= before.length - tail ? [{ ...span, end: span.end + grown }] : [];
+  });
+}
+
+/** Spans one after the other, in JavaScript's positions: of spans in one another the inner ones are seen. */
+function flatSpans(spans, text) {
+  const places = [0];
+  for (const letter of text) places.push(places.at(-1) + letter.length);
+  const at = (index) => places[Math.min(index, places.length - 1)];
+  const own = new Array(text.length).fill(null);
+  const sorted = [...spans].sort((a, b) => b.end - b.start - (a.end - a.start));
+  for (const span of sorted) own.fill(span, at(span.start), at(span.end));
+  const flat = [];
+  for (let place = 0; place < own.length; ) {
+    let end = place + 1;
+    while (end < own.length && own[end] === own[place]) end += 1;
+    if (own[place]) flat.push({ ...own[place], start: place, end });
+    place = end;
+  }
+  return flat;
+}
+
+const editors = [];
+
+export function startPrompts(model) {
+  editors.push(new Editor("prompt", "prompt", model), new Editor("negative_prompt", "negative", model));
+}
+
+/** Count anew, as after another model or when the text was set from elsewhere. */
+export const recount = () => editors.forEach((editor) => editor.changed());

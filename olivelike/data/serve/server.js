@@ -1,0 +1,98 @@
+// What the page asks of the server, and the streams of events that it listens to.
+
+import { $ } from "./dom.js";
+import { announce } from "./notices.js";
+
+/** What the server refused, in its own words. */
+export class ServerError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    Object.assign(this, { status, code });
+  }
+}
+
+/** Ask for `path`, and return the answer's JSON. `json` or `body` (a Blob) is what is sent. */
+export async function ask(path, { method = "GET", json, body, signal } = {}) {
+  const headers = json === undefined ? {} : { "Content-Type": "application/json" };
+  if (body?.type) headers["Content-Type"] = body.type;
+  let answer;
+  try {
+    answer = await fetch(path, { method, headers, signal, body: json === undefined ? body : JSON.stringify(json) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    lost();
+    throw new ServerError(0, "unreachable", "The server does not answer. It may have been stopped; start it again.");
+  }
+  found();
+  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  const { error = {} } = await answer.json().catch(() => ({}));
+  throw new ServerError(answer.status, error.code ?? "error", error.message ?? `The server answered with status ${answer.status}.`);
+}
+
+export const path = (...parts) => `/api/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+
+/** A path with a query, of the values that are not empty. */
+export function query(start, values) {
+  const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length ? `${start}?${new URLSearchParams(given)}` : start;
+}
+
+let connected = null;
+const returned = new Set();
+
+/** Call `work` each time the connection is back after it was lost. */
+export const onReturn = (work) => returned.add(work);
+
+function lost() {
+  if (connected === false) return;
+  connected = false;
+  $("connection").hidden = false;
+  $("connection").textContent = "Connection lost. Trying again…";
+  announce("Connection to the server lost. Trying again.");
+}
+
+function found() {
+  const before = connected;
+  connected = true;
+  $("connection").hidden = true;
+  $("connection").textContent = "";
+  if (before !== false) return;
+  announce("Connected again.");
+  for (const work of returned) work();
+}
+
+const TYPES = ["state", "queued", "queue", "opening", "started", "step", "picture", "sheet", "done", "failed", "cancelled", "run"];
+
+/**
+ * Listen to a stream of events; `heard(type, data)` is called for each. It is opened again when it breaks.
+ *
+ * Returns what closes it. `telling` streams say whether there is a connection.
+ */
+export function listen(address, heard, { telling = false, gone = () => {} } = {}) {
+  let source = null;
+  let timer = 0;
+  let wait = 500;
+  const open = () => {
+    source = new EventSource(address);
+    source.onopen = () => {
+      wait = 500;
+      if (telling) found();
+    };
+    source.onerror = () => {
+      if (telling) lost();
+      source.close();
+      // Our own pause, not the browser's: that gives up for good on an answer such as 503.
+      timer = setTimeout(open, wait);
+      wait = Math.min(wait * 2, 8000);
+      gone();
+    };
+    for (const type of TYPES) {
+      source.addEventListener(type, (event) => heard(type, JSON.parse(event.data)));
+    }
+  };
+  open();
+  return () => {
+    clearTimeout(timer);
+    source.close();
+  };
+}

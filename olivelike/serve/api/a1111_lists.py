@@ -1,0 +1,283 @@
+"""A1111's API, `/sdapi/v1`: what there is, what is chosen, and how far the picture is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import APIRouter, Body, Request
+
+from olivelike.errors import OlivelikeError
+from olivelike.runtime.pictures.picture_reading import read_picture_data
+from olivelike.runtime.pictures.picture_record import a1111_parameters
+from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
+from olivelike.serve.api.a1111_models import SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
+from olivelike.serve.api.drawing import find_model, service_of
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
+from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
+
+if TYPE_CHECKING:
+    from olivelike.serve.service import Service
+    from olivelike.serve.views import JobView
+
+lists_router: Final = APIRouter(route_class=StrictRoute)
+_FORMATS: Final = ("png", "jpg", "jpeg", "webp")
+_STILL_LOOKED_AT: Final = 10.0
+"""Seconds since somebody last asked for the picture that grows."""
+
+
+class WebUI:
+    """What A1111 has as options, and the last preview of each job, gathered while somebody asks for progress."""
+
+    def __init__(self) -> None:
+        self.samples_format = "png"
+        self.clip_skip = 1
+        self._previews: dict[str, str] = {}
+        self._asked = 0.0
+        self._listening: asyncio.Task[None] | None = None
+
+    def preview(self, service: Service, job: str) -> str | None:
+        """Return how a job's picture looks now, as a data URL; from the second question on."""
+        self._asked = time.monotonic()
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen(service))
+        return self._previews.get(job)
+
+    async def _listen(self, service: Service) -> None:
+        async for event in service.events(previews=True):
+            if event["type"] == "step" and event.get("preview"):
+                self._previews = {event["job"]: event["preview"]}
+            if time.monotonic() - self._asked > _STILL_LOOKED_AT:
+                break
+        self._previews = {}
+
+
+def webui_of(request: Request) -> WebUI:
+    """Return the state that A1111's API has beside the service."""
+    state = request.app.state
+    if not hasattr(state, "webui"):
+        state.webui = WebUI()
+    webui: WebUI = state.webui
+    return webui
+
+
+@lists_router.get("/options")
+async def options(request: Request) -> dict[str, Any]:
+    """Return the options that exist here."""
+    service, webui = service_of(request), webui_of(request)
+    found = find_model(service, service.current_model or "")
+    return {
+        "sd_model_checkpoint": found.title if found else None,
+        "sd_checkpoint_hash": (found.sha256 or found.hash) if found else None,
+        "sd_vae": "Automatic",
+        "CLIP_stop_at_last_layers": webui.clip_skip,
+        "samples_format": webui.samples_format,
+        "enable_emphasis": True,
+        "live_previews_image_format": "png",
+        "randn_source": "CPU",
+    }
+
+
+@lists_router.post("/options")
+async def set_options(request: Request, asked: Annotated[dict[str, Any], Body()]) -> None:
+    """Set options; those that are not here are ignored."""
+    service, webui = service_of(request), webui_of(request)
+    name, form = asked.get("sd_model_checkpoint"), asked.get("samples_format")
+    found = find_model(service, name) if isinstance(name, str) else None
+    if name is not None and found is None:
+        raise RequestRefusedError(404, "not_found", "Model not found")
+    skipped = asked.get("CLIP_stop_at_last_layers")
+    if skipped is not None and (not isinstance(skipped, int) or not 1 <= skipped <= 12):
+        raise refused("CLIP_stop_at_last_layers is a number from 1 to 12")
+    if form is not None and form not in _FORMATS:
+        raise refused(f"samples_format is one of {', '.join(_FORMATS)}")
+    if found is not None:
+        service.set_model(found.name)
+    webui.clip_skip = skipped or webui.clip_skip
+    webui.samples_format = form or webui.samples_format
+
+
+@lists_router.get("/sd-models")
+async def sd_models(request: Request) -> list[dict[str, Any]]:
+    """List the folders that can draw."""
+    return [
+        {
+            "title": one.title, "model_name": one.name, "hash": one.hash, "sha256": one.sha256, "filename": one.name,
+            "config": None,
+        }
+        for one in service_of(request).models()
+        if one.state == "ready"
+    ]  # fmt: skip
+
+
+@lists_router.get("/samplers")
+async def samplers() -> list[dict[str, Any]]:
+    """List the samplers whose packages are installed."""
+    names = [name for name in SAMPLERS if all(map(find_spec, find_scheduler(name).needs))]
+    return [{"name": name, "aliases": SAMPLER_ALIASES[name], "options": {}} for name in names]
+
+
+@lists_router.get("/schedulers")
+async def schedulers() -> list[dict[str, Any]]:
+    """List the schedule types."""
+    return [
+        {"name": name, "label": label, "aliases": None, "default_rho": None, "need_inner_model": False}
+        for name, label in SCHEDULE_NAMES.items()
+        if name != "beta" or find_spec("scipy")
+    ]
+
+
+@lists_router.get("/upscalers")
+async def upscalers() -> list[dict[str, Any]]:
+    """List what enlarges pictures."""
+    return [{"name": name, "model_name": None, "model_path": None, "model_url": None, "scale": 4} for name in UPSCALERS]
+
+
+@lists_router.get("/loras")
+async def loras(request: Request) -> list[dict[str, Any]]:
+    """List the LoRAs that prompts may name."""
+    found = service_of(request).loras()
+    return [{"name": one.name, "alias": one.alias, "path": one.path, "metadata": one.metadata} for one in found]
+
+
+@lists_router.get("/embeddings")
+async def embeddings(request: Request) -> dict[str, Any]:
+    """List the textual inversions that the current folder knows."""
+    service = service_of(request)
+    loaded = {
+        one.name: {
+            "step": None, "sd_checkpoint": None, "sd_checkpoint_name": None, "shape": one.width, "vectors": one.vectors,
+        }
+        for one in service.embeddings(service.current_model)
+    }  # fmt: skip
+    return {"loaded": loaded, "skipped": {}}
+
+
+@lists_router.get("/scripts")
+async def scripts() -> dict[str, list[str]]:
+    """List the scripts: there are none."""
+    return {"txt2img": [], "img2img": []}
+
+
+@lists_router.get("/cmd-flags")
+async def cmd_flags() -> dict[str, Any]:
+    """Return the flags that programs look at."""
+    return {"api": True, "nowebui": False, "medvram": False, "lowvram": False}
+
+
+async def _nothing() -> list[Any]:
+    """List what there is none of here."""
+    return []
+
+
+for _path in (
+    "latent-upscale-modes", "sd-vae", "sd-modules", "hypernetworks", "face-restorers", "realesrgan-models",
+    "prompt-styles", "script-info", "extensions",
+):  # fmt: skip
+    lists_router.get(f"/{_path}", name=_path)(_nothing)
+
+
+async def _done() -> None:
+    """Answer what needs nothing done: folders and LoRAs are looked up whenever they are listed."""
+
+
+for _path in ("refresh-checkpoints", "refresh-vae", "refresh-loras", "refresh-embeddings", "reload-checkpoint"):
+    lists_router.post(f"/{_path}", name=_path)(_done)
+
+
+@lists_router.post("/unload-checkpoint")
+async def unload_checkpoint(request: Request) -> dict[str, Any]:
+    """Give back the memory that open folders take."""
+    await service_of(request).unload()
+    return {}
+
+
+@lists_router.get("/memory")
+async def memory() -> dict[str, Any]:
+    """Return how much memory there is, in bytes."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    return {
+        "ram": {"free": found.available, "used": found.total - found.available, "total": found.total},
+        "cuda": {"error": "unavailable"},
+    }
+
+
+@lists_router.post("/png-info")
+async def png_info(asked: PngInfo) -> dict[str, Any]:
+    """Return what a picture says of itself."""
+    data = from_base64(asked.image.strip(), "image")
+    found = await in_turn(lambda: read_picture_data(data, "image"))
+    items = {"parameters": found.parameters} if found.parameters else {}
+    if found.record and found.own:
+        items["olivelike"] = found.record.to_json()
+    return {
+        "info": found.parameters or "",
+        "items": items,
+        "parameters": a1111_parameters(found.record) if found.record else {},
+    }
+
+
+@lists_router.get("/progress")
+async def progress(request: Request, *, skip_current_image: bool = False) -> dict[str, Any]:
+    """Return how far the job is that this client waits for."""
+    service, webui = service_of(request), webui_of(request)
+    job = _own(service, client_of(request))
+    state: dict[str, Any] = {
+        "skipped": False, "interrupted": False, "stopping_generation": False, "job": "", "job_count": 0,
+        "job_timestamp": "0", "job_no": 0, "sampling_step": 0, "sampling_steps": 0,
+    }  # fmt: skip
+    if job is None:
+        return {"progress": 0.0, "eta_relative": 0.0, "state": state, "current_image": None, "textinfo": None}
+    each = max(1, job.steps_total // max(1, job.batches))
+    state |= {
+        "job": job.id, "job_count": max(1, job.batches), "job_no": max(0, job.batch - 1), "sampling_steps": each,
+        "job_timestamp": "".join(mark for mark in job.created if mark.isdigit())[:14],
+        "sampling_step": job.step - max(0, job.batch - 1) * each,
+    }  # fmt: skip
+    image = None if skip_current_image or job.state == "queued" else await _shown(webui.preview(service, job.id))
+    return {
+        "progress": min(0.01 + job.step / max(1, job.steps_total), 1.0) if job.state == "drawing" else 0.0,
+        "eta_relative": job.eta_seconds or 0.0,
+        "state": state,
+        "current_image": image,
+        "textinfo": f"{job.position} jobs before this one" if job.position else None,
+    }
+
+
+@lists_router.post("/interrupt")
+async def interrupt(request: Request) -> dict[str, Any]:
+    """End the job that this client waits for: the one that is drawn, else the first of its own."""
+    service = service_of(request)
+    with contextlib.suppress(OlivelikeError):  # It may end by itself meanwhile.
+        if job := _own(service, client_of(request)):
+            service.cancel(job.id)
+    return {}
+
+
+@lists_router.post("/skip")
+async def skip(request: Request) -> None:
+    """End the batch that is drawn for this client."""
+    service = service_of(request)
+    with contextlib.suppress(OlivelikeError):
+        if job := _own(service, client_of(request)):
+            service.skip(job.id)
+
+
+def _own(service: Service, client: str) -> JobView | None:
+    """Return a client's job that is drawn, else the first one of it that waits."""
+    running = [job for job in service.jobs("drawing") if job.client == client]
+    waiting = [job for job in service.jobs("queued", 500) if job.client == client]
+    return next(iter([*running, *sorted(waiting, key=lambda job: job.position or 0)]), None)
+
+
+async def _shown(preview: str | None) -> str | None:
+    if preview is None:
+        return None
+    data = from_base64(preview, "preview")
+    return to_base64(await in_turn(lambda: png(upright(data, "preview"))))

@@ -1,0 +1,128 @@
+"""What can be asked for, over HTTP: models, LoRAs, schedulers, the bounds of every field, and the syntax of prompts."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import FileResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict
+
+from olivelike.errors import SourceError
+from olivelike.runtime.schedulers.scheduler_names import scheduler_names
+from olivelike.serve.api.native import TheService
+from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.orders import Name, Order, Text
+from olivelike.serve.views import ModelView
+
+router = APIRouter(route_class=StrictRoute)
+
+
+class PromptQuestion(BaseModel):
+    """A prompt to be read."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: Name | None = None
+    text: Text
+    negative: bool = False
+
+
+@router.get("/api/models")
+async def models(service: TheService) -> Response:
+    """Return the folders that are served."""
+    return JSONResponse([one.model_dump(mode="json") for one in service.models()])
+
+
+@router.get("/api/loras")
+async def loras(service: TheService) -> Response:
+    """Return the LoRAs that prompts may name."""
+    found = await asyncio.to_thread(service.loras)
+    return JSONResponse([one.model_dump(mode="json") for one in found])
+
+
+@router.get("/api/loras/{name:path}/thumbnail")
+async def thumbnail(name: str, service: TheService) -> Response:
+    """Return the picture beside a LoRA."""
+    return FileResponse(await asyncio.to_thread(service.catalogue.thumbnail, name))
+
+
+@router.get("/api/schedulers")
+async def schedulers() -> Response:
+    """Return the names of schedulers, A1111's first."""
+    return JSONResponse([{"name": name} for name in scheduler_names()])
+
+
+@router.get("/api/embeddings")
+async def embeddings(service: TheService, model: str | None = None) -> Response:
+    """Return the textual inversions that a folder knows."""
+    found = service.embeddings(model or service.current_model)
+    return JSONResponse([{"name": one.name, "vectors": one.vectors, "width": one.width} for one in found])
+
+
+@router.get("/api/wildcards")
+async def wildcards(service: TheService) -> Response:
+    """Return the files that prompts may choose from."""
+    return JSONResponse([{"name": name} for name in await asyncio.to_thread(service.catalogue.wildcards)])
+
+
+@router.post("/api/tokens")
+async def tokens(question: PromptQuestion, service: TheService) -> Response:
+    """Return what a prompt is to the text encoders, and where its syntax is."""
+    return JSONResponse(await service.read_prompt(question.model, question.text, negative=question.negative))
+
+
+@router.get("/api/options")
+async def options(service: TheService, model: Annotated[str | None, Query(max_length=300)] = None) -> Response:
+    """Return defaults and bounds of an order's fields for a folder."""
+    name = model or service.current_model
+    view = next((one for one in service.models() if one.name == name), None)
+    if view is None:
+        raise SourceError(f"no model {name!r} is served")
+    return JSONResponse(
+        {
+            "model": view.name,
+            "fields": _fields(service, view),
+            "negative_prompt": view.takes_negative_prompt,
+            "takes_pictures": view.takes_pictures,
+            "inpaints": view.inpaints,
+            "has_safety_checker": view.has_safety_checker,
+        }
+    )
+
+
+def _fields(service: TheService, model: ModelView) -> dict[str, Any]:
+    """Return the fields as the order's own schema has them, with what folder and operator say on top."""
+    fields: dict[str, Any] = {}
+    for name, schema in Order.model_json_schema()["properties"].items():
+        bounds = next((one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"), schema)
+        found = {"default": schema.get("default"), "min": bounds.get("minimum"), "max": bounds.get("maximum")}
+        fields[name] = {key: value for key, value in found.items() if value is not None or key == "default"}
+    limits = service.settings
+    for side, length in zip(("width", "height"), model.default_size, strict=True):
+        fields[side] = {"default": length, "min": model.size_unit, "max": limits.max_side, "step": model.size_unit}
+    fields["strength"] |= {"default": 0.8, "min": 0.01, "max": 1}
+    fields["steps"]["max"], fields["num_images"]["max"] = limits.max_steps, limits.max_images
+    fields["scheduler"]["default"] = model.scheduler
+    return fields
+
+
+@router.get("/api/server")
+async def server(service: TheService) -> Response:
+    """Return what the server is, and what may be asked of it."""
+    limits = service.settings
+    return JSONResponse(
+        {
+            "version": version("olivelike"),
+            "models": list(service.catalogue.folders()),
+            "current": service.current_model,
+            "features": {"runs": service.runs is not None, "loras": bool(service.catalogue.lora_files())},
+            "limits": {
+                "max_side": limits.max_side, "max_steps": limits.max_steps, "max_pictures": limits.max_images,
+                "max_upload_bytes": limits.max_body, "max_queue": limits.max_queue, "time_limit": limits.time_limit,
+            },
+            "auth": bool(limits.api_keys or limits.basic),
+            "safety": limits.safety,
+        }
+    )  # fmt: skip

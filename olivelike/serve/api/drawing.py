@@ -1,0 +1,73 @@
+"""What the APIs of others have in common: an order that is drawn while its client waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from olivelike.errors import error_of
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.refusals import RequestRefusedError, in_words, status_of
+from olivelike.serve.orders import Order
+from olivelike.serve.service import JobEnded, Service
+
+if TYPE_CHECKING:
+    from fastapi import Request
+
+    from olivelike.serve.views import JobView, ModelView
+
+
+def service_of(request: Request) -> Service:
+    """Return the server's service."""
+    service: Service = request.app.state.service
+    return service
+
+
+def find_model(service: Service, name: str | None) -> ModelView | None:
+    """Return the folder of a name, or of what other programs call it: title, file name or hash."""
+    plain = (name or "").strip().removesuffix(".safetensors")
+    return next((m for m in service.models() if plain and plain in (m.name, m.title, m.hash, m.sha256)), None)
+
+
+def make_order(**fields: Any) -> Order:
+    """Return an order of fields, those that are `None` left out. Raises `RequestRefusedError` if one can't be had."""
+    try:
+        return Order(**{name: value for name, value in fields.items() if value is not None})
+    except ValidationError as error:
+        message, param = in_words(error.errors())
+        raise RequestRefusedError(422, "invalid", message, param=param) from None
+
+
+async def draw(request: Request, order: Order) -> JobView:
+    """Draw an order; one whose client has left is cancelled. Raises `RequestRefusedError` if it fails."""
+    service = service_of(request)
+    job = await service.submit(order, client_of(request))
+    finished = asyncio.ensure_future(service.finished(job.id))
+    gone = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not finished.done():
+            with contextlib.suppress(JobEnded):
+                service.cancel(job.id)
+        return require_done(await finished)
+    finally:
+        gone.cancel()
+        finished.cancel()
+
+
+def require_done(job: JobView) -> JobView:
+    """Return a job that is done. Raises `RequestRefusedError` for another, with why it failed."""
+    if job.state == "done":
+        return job
+    if job.error is None:
+        raise RequestRefusedError(409, "cancelled", "the job was cancelled")
+    raise RequestRefusedError(status_of(error_of(job.error.code)), job.error.code, job.error.message)
+
+
+async def _gone(request: Request) -> None:
+    with contextlib.suppress(RuntimeError):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass

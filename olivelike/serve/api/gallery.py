@@ -1,0 +1,67 @@
+"""Pictures and uploads over HTTP; ids are looked up, and no path is made of them."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+
+from olivelike.serve.api.native import TheService, answer
+from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.gallery.library import picture_view
+
+router = APIRouter(route_class=StrictRoute)
+_TYPES: Final = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+_FOR_EVER: Final = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""An id is that of the content."""
+
+
+@router.get("/api/pictures")
+async def pictures(
+    service: TheService,
+    search: Annotated[str, Query(max_length=500)] = "",
+    model: Annotated[str | None, Query(max_length=300)] = None,
+    before: Annotated[int | None, Query(ge=1, le=2**62)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> Response:
+    """Return the newest pictures whose recipe has all words."""
+    found, older = service.library.search(search, model=model, before=before, limit=limit)
+    return JSONResponse({"pictures": [view.model_dump(mode="json") for view in found], "next": older})
+
+
+@router.get("/api/pictures/{picture}")
+async def picture(picture: str, service: TheService) -> Response:
+    """Return a picture, and what made it."""
+    return answer(picture_view(service.library.find(picture)))
+
+
+@router.delete("/api/pictures/{picture}", status_code=204)
+async def delete(picture: str, service: TheService) -> Response:
+    """Delete a picture."""
+    service.library.delete(picture)
+    return Response(status_code=204)
+
+
+@router.get("/files/{name}")
+async def file(name: str, service: TheService) -> Response:
+    """Return a picture as `ID.png`, `ID.jpg` or `ID.webp`."""
+    picture, suffix = name.partition(".")[0], PurePosixPath(name).suffix.lower() or ".png"
+    if suffix == ".png":
+        row = service.library.find(picture)
+        return FileResponse(service.gallery.path(row), media_type="image/png", headers=_FOR_EVER)
+    return Response(await service.picture_bytes(picture, suffix), media_type=_TYPES[suffix], headers=_FOR_EVER)
+
+
+@router.get("/thumbs/{name}")
+async def thumb(name: str, service: TheService) -> Response:
+    """Return the small form of a picture."""
+    path = await service.library.thumb(name.partition(".")[0])
+    return FileResponse(path, media_type="image/webp", headers=_FOR_EVER)
+
+
+@router.post("/api/uploads", status_code=201)
+async def upload(request: Request, service: TheService) -> Response:
+    """Keep a picture for orders that name it: the body is its file."""
+    return answer(await service.upload(await request.body()), 201)

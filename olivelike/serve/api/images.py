@@ -1,0 +1,155 @@
+"""Pictures as requests carry them, and as orders want them: decoded one at a time, since each may take 256 MB."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.picture_reading import decode_image
+from olivelike.serve.api.refusals import RequestRefusedError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+T = TypeVar("T")
+Size = tuple[int, int]
+UPSCALERS: Final = ("None", "Lanczos", "Nearest")
+_FILL: Final = 1024
+"""Pixels of a side at which what is masked is filled; it is blurred anyway."""
+_IN_TURN: Final = anyio.CapacityLimiter(1)
+
+
+async def in_turn(work: Callable[[], T]) -> T:
+    """Run what takes much memory in a thread, one at a time. Raises `UsageError` for a picture that can't be read."""
+    try:
+        return await anyio.to_thread.run_sync(work, limiter=_IN_TURN)
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+    except MemoryError:
+        raise RequestRefusedError(503, "memory", "there is too little memory for a picture as large as this") from None
+
+
+def from_base64(text: str, name: str) -> bytes:
+    """Return the bytes of a picture in base64, alone or as a data URL. Raises `UsageError` if it is none."""
+    if text.startswith(("http://", "https://")):
+        raise UsageError(f"{name}: pictures are not fetched from addresses; send them as base64")
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError):
+        raise UsageError(f"{name} is no base64") from None
+
+
+def to_base64(data: bytes) -> str:
+    """Return bytes in base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def png(image: Image.Image) -> bytes:
+    """Return a picture as PNG, packed fast."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def upright(data: bytes, name: str) -> Image.Image:
+    """Return a picture as it is seen. Raises `SourceError` if it is none."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(decode_image(data, name))
+
+
+def where_transparent(data: bytes, name: str) -> Image.Image | None:
+    """Return a mask that is white where a picture is fully transparent; `None` if it is so nowhere."""
+    image = upright(data, name)
+    if not image.has_transparency_data:
+        return None
+    alpha = image.convert("RGBA").getchannel("A")
+    return alpha.point([255] + [0] * 255) if 0 in alpha.tobytes() else None
+
+
+def flat(image: Image.Image) -> Image.Image:
+    """Return a picture on white, as A1111 starts from it."""
+    from PIL import Image
+
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def a1111_mask(data: bytes, size: Size, *, invert: bool) -> Image.Image:
+    """Return a mask as A1111 reads it: the opacity, or the brightness if all is opaque."""
+    from PIL import ImageOps
+
+    image = upright(data, "mask")
+    mask = image.convert("RGBA").getchannel("A") if image.has_transparency_data else image.convert("L")
+    if set(mask.tobytes()) == {255}:
+        mask = image.convert("L")
+    mask = mask if mask.size == size else mask.resize(size)
+    return ImageOps.invert(mask) if invert else mask
+
+
+def resized(image: Image.Image, size: Size, mode: int) -> Image.Image:
+    """Bring a picture to a size as A1111's `resize_mode` says: 0 stretches, 1 crops, 2 continues its edges."""
+    from PIL import Image, ImageOps
+
+    if mode == 1:
+        return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
+    if mode == 0:
+        return image.resize(size, Image.Resampling.LANCZOS)
+    inner = ImageOps.contain(image, size, Image.Resampling.LANCZOS)
+    left, top = (size[0] - inner.width) // 2, (size[1] - inner.height) // 2
+    right, bottom = size[0] - left - inner.width, size[1] - top - inner.height
+    whole = Image.new(image.mode, size)
+    whole.paste(inner, (left, top))
+    for width, height, place, edge in (
+        (left, size[1], (0, 0), (0, 0, 1, inner.height)),
+        (right, size[1], (left + inner.width, 0), (inner.width - 1, 0, inner.width, inner.height)),
+        (size[0], top, (0, 0), (0, 0, inner.width, 1)),
+        (size[0], bottom, (0, top + inner.height), (0, inner.height - 1, inner.width, inner.height)),
+    ):
+        if width and height:
+            whole.paste(inner.crop(edge).resize((width, height)), place)
+    return whole
+
+
+def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
+    """Fill what a mask shows with the colours around it: pictures of half the size each, one behind the other."""
+    from PIL import Image, ImageOps
+
+    small = ImageOps.contain(image.convert("RGBA"), (_FILL, _FILL))
+    small.putalpha(ImageOps.invert(mask.resize(small.size)))
+    sizes = [small]
+    while min(sizes[-1].size) > 1:
+        half = (max(1, sizes[-1].width // 2), max(1, sizes[-1].height // 2))
+        sizes.append(sizes[-1].resize(half, Image.Resampling.BOX))
+    behind = sizes.pop()
+    while sizes:
+        behind = Image.alpha_composite(behind.resize(sizes[-1].size, Image.Resampling.BILINEAR), sizes.pop())
+    return Image.composite(behind.convert("RGB").resize(image.size), image, mask)
+
+
+def upscaled(image: Image.Image, size: Size, upscaler: str) -> Image.Image:
+    """Bring a picture to a size, cropped to its shape."""
+    from PIL import Image, ImageOps
+
+    method = Image.Resampling.NEAREST if upscaler == "Nearest" else Image.Resampling.LANCZOS
+    return ImageOps.fit(image, size, method)
+
+
+def hires_size(size: Size, scale: float, across: int, down: int) -> Size:
+    """Return the size of A1111's second pass, in multiples of 8: by a factor, or by one or both sides."""
+    if not across and not down:
+        across, down = round(size[0] * scale), round(size[1] * scale)
+    across = across or round(down * size[0] / size[1])
+    down = down or round(across * size[1] / size[0])
+    return max(8, across // 8 * 8), max(8, down // 8 * 8)

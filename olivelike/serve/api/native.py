@@ -1,0 +1,128 @@
+"""The server's own routes: jobs, and what happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from olivelike.errors import SourceError
+from olivelike.serve.api.drawing import service_of
+from olivelike.serve.api.guards import client_of
+from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.orders import Order
+from olivelike.serve.service import Service
+from olivelike.serve.views import Event, JobState
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+router = APIRouter(route_class=StrictRoute)
+_SILENCE: Final = 15.0
+"""Seconds after which a stream says that it is still there."""
+
+
+def asking_client(request: Request) -> str:
+    """Return whose request it is."""
+    return client_of(request)
+
+
+def asked_service(request: Request) -> Service:
+    """Return the server's service."""
+    return service_of(request)
+
+
+Client = Annotated[str, Depends(asking_client)]
+TheService = Annotated[Service, Depends(asked_service)]
+
+
+def answer(view: BaseModel, status: int = 200) -> Response:
+    """Return a view as JSON."""
+    return Response(view.model_dump_json(), status, media_type="application/json")
+
+
+def events_of(events: AsyncGenerator[Event, None], written: Callable[[Event], str] | None = None) -> StreamingResponse:
+    """Return events as a stream, `text/event-stream`, each as `written` writes it."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(_lines(events, written or _as_event), media_type="text/event-stream", headers=headers)
+
+
+def _as_event(event: Event) -> str:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n"
+
+
+async def _lines(events: AsyncGenerator[Event, None], written: Callable[[Event], str]) -> AsyncGenerator[str, None]:
+    async def following() -> Event | None:
+        return await anext(events, None)
+
+    task = asyncio.ensure_future(following())
+    try:
+        await asyncio.sleep(0)  # Now it listens, and who reads this line misses nothing of what comes.
+        yield ": here\n\n"
+        while True:
+            done, _ = await asyncio.wait({task}, timeout=_SILENCE)
+            if not done:
+                yield ": still here\n\n"
+                continue
+            event = task.result()
+            if event is None:
+                return
+            task = asyncio.ensure_future(following())
+            yield written(event)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await events.aclose()
+
+
+@router.post("/api/jobs", status_code=202)
+async def submit(order: Order, client: Client, service: TheService) -> Response:
+    """Queue an order."""
+    return answer(await service.submit(order, client), 202)
+
+
+@router.get("/api/jobs")
+async def jobs(
+    service: TheService, state: JobState | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+) -> Response:
+    """Return the newest jobs."""
+    return JSONResponse({"jobs": [view.model_dump(mode="json") for view in service.jobs(state, limit)]})
+
+
+@router.get("/api/jobs/{job}")
+async def job(job: str, service: TheService) -> Response:
+    """Return a job."""
+    view = service.job(job)
+    if view is None:
+        raise SourceError(f"there is no job {job!r}")
+    return answer(view)
+
+
+@router.post("/api/jobs/{job}/cancel")
+async def cancel(job: str, service: TheService) -> Response:
+    """End a job."""
+    return answer(service.cancel(job))
+
+
+@router.post("/api/jobs/{job}/skip")
+async def skip(job: str, service: TheService) -> Response:
+    """End the batch that a job draws."""
+    return answer(service.skip(job))
+
+
+@router.get("/api/jobs/{job}/events")
+async def job_events(job: str, service: TheService, previews: bool = False) -> StreamingResponse:
+    """Return what happens to a job."""
+    if service.journal.find(job) is None:
+        raise SourceError(f"there is no job {job!r}")
+    return events_of(service.events(job, previews=previews))
+
+
+@router.get("/api/events")
+async def events(service: TheService, previews: bool = False) -> StreamingResponse:
+    """Return what happens to all jobs."""
+    return events_of(service.events(previews=previews))

@@ -1,0 +1,148 @@
+"""What is refused, in the words of the API that was asked: OpenAI's, A1111's, or the server's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from olivelike._untrusted import parse_json
+from olivelike.errors import (
+    MissingError,
+    OlivelikeError,
+    SafetyError,
+    SessionError,
+    SourceError,
+    StoreError,
+    UsageError,
+)
+from olivelike.serve.service import JobEnded, QueueFull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fastapi import FastAPI
+    from starlette.responses import Response
+
+_STATUSES: Final[tuple[tuple[type[OlivelikeError], int], ...]] = (
+    (QueueFull, 429), (JobEnded, 409), (UsageError, 422), (SafetyError, 422), (SourceError, 404), (StoreError, 507),
+    (SessionError, 503), (MissingError, 503), (OlivelikeError, 500),
+)  # fmt: skip
+"""The first that fits."""
+_CODES: Final = {400: "invalid", 404: "not_found", 405: "not_allowed", 422: "invalid"}
+_OPENAI: Final = {401: ("invalid_request_error", "invalid_api_key"), 429: ("rate_limit_error", "rate_limit_exceeded")}
+
+
+class RequestRefusedError(Exception):
+    """A request that is refused for what HTTP, or one API alone, says of it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the HTTP status, a word for programs, a sentence for people, and the parameter that is wrong."""
+        super().__init__(message)
+        self.status, self.code, self.param, self.headers = status, code, param, headers
+
+    def answer(self, path: str) -> Response:
+        """Return the answer to a request for a path."""
+        return refusal(path, self.status, self.code, str(self), param=self.param, headers=self.headers)
+
+
+def refusal(
+    path: str,
+    status: int,
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the answer that says no.
+
+    Args:
+        path: of the request; tells whose words are spoken.
+        code: a word for programs.
+        message: a sentence for people.
+        param: name of the parameter that is wrong.
+    """
+    message = message.encode("utf-8", "replace").decode()
+    body: dict[str, Any] = {"error": {"code": code, "message": message}}
+    if path.startswith("/v1/"):
+        status = 400 if status == 422 else status
+        kind, code = _OPENAI.get(status, ("invalid_request_error" if status < 500 else "server_error", code))
+        body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    elif path.startswith("/sdapi/"):
+        body = {"error": code, "detail": message, "body": "", "errors": message}
+    return JSONResponse(body, status, dict(headers or {}))
+
+
+def status_of(kind: type[OlivelikeError]) -> int:
+    """Return the HTTP status of a kind of error."""
+    return next(status for known, status in _STATUSES if issubclass(kind, known))
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let an application answer everything that is refused in the words of its path."""
+
+    async def olivelike(request: Request, error: Exception) -> Response:
+        assert isinstance(error, OlivelikeError)
+        headers = {"Retry-After": str(error.seconds)} if isinstance(error, QueueFull) else None
+        return refusal(request.url.path, status_of(type(error)), error.word, str(error), headers=headers)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestRefusedError)
+        return error.answer(request.url.path)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        message, param = in_words(error.errors())
+        return refusal(request.url.path, 422, "invalid", message, param=param)
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "failed")
+        return refusal(request.url.path, error.status_code, code, str(error.detail), headers=error.headers)
+
+    app.add_exception_handler(OlivelikeError, olivelike)
+    app.add_exception_handler(RequestRefusedError, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+
+
+def in_words(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """Return what pydantic found as one sentence without the values, and the first place that is wrong."""
+    found = [(".".join(str(part) for part in error["loc"] if part != "body"), str(error["msg"])) for error in errors]
+    text = "; ".join(f"{place}: {message}" if place else message for place, message in found[:10])
+    return text[:2000], next((place for place, _ in found if place), None)
+
+
+class StrictRoute(APIRoute):
+    """A route whose JSON has finite numbers, whole characters and bounded depth, as all that is read from strangers."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler, with requests that read so."""
+        original = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await original(_StrictRequest(request.scope, request.receive))
+
+        return handler
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        try:
+            return parse_json(await self.body())
+        except ValueError as error:
+            raise HTTPException(400, f"the request's body is no JSON that is read here: {error}") from None

@@ -1,0 +1,95 @@
+"""Routes of workflows, conversions and what becomes of them; only where the operator has named folders for them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+
+from olivelike.errors import SourceError
+from olivelike.model.targets import TARGETS
+from olivelike.serve.api.native import Client, TheService, events_of
+from olivelike.serve.api.refusals import StrictRoute
+from olivelike.serve.runs.run_orders import RunOrder, description
+from olivelike.serve.runs.runs import Runs
+
+router = APIRouter(route_class=StrictRoute)
+_PRECISIONS: Final = ("fp32", "fp16", "bf16")
+_REPORT_POLICY: Final = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""The report has names that strangers gave: no script of it runs, and it asks nobody for anything."""
+
+
+def runs_of(service: TheService) -> Runs:
+    """Return the runs of the service. Raises `SourceError` where there are none."""
+    if service.runs is None:
+        raise SourceError("this server runs no workflows; its operator can say --workflows or --checkpoints")
+    return service.runs
+
+
+TheRuns = Annotated[Runs, Depends(runs_of)]
+
+
+@router.get("/api/workflows")
+def workflows(runs: TheRuns) -> dict[str, Any]:
+    """Return the workflows that may be run, and what a conversion may say."""
+    listed = runs.listings.workflows()
+    settings = [
+        {"name": "target", "type": "choice", "default": None, "choices": list(TARGETS)},
+        {"name": "precision", "type": "choice", "default": None, "choices": list(_PRECISIONS)},
+    ]
+    convert = {"targets": list(TARGETS), "precisions": list(_PRECISIONS), "loras": sorted(runs.listings.loras())}
+    found = [{"name": name, "description": description(listed[name]), "settings": settings} for name in sorted(listed)]
+    return {"workflows": found, "convert": convert if runs.listings.checkpoints() else None}
+
+
+@router.get("/api/checkpoints")
+def checkpoints(runs: TheRuns) -> dict[str, Any]:
+    """Return the checkpoints that may be converted."""
+    return {"checkpoints": [{"name": name} for name in runs.listings.checkpoints()]}
+
+
+@router.post("/api/runs/plan")
+async def plan(order: RunOrder, runs: TheRuns) -> dict[str, Any]:
+    """Return what a run would do."""
+    return {"lines": await runs.plan(order)}
+
+
+@router.post("/api/runs", status_code=202)
+async def submit(order: RunOrder, runs: TheRuns, client: Client) -> Response:
+    """Queue a run."""
+    return JSONResponse((await runs.submit(order, client)).model_dump(mode="json"), 202)
+
+
+@router.get("/api/runs")
+async def listing(runs: TheRuns, limit: Annotated[int, Query(ge=1, le=500)] = 50) -> dict[str, Any]:
+    """Return the newest runs."""
+    return {"runs": [view.model_dump(mode="json") for view in runs.runs(limit)]}
+
+
+@router.get("/api/runs/{run}")
+async def run(run: str, runs: TheRuns) -> dict[str, Any]:
+    """Return a run."""
+    return runs.run(run).model_dump(mode="json")
+
+
+@router.post("/api/runs/{run}/cancel")
+async def cancel(run: str, runs: TheRuns, service: TheService) -> dict[str, Any]:
+    """End a run."""
+    runs.run(run)
+    service.cancel(run)
+    return runs.run(run).model_dump(mode="json")
+
+
+@router.get("/api/runs/{run}/events")
+async def events(run: str, runs: TheRuns, after: Annotated[int, Query(ge=0)] = 0) -> StreamingResponse:
+    """Return what has happened in a run behind event number `after`, and what happens."""
+    runs.run(run)
+    return events_of(runs.events(run, after))
+
+
+@router.get("/api/runs/{run}/report")
+async def report(run: str, runs: TheRuns) -> FileResponse:
+    """Return the report of a run."""
+    headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
+    return FileResponse(runs.report(run), media_type="text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,59 @@
+"""The application: the service while it lives, and what it answers over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from olivelike.serve.api.a1111 import a1111_router
+from olivelike.serve.api.catalogue import router as catalogue
+from olivelike.serve.api.gallery import router as gallery
+from olivelike.serve.api.guards import GuardRules, Guards
+from olivelike.serve.api.health import router as health
+from olivelike.serve.api.native import router as native
+from olivelike.serve.api.openai import openai_router
+from olivelike.serve.api.page import router as page
+from olivelike.serve.api.refusals import add_handlers
+from olivelike.serve.api.run_routes import router as runs
+from olivelike.serve.runs.run_orders import runs_are_allowed
+from olivelike.serve.runs.runs import Runs
+from olivelike.serve.service import Service
+from olivelike.serve.settings import ServeSettings
+
+
+def create_app(settings: ServeSettings) -> FastAPI:
+    """Return the application for settings: with the gallery open; its lifespan starts the process that draws.
+
+    Raises what `Service` does if the gallery or a folder can't be had, and so for folders of runs.
+    """
+    runs_allowed = runs_are_allowed(settings)
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            await service.start()
+            if runs_allowed:
+                service.runs = Runs(service)
+                await service.runs.start()
+            yield
+        finally:
+            if service.runs is not None:
+                await service.runs.close()
+            await service.close()
+
+    app = FastAPI(title="olivelike", version=version("olivelike"), lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    add_handlers(app)
+    app.add_middleware(Guards, rules=_rules(settings))
+    for router in (native, gallery, catalogue, health, page, runs, openai_router, a1111_router):
+        app.include_router(router)
+    return app
+
+
+def _rules(settings: ServeSettings) -> GuardRules:
+    hosts, origins = (frozenset(map(str.lower, one)) for one in (settings.allow_hosts, settings.allow_origins))
+    return GuardRules(settings.host, hosts, origins, settings.api_keys, settings.basic, settings.max_body)

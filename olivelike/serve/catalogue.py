@@ -1,0 +1,198 @@
+"""What is served: folders with pipelines, LoRAs, textual inversions and wildcards, by name.
+
+Everything is looked up when it is asked for, and read again when its files have changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from olivelike._text import did_you_mean
+from olivelike._untrusted import read_json
+from olivelike.engine.output.swap import lora_folders
+from olivelike.errors import OlivelikeError, SourceError
+from olivelike.model.families import INDEX_FILE
+from olivelike.model.records.output import RECORD_FILE
+from olivelike.runtime.jobs.job_notes import HASH_DIGITS, checkpoint_hash
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.serve.settings import ServeSettings
+from olivelike.serve.views import LoraView, ModelView
+from olivelike.sources.adapters.lora_settings import SUFFIXES
+from olivelike.sources.adapters.open_lora import open_lora
+from olivelike.sources.files.pickled import read_pickle_table
+
+_PICTURES: Final = (".preview.png", ".png", ".jpg", ".jpeg", ".webp")
+"""What a LoRA's thumbnail is called behind the LoRA's own name, as A1111 has it."""
+_MOST_TOKENIZER: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """A textual inversion that a folder's tokenizer knows."""
+
+    name: str
+    vectors: int
+    width: int
+
+
+class Catalogue:
+    """The folders of a server."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+
+    def folders(self) -> dict[str, Path]:
+        """Return the folders by name: those that were named, then those in `--models`."""
+        found: dict[str, Path] = {}
+        listed = [path.parent for one in self._settings.models_dirs for path in sorted(one.glob(f"*/{INDEX_FILE}"))]
+        for folder in dict.fromkeys(one.resolve() for one in (*self._settings.folders, *listed)):
+            number, name = 1, folder.name
+            while name in found:
+                number += 1
+                name = f"{folder.name}-{number}"
+            found[name] = folder
+        return found
+
+    def folder(self, name: str) -> Path:
+        """Return a folder by its name. Raises `SourceError` if none of that name is served."""
+        folders = self.folders()
+        if name not in folders:
+            raise SourceError(f"no model {name!r} is served; {did_you_mean(name, folders, 'models')}")
+        return folders[name]
+
+    def models(self, loaded: Collection[str]) -> list[ModelView]:
+        """Return all folders; `loaded` are those that are open."""
+        views = (_model(name, folder, _stamp(folder)) for name, folder in self.folders().items())
+        return [view.model_copy(update={"loaded": view.name in loaded}) for view in views]
+
+    def names_of(self, folders: Collection[str]) -> list[str]:
+        """Return the names of folders, given by their paths."""
+        return [name for name, folder in self.folders().items() if str(folder) in folders]
+
+    def lora_files(self) -> dict[str, Path]:
+        """Return LoRAs by their path below their folder, without suffix; of two with the same one, the first."""
+        places = self.folders().values() or [Path("models/none")]
+        folders = dict.fromkeys(one for place in places for one in lora_folders(self._settings.lora_dirs, place))
+        found: dict[str, Path] = {}
+        for folder in folders:
+            for path in sorted(folder.rglob("*")):
+                if path.suffix.lower() in SUFFIXES and path.is_file():
+                    found.setdefault(path.relative_to(folder).with_suffix("").as_posix(), path)
+        return found
+
+    def loras(self) -> list[LoraView]:
+        """Return the LoRAs that prompts may name."""
+        files = self.lora_files()
+        names = [path.stem for path in files.values()]
+        return [
+            _lora(place if names.count(path.stem) > 1 else path.stem, path, _stamp(path), self._settings.allow_pickle)
+            for place, path in files.items()
+        ]
+
+    def thumbnail(self, lora: str) -> Path:
+        """Return the picture beside a LoRA. Raises `SourceError` if there is none."""
+        for place, path in self.lora_files().items():
+            if lora in (place, path.stem) and (found := _thumbnail(path)) is not None:
+                return found
+        raise SourceError(f"there is no picture of a LoRA {lora!r}")
+
+    def embeddings(self, model: str | None) -> list[Embedding]:
+        """Return the textual inversions that a folder knows; none of a folder that is not there."""
+        folder = self.folders().get(model or "")
+        return list(_embeddings(folder, _stamp(folder))) if folder is not None else []
+
+    def wildcards(self) -> list[str]:
+        """Return the names of files that prompts may choose from."""
+        return sorted(Wildcards(self._settings.wildcard_dirs or [Path("wildcards")]).files)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Return what changes when a file, or a pipeline's folder, does."""
+    files = [path]
+    if path.is_dir():
+        files += [path / name for name in (INDEX_FILE, RECORD_FILE, "unet")]
+    stamps = []
+    for file in files:
+        with contextlib.suppress(OSError):
+            stamps.append(file.stat().st_mtime_ns)
+    return tuple(stamps)
+
+
+@lru_cache(maxsize=256)
+def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
+    view = ModelView(
+        name=name, title=name, family="", default_size=(512, 512), size_unit=64, scheduler=None, hash=None, sha256=None,
+        inpaints=False, takes_pictures=False, takes_negative_prompt=True, has_safety_checker=False, loaded=False,
+        state="missing",
+    )  # fmt: skip
+    try:
+        opened, sha256 = open_folder(folder), checkpoint_hash(folder)
+    except OlivelikeError:
+        return view
+    channels, made = (opened.unet.get(key, 4) for key in ("in_channels", "out_channels"))
+    short = sha256[:HASH_DIGITS]
+    return view.model_copy(
+        update={
+            "title": f"{name} [{short}]" if short else name,
+            "family": "sdxl" if opened.is_xl else "sd1",
+            "default_size": opened.default_size,
+            "size_unit": opened.size_unit,
+            "scheduler": opened.scheduler.get("_class_name"),
+            "hash": short or None,
+            "sha256": sha256 or None,
+            "inpaints": isinstance(channels, int) and isinstance(made, int) and channels > made,
+            "takes_pictures": opened.has("vae_encoder"),
+            "takes_negative_prompt": opened.guidance_width is None,
+            "has_safety_checker": opened.has("safety_checker"),
+            "state": "ready",
+        }
+    )
+
+
+@lru_cache(maxsize=4096)
+def _lora(name: str, path: Path, _changed: tuple[int, ...], allow_pickle: bool) -> LoraView:
+    family, metadata = None, dict[str, str]()
+    with contextlib.suppress(OlivelikeError):
+        opened = open_lora(path, read_pickle=read_pickle_table if allow_pickle else None)
+        family, metadata = opened.family, dict(opened.metadata)
+    has_picture = _thumbnail(path) is not None
+    return LoraView(
+        name=name, alias=metadata.get("ss_output_name") or path.stem, path=path.name, family=family, metadata=metadata,
+        thumbnail=f"/api/loras/{name}/thumbnail" if has_picture else None,
+    )  # fmt: skip
+
+
+def _thumbnail(lora: Path) -> Path | None:
+    beside = (lora.with_name(lora.stem + suffix) for suffix in _PICTURES)
+    return next((path for path in beside if path.is_file()), None)
+
+
+@lru_cache(maxsize=64)
+def _embeddings(folder: Path, _changed: tuple[int, ...]) -> tuple[Embedding, ...]:
+    try:
+        opened = open_folder(folder)
+        tokenizer, encoder = opened.text_encoders[0]
+        listed = read_json(folder / tokenizer / "tokenizer.json", _MOST_TOKENIZER)["added_tokens"]
+        width = int(opened.config(encoder).get("hidden_size", 0))
+        names = {token["content"] for token in listed if not token["special"]}
+    except (OSError, ValueError, KeyError, TypeError, OlivelikeError):
+        return ()  # A tokenizer of another form has none that could be named here.
+    return tuple(_with_vectors(names, width))
+
+
+def _with_vectors(names: Collection[str], width: int) -> Iterator[Embedding]:
+    """Put the vectors of one inversion, `NAME`, `NAME_1` and so on, together."""
+    for name in sorted(names):
+        first, _, number = name.rpartition("_")
+        if number.isdecimal() and first in names:
+            continue
+        vectors = 1
+        while f"{name}_{vectors}" in names:
+            vectors += 1
+        yield Embedding(name, vectors, width)

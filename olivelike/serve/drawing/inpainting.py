@@ -1,0 +1,81 @@
+"""Soft masks, and masks of which only the surroundings are drawn: what is done to pictures before and after.
+
+As A1111's `modules/processing.py` does with `mask_blur` and "inpaint at full resolution".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from olivelike.errors import UsageError
+from olivelike.runtime.pipeline.vae import upright
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom."""
+
+
+@dataclass(frozen=True, eq=False)
+class PutBack:
+    """Where what was drawn goes."""
+
+    original: Image
+    """RGB."""
+    mask: Image
+    """Grey, of its size: how much of what was drawn is seen."""
+    box: Box | None
+    """Of the original, what was drawn; `None` for all of it."""
+
+    def apply(self, drawn: Image) -> Image:
+        """Return the original with what was drawn; without a box, at the size of that."""
+        from PIL import Image
+
+        if self.box is None:
+            original, mask = (one.resize(drawn.size, Image.Resampling.LANCZOS) for one in (self.original, self.mask))
+            return Image.composite(drawn, original, mask)
+        left, top, right, bottom = self.box
+        whole = self.original.copy()
+        whole.paste(drawn.resize((right - left, bottom - top), Image.Resampling.LANCZOS), (left, top))
+        return Image.composite(whole, self.original, self.mask)
+
+
+def soften(image: Image, mask: Image, blur: int) -> PutBack:
+    """Return what puts a drawing behind a soft mask; `blur` is in pixels of the picture."""
+    from PIL import ImageFilter
+
+    original = upright(image)
+    mask = upright(mask).convert("L").resize(original.size)
+    return PutBack(original, mask.filter(ImageFilter.GaussianBlur(blur)) if blur else mask, None)
+
+
+def around_mask(image: Image, mask: Image, *, blur: int, padding: int, size: tuple[int, int]) -> PutBack:
+    """Return what puts the surroundings of a mask back that were drawn at a size.
+
+    Raises `UsageError` if nothing is masked.
+    """
+    soft = soften(image, mask, blur)
+    found = soft.mask.getbbox()
+    if found is None:
+        raise UsageError("the mask is black all over, so that there is nothing to paint; paint white what is to change")
+    return PutBack(soft.original, soft.mask, _surroundings(found, soft.original.size, padding, size))
+
+
+def _surroundings(box: Box, whole: tuple[int, int], padding: int, size: tuple[int, int]) -> Box:
+    """Return a box with some room around it, in the shape of a size as far as the picture allows."""
+    left, top = max(box[0] - padding, 0), max(box[1] - padding, 0)
+    right, bottom = min(box[2] + padding, whole[0]), min(box[3] + padding, whole[1])
+    shape = size[0] / size[1]
+    if (right - left) / (bottom - top) < shape:
+        left, right = _widened(left, right, round((bottom - top) * shape), whole[0])
+    else:
+        top, bottom = _widened(top, bottom, round((right - left) / shape), whole[1])
+    return left, top, right, bottom
+
+
+def _widened(first: int, last: int, length: int, most: int) -> tuple[int, int]:
+    length = min(length, most)
+    first = min(max(first - (length - (last - first)) // 2, 0), most - length)
+    return first, first + length

@@ -1,0 +1,200 @@
+"""The parent's end of the child that draws: plans, one drawing at a time, and what if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from olivelike.engine.execute.json_child import JsonChild, how_it_ended
+from olivelike.errors import SessionError, error_of
+
+_MODULE: Final = "olivelike.serve.drawing.painting"
+_GRACE: Final = 5.0
+"""Seconds that a child has to end a job; then it is ended itself."""
+_TAIL: Final = 2000
+"""Characters of the log to look for the last line in."""
+_PATIENCE: Final = 120.0
+"""Seconds until a child that does not plan an order is taken for stuck."""
+LAST: Final = frozenset({"done", "failed", "cancelled"})
+"""Answers after which there are none of the job."""
+
+
+class ChildEnded(Exception):  # noqa: N818  (named after the event)
+    """The child ended in the middle; the text says how."""
+
+
+class Painter:
+    """A child that draws, started again when it dies; used in one event loop."""
+
+    def __init__(self, settings: Mapping[str, Any], log: Path, hear: Callable[[Mapping[str, Any]], None]) -> None:
+        """Take what the child is told first.
+
+        Args:
+            settings: as `Painting` takes them.
+            log: gets what the child prints.
+            hear: is called with what the child tells unasked.
+        """
+        self._settings, self._log, self._hear_more = settings, log, hear
+        self._child: JsonChild | None = None
+        self._starts = 0
+        """How often a child was started; what an earlier one says is not heard any more."""
+        self._ready = False
+        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._asked = 0
+        self._drawing: asyncio.Queue[Mapping[str, Any] | ChildEnded] | None = None
+        self._job: str | None = None
+        self._closed = False
+        self.previews = False
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the child has started, and lives."""
+        return self._ready
+
+    def start(self) -> JsonChild:
+        """Start the child, if there is none."""
+        if self._closed:
+            raise ChildEnded("the server is ending")
+        if self._child is None:
+            loop = asyncio.get_running_loop()
+            self._starts += 1
+            number = self._starts
+
+            def soon(what: Callable[..., None], value: Any) -> None:
+                with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
+                    loop.call_soon_threadsafe(what, number, value)
+
+            self._child = JsonChild(
+                _MODULE, self._log, lambda answer: soon(self._heard, answer), lambda status: soon(self._ended, status)
+            )
+            self._child.send(self._settings)
+            if self.previews:
+                self._child.send({"do": "previews", "wanted": True})
+        return self._child
+
+    async def plan(self, **arguments: Any) -> dict[str, Any]:
+        """Return what the child finds out of an order, as `Painting` takes it.
+
+        Raises the `OlivelikeError` that it answers with, and `SessionError` if it dies of it, twice.
+        """
+        for _ in range(2):
+            self._asked += 1
+            future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+            self._questions[self._asked] = future
+            try:
+                self.start().send({"do": "plan", "number": self._asked, "arguments": arguments})
+                return await asyncio.wait_for(future, _PATIENCE)
+            except ChildEnded as error:
+                why = str(error)
+            except TimeoutError:
+                why = f"gave no answer within {_PATIENCE:g} s"
+                if self._child is not None and self._drawing is None:
+                    self._child.stop()
+        raise SessionError(f"the process that draws {why}")
+
+    async def draw(self, message: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """Return what the child tells while it draws a job; the last one is one of `LAST`.
+
+        Raises `ChildEnded` if it dies.
+        """
+        child = self.start()
+        self._drawing, self._job = asyncio.Queue(), message["job"]
+        try:
+            child.send({"do": "draw", "draw": message})
+            while True:
+                answer = await self._drawing.get()
+                if isinstance(answer, ChildEnded):
+                    raise answer
+                yield answer
+                if answer["answer"] in LAST:
+                    return
+        finally:
+            self._drawing = None
+
+    def stop(self, job: str, *, skip: bool = False) -> None:
+        """Ask the child to end the job that it draws, or its batch; a child that does not is ended itself."""
+        if self._child is None:
+            return
+        self._child.send({"do": "skip" if skip else "cancel", "job": job})
+        if not skip:
+            asyncio.get_running_loop().call_later(_GRACE, self._end_child, self._starts, self._drawing)
+
+    def warm(self, folder: Path, *, safety: bool) -> None:
+        """Let the child open a folder."""
+        self.start().send({"do": "warm", "folder": str(folder), "safety": safety})
+
+    def unload(self) -> None:
+        """Let the child close all folders, once it has drawn what it draws."""
+        if self._child is not None:
+            self._child.send({"do": "unload"})
+
+    def show_previews(self, *, wanted: bool) -> None:
+        """Say whether anybody looks at previews."""
+        if wanted != self.previews:
+            self.previews = wanted
+            if self._child is not None:
+                self._child.send({"do": "previews", "wanted": wanted})
+
+    def close(self) -> None:
+        """End the child; a job that it draws is cut off, its files are whole."""
+        self._closed = True
+        child, self._child = self._child, None
+        if child is not None:
+            self._starts += 1
+            child.stop()
+            self._cut_off(ChildEnded("was ended with the server"))
+
+    def _end_child(self, number: int, drawing: object) -> None:
+        if number == self._starts and self._child is not None and drawing is self._drawing is not None:
+            self._child.stop()
+
+    def _heard(self, number: int, answer: Mapping[str, Any]) -> None:
+        if number != self._starts:
+            return
+        match answer["answer"]:
+            case "told":
+                self._settle(answer["number"], lambda future: future.set_result(answer["value"]))
+            case "refused":
+                error = error_of(answer["word"])(answer["message"])
+                self._settle(answer["number"], lambda future: future.set_exception(error))
+            case "ready" | "warmed":
+                self._ready = True
+                self._hear_more(answer)
+            case _ if self._drawing is not None and answer["job"] == self._job:
+                self._drawing.put_nowait(answer)
+
+    def _settle(self, number: int, how: Callable[[asyncio.Future[Any]], None]) -> None:
+        future = self._questions.pop(number, None)
+        if future is not None and not future.done():
+            how(future)
+
+    def _ended(self, number: int, status: int) -> None:
+        if number != self._starts:
+            return
+        was_ready, self._ready = self._ready, False
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
+        self._cut_off(ChildEnded(self._how(status)))
+        if was_ready and not self._closed:
+            self.start()  # One that does not even start waits for the next job.
+        self._hear_more({"answer": "ended", "folders": []})
+
+    def _cut_off(self, error: ChildEnded) -> None:
+        if self._drawing is not None:
+            self._drawing.put_nowait(error)
+        for number in list(self._questions):
+            self._settle(number, lambda future: future.set_exception(error))
+
+    def _how(self, status: int) -> str:
+        lines = self._log.read_text(encoding="utf-8", errors="replace")[-_TAIL:].split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), None)
+        return how_it_ended(status) if last is None else f"{how_it_ended(status)}; its last words: {last}"

@@ -1,0 +1,167 @@
+"""The child process that draws: it plans orders and answers questions while a thread draws one job after another.
+
+Its parent is `painter.py`; what they tell each other are JSON objects, one a line.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from olivelike.engine.execute.json_child import serve
+from olivelike.errors import Interrupted, OlivelikeError, SessionError
+from olivelike.runtime.schedulers.make_scheduler import light_diffusers
+from olivelike.runtime.sessions.session import ENGINE_CALLS
+from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
+from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order
+from olivelike.serve.drawing.warm import SessionChoice, WarmPipelines
+from olivelike.serve.orders import Order
+
+Answer = Callable[[Mapping[str, Any]], None]
+_PLANS: Final = 4
+"""That are kept until they are drawn; others are planned again, in milliseconds."""
+_LOG: Final = logging.getLogger("olivelike.serve")
+
+
+class Painting:
+    """The state of the child."""
+
+    def __init__(self, settings: Mapping[str, Any], answer: Answer) -> None:
+        self._answer, self._lock = answer, threading.Lock()
+        self._files = {
+            "uploads": Path(settings["uploads"]),
+            "loras": tuple(map(Path, settings["loras"])),
+            "wildcards": tuple(map(Path, settings["wildcards"])),
+            "allow_pickle": settings["allow_pickle"],
+        }
+        self._metadata: bool = settings["metadata"]
+        self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
+        self._plans: dict[str, OrderPlan] = {}
+        self._jobs: queue.SimpleQueue[JobDrawing | Callable[[], object]] = queue.SimpleQueue()
+        self._drawing: JobDrawing | None = None
+        self.previews = False
+        threading.Thread(target=self._draw_all, name="drawing", daemon=True).start()
+
+    def handle(self, message: Mapping[str, Any]) -> None:
+        """Do what the parent asks for, but for drawing, which another thread does."""
+        match message["do"]:
+            case "plan":
+                self._answer_plan(message)
+            case "warm":
+                folder, safety = Path(message["folder"]), message["safety"]
+                self._jobs.put(lambda: self._warm.get(folder, (), None, safety=safety))
+            case "unload":
+                self._jobs.put(self._warm.close)
+            case "draw":
+                self._drawing = JobDrawing(self, DrawMessage(**message["draw"]), self._warm, metadata=self._metadata)
+                self._jobs.put(self._drawing)
+            case "previews":
+                self.previews = message["wanted"]
+            case "cancel" | "skip":
+                drawing = self._drawing
+                if drawing is not None and drawing.message.job == message["job"]:
+                    drawing.stop(skip=message["do"] == "skip")
+
+    def tell(self, answer: str, **values: Any) -> None:
+        """Tell the parent, from any thread."""
+        with self._lock:
+            self._answer({"answer": answer, **values})
+
+    def plan(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> OrderPlan:
+        """Return the plan of a job, made now if it is not kept."""
+        folders = {name: Path(folder) for name, folder in models.items()}
+        found = self._plans.pop(job, None)
+        return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
+
+    def _answer_plan(self, message: Mapping[str, Any]) -> None:
+        try:
+            value = self._planned(**message["arguments"])
+        except OlivelikeError as error:
+            self.tell("refused", number=message["number"], word=error.word, message=str(error))
+        except Exception as error:  # noqa: BLE001  (the boundary of the process)
+            _LOG.exception("planning failed")
+            self.tell("refused", number=message["number"], word="olivelike", message=_bug(error))
+        else:
+            self.tell("told", number=message["number"], value=value)
+
+    def _planned(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+        plan = self.plan(job, order, models)
+        self._plans[job] = plan
+        while len(self._plans) > _PLANS:
+            del self._plans[next(iter(self._plans))]
+        return {
+            "pictures": len(plan.cells), "batches": plan.batches, "steps": plan.steps, "notes": list(plan.notes),
+        }  # fmt: skip
+
+    def _draw_all(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                with ENGINE_CALLS.watch():
+                    if isinstance(job, JobDrawing):
+                        job.draw()
+                    else:
+                        job()
+            except Interrupted:
+                self._end(job, "cancelled")
+            except (SessionError, MemoryError) as error:
+                self._warm.close()  # Memory that the networks hold may be what lacks.
+                self._fail(
+                    job, str(error) or "ran out of memory; make the picture smaller, or fewer at once", "session"
+                )
+            except OlivelikeError as error:
+                self._fail(job, str(error), error.word)
+            except Exception as error:  # noqa: BLE001  (the boundary of the process)
+                _LOG.exception("drawing failed")
+                self._fail(job, _bug(error), "olivelike")
+            else:
+                self._end(job, "done")
+
+    def _fail(self, job: JobDrawing | Callable[[], object], message: str, word: str) -> None:
+        self._end(job, "failed", word=word, message=message)
+
+    def _end(self, job: JobDrawing | Callable[[], object], answer: str, **values: Any) -> None:
+        if not isinstance(job, JobDrawing):
+            self.tell("warmed", folders=self._warm.folders, **values)
+            return
+        if self._drawing is job:
+            self._drawing = None
+        self.tell(answer, job=job.message.job, folders=self._warm.folders, **values)
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _bug(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (at {Path(place.filename).name}:{place.lineno}); this is a bug"
+
+
+def main() -> None:
+    """Be the child: the first message has its settings."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    painting: list[Painting] = []
+
+    def handle(message: dict[str, Any], answer: Answer) -> None:
+        if painting:
+            painting[0].handle(message)
+            return
+        with light_diffusers():  # What takes seconds, before two threads need it.
+            import diffusers
+            import torch  # noqa: F401
+
+            diffusers.DDIMScheduler  # noqa: B018
+        painting.append(Painting(message, answer))
+        painting[0].tell("ready")
+
+    serve(handle)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""From an order to what pipelines draw: every choice made and checked, one plan for each folder and its LoRAs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
+from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.runtime.pictures import UsedFile
+from olivelike.runtime.pictures.picture_reading import open_image
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.prompts.wildcards import Wildcards
+from olivelike.serve.drawing.inpainting import PutBack, around_mask, soften
+from olivelike.serve.drawing.plots import Cell, cells
+from olivelike.serve.orders import LoraChoice, Order
+
+if TYPE_CHECKING:
+    from olivelike.runtime.jobs.job_plan import UsedImage
+    from olivelike.runtime.pipeline.request import Request, RequestFields
+
+_ALIKE = (
+    "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale", "scheduler", "eta",
+    "seed", "fit", "strength", "clip_skip", "prompt_weights", "retry_unsafe", "decode_singly",
+)  # fmt: skip
+"""Fields that an order and a request both have."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where planning finds what orders name."""
+
+    models: Mapping[str, Path]
+    """Folders by the names in the order."""
+    uploads: Path
+    loras: Sequence[Path]
+    wildcards: Sequence[Path]
+    allow_pickle: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Pictures that one request makes."""
+
+    folder: Path
+    plan: JobPlan
+    job: Job
+    numbers: tuple[int, ...]
+    """Of its pictures, among all of the order."""
+    put_back: PutBack | None
+    """Where they go in the initial picture; `None` if they are whole."""
+
+    @property
+    def steps(self) -> int:
+        """About how many steps a batch takes."""
+        request = self.job.request
+        return max(1, int(request.steps * (request.strength or 1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class OrderPlan:
+    """All that an order makes."""
+
+    parts: tuple[Part, ...]
+    cells: tuple[Cell, ...]
+    """Of each picture, by its number."""
+    notes: tuple[str, ...]
+
+    @property
+    def batches(self) -> int:
+        """How many there are."""
+        return sum(part.job.batches for part in self.parts)
+
+    @property
+    def steps(self) -> int:
+        """About how many steps they take together."""
+        return sum(part.job.batches * part.steps for part in self.parts)
+
+
+def plan_order(order: Order, files: Files) -> OrderPlan:
+    """Plan an order whose model and seeds are given. Raises `UsageError` and `SourceError` as `plan_jobs` does."""
+    placed = list(enumerate(cells(order)))
+    parts: list[Part] = []
+    notes: dict[str, None] = {}
+    groups: dict[Any, list[tuple[int, Cell]]] = {}
+    for place, cell in placed:  # Each folder is opened once, and each LoRA merged once.
+        groups.setdefault(_shared(cell.order), []).append((place, cell))
+    for group in groups.values():
+        plan, put_back = _plan_group([cell for _, cell in group], files)
+        notes |= dict.fromkeys(plan.notes)
+        numbers = (place * order.num_images + more for place, _ in group for more in range(order.num_images))
+        parts += [
+            Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts), put_back)
+            for job in plan.jobs
+        ]
+    return OrderPlan(tuple(parts), tuple(cell for _, cell in placed for _ in range(order.num_images)), tuple(notes))
+
+
+def _shared(order: Order) -> tuple[Any, ...]:
+    """Return what cells that are planned together have in common."""
+    return order.model, order.loras, (order.width, order.height) if order.inpaint_area == "masked" else None
+
+
+def _plan_group(group: Sequence[Cell], files: Files) -> tuple[JobPlan, PutBack | None]:
+    first = group[0].order
+    assert first.model is not None
+    folder = files.models[first.model]
+    opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
+    image, mask = (_upload(files.uploads, name) for name in (first.init_image, first.mask))
+    size = open_folder(folder).default_size if first.inpaint_area == "masked" else None
+    put_back = _put_back(first, size, image, mask)
+    if put_back is not None and put_back.box is not None and image and mask:
+        image = put_back.original.crop(put_back.box), image[1]
+        mask = put_back.mask.crop(put_back.box), mask[1]
+    plan = plan_jobs(
+        folder,
+        [PromptLine(cell.order.prompt, _fields(cell.order, size)) for cell in group],
+        init_image=image,
+        mask=mask,
+        wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
+        lora_files=opened,
+        loras=[_opened(opened, choice) for choice in first.loras],
+    )
+    if loras := list(dict.fromkeys(lora for job in plan.jobs for lora in job.loras)):
+        try:
+            opened.check(loras, folder)  # type: ignore[arg-type]  # They are its own.
+        except SourceError as error:
+            raise UsageError(str(error)) from error
+    return plan, put_back
+
+
+def _put_back(
+    order: Order, otherwise: tuple[int, int] | None, image: UsedImage | None, mask: UsedImage | None
+) -> PutBack | None:
+    if image is None or mask is None:
+        return None
+    if (size := _size(order, otherwise)) is not None and order.inpaint_area == "masked":
+        return around_mask(image[0], mask[0], blur=order.mask_blur or 0, padding=order.inpaint_padding, size=size)
+    return None if order.mask_blur is None else soften(image[0], mask[0], order.mask_blur)
+
+
+def _upload(folder: Path, name: str | None) -> UsedImage | None:
+    if name is None:
+        return None
+    path = folder / f"{name}.png"
+    if not path.is_file():
+        raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again")
+    image, _ = open_image(path)
+    return image, UsedFile(f"{name[:12]}.png", name)
+
+
+def _fields(order: Order, size: tuple[int, int] | None) -> RequestFields:
+    fields: dict[str, Any] = {name: value for name in _ALIKE if (value := getattr(order, name)) is not None}
+    if (size := _size(order, size)) is not None:
+        fields["size"] = size
+    return cast("RequestFields", fields)
+
+
+def _size(order: Order, otherwise: tuple[int, int] | None) -> tuple[int, int] | None:
+    return (order.width, order.height) if order.width and order.height else otherwise
+
+
+@lru_cache(maxsize=32)
+def live_loras(folders: tuple[Path, ...], *, allow_pickle: bool) -> LiveLoras:
+    """Return the LoRAs of folders, each opened once."""
+    return LiveLoras(folders, allow_pickle=allow_pickle)
+
+
+def _opened(files: LiveLoras, choice: LoraChoice) -> LiveLora:
+    text_weight = choice.weight if choice.text_weight is None else choice.text_weight
+    return files.tagged(f"LoRA {choice.name!r}", choice.name, text_weight, choice.weight)
+
+
+def remaining(job: Job, place: int) -> Request:
+    """Return a job's request without so many of its first pictures."""
+    request = job.request
+    assert request.seeds is not None
+    return replace(request, prompts=request.prompts[place:], seeds=request.seeds[place:])

@@ -1,0 +1,56 @@
+"""The queue: clients take turns, and each one's jobs are drawn in the order in which they came."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from itertools import chain, zip_longest
+
+
+class FairQueue:
+    """Jobs that wait, by id."""
+
+    def __init__(self) -> None:
+        self._first: deque[str] = deque()
+        self._lines: OrderedDict[str, deque[str]] = OrderedDict()
+        """Each client's jobs; the client that is next comes first."""
+
+    def __len__(self) -> int:
+        return len(self._first) + sum(map(len, self._lines.values()))
+
+    def push(self, job: str, client: str) -> None:
+        """Put a job behind the others of its client."""
+        self._lines.setdefault(client, deque()).append(job)
+
+    def push_front(self, job: str) -> None:
+        """Put a job before all others: one that was begun already."""
+        self._first.appendleft(job)
+
+    def pop(self) -> str | None:
+        """Take the next job; `None` if there is none."""
+        if self._first:
+            return self._first.popleft()
+        if not self._lines:
+            return None
+        client, line = self._lines.popitem(last=False)
+        job = line.popleft()
+        if line:
+            self._lines[client] = line  # Behind the other clients.
+        return job
+
+    def remove(self, job: str) -> bool:
+        """Take a job out; say whether it waited."""
+        if job in self._first:
+            self._first.remove(job)
+            return True
+        for client, line in self._lines.items():
+            if job in line:
+                line.remove(job)
+                if not line:
+                    del self._lines[client]
+                return True
+        return False
+
+    def order(self) -> list[str]:
+        """Return all jobs as they will be drawn, if no other comes."""
+        rounds = chain.from_iterable(zip_longest(*self._lines.values()))
+        return [*self._first, *(job for job in rounds if job is not None)]

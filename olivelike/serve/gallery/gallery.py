@@ -1,0 +1,224 @@
+"""Pictures as files below one folder, and an index of them, which the files can rebuild.
+
+`DIR/2026-11-22/00001-42.png` and so on are the pictures. `DIR/.index/` has what can be made again (`pictures.sqlite`,
+`thumbs/`), the journal of jobs, and pictures that nobody wants to keep; `DIR/.uploads/` what clients sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from olivelike._files import Lock, try_lock
+from olivelike.errors import SourceError, StoreError, UsageError
+from olivelike.serve.gallery.database import open_database
+from olivelike.serve.gallery.journal import Journal
+
+INDEX: Final = ".index"
+UPLOADS: Final = ".uploads"
+PASSING: Final = f"{INDEX}/passing"
+"""Pictures of orders that are not to be saved."""
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS pictures (
+    place INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, path TEXT UNIQUE NOT NULL, job TEXT,
+    number INTEGER, sheet INTEGER NOT NULL, created REAL NOT NULL, width INTEGER NOT NULL, height INTEGER NOT NULL,
+    seed INTEGER, first_seed INTEGER, attempts INTEGER NOT NULL, prompt TEXT NOT NULL, model TEXT, flagged INTEGER,
+    record TEXT, parameters TEXT, words TEXT NOT NULL
+);
+CREATE INDEX IF NOT EXISTS pictures_job ON pictures (job);
+"""
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_NUMBERED: Final = re.compile(r"(\d{5,9})-(?:\d+|(sheet))(?:-\d+)?\.png")
+_SECONDS_OF_PASSING: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """A picture in the index."""
+
+    id: str
+    path: str
+    """Below the gallery."""
+    job: str | None
+    number: int | None
+    """Among the pictures of its job, from 0."""
+    sheet: bool
+    created: float
+    width: int
+    height: int
+    seed: int | None
+    first_seed: int | None
+    attempts: int
+    prompt: str
+    model: str | None
+    flagged: bool | None
+    record: str | None
+    """JSON."""
+    parameters: str | None
+    """A1111's text."""
+
+
+_COLUMNS: Final = tuple(field.name for field in fields(PictureRow))
+
+
+def picture_id(path: str, data: bytes) -> str:
+    """Return the id of a picture file: of its content and its path below the gallery."""
+    return hashlib.sha256(path.encode() + b"\0" + data).hexdigest()[:20]
+
+
+class Gallery:
+    """A folder of pictures, for one server at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open it, and make the index fit the files.
+
+        Raises `UsageError` if another server has it, and `StoreError` if nothing can be written there.
+        """
+        self.folder = folder.absolute()
+        index = self.folder / INDEX
+        try:
+            for needed in (index / "thumbs", self.folder / PASSING, self.folder / UPLOADS):
+                needed.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(index / "lock")
+        except OSError as error:
+            why = error.strerror or error
+            raise StoreError(f"{folder}: can't be the gallery: {why}; name another with --gallery") from error
+        if lock is None:
+            raise UsageError(f"{folder}: another server has this gallery; name another with --gallery, or end that one")
+        self._lock: Lock = lock
+        try:
+            self.journal = Journal(index / "jobs.sqlite")
+            self._database, _ = open_database(index / "pictures.sqlite", _SCHEMA)
+            self._fit_index()
+        except (sqlite3.Error, OSError) as error:
+            lock.release()
+            raise StoreError(f"{index}: can't be used: {error}; free some space, or name another gallery") from error
+
+    def close(self) -> None:
+        """Let another server have it."""
+        self._database.close()
+        self.journal.close()
+        self._lock.release()
+
+    def reserve(self, *, passing: bool) -> tuple[str, int]:
+        """Return a folder below the gallery and the first number that is free there."""
+        folder = PASSING if passing else f"{datetime.now().astimezone():%Y-%m-%d}"
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self.folder / folder)  # noqa: PTH208  (names are all that is needed)
+            numbers = (int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name)))
+            return folder, max(numbers, default=0) + 1
+        (self.folder / folder).mkdir(parents=True, exist_ok=True)
+        return folder, 1
+
+    def add(self, row: PictureRow) -> None:
+        """Put a picture whose file is there into the index."""
+        words = f"{row.parameters or row.prompt}\n{row.model or ''}".casefold()
+        marks = ", ".join("?" * (len(_COLUMNS) + 1))
+        statement = f"INSERT OR REPLACE INTO pictures ({', '.join(_COLUMNS)}, words) VALUES ({marks})"  # noqa: S608
+        self._database.execute(statement, (*(getattr(row, name) for name in _COLUMNS), words))
+
+    def find(self, picture: str) -> PictureRow | None:
+        """Return a picture; `None` if there is none of that id."""
+        return next(self._rows("id = ?", picture), None)
+
+    def of_job(self, job: str) -> list[PictureRow]:
+        """Return what a job has drawn, its sheet last."""
+        return list(self._rows("job = ? ORDER BY sheet, number", job))
+
+    def search(
+        self, words: Sequence[str], exact: Mapping[str, Any], *, before: int | None = None, limit: int = 50
+    ) -> tuple[list[PictureRow], int | None]:
+        """Return the newest pictures, and the `before` that gives the older ones.
+
+        Args:
+            words: which the recipe has, all of them, in small or large letters.
+            exact: columns with their values.
+        """
+        where, values = [f"NOT sheet AND path NOT LIKE '{PASSING}/%'"], list[Any]()
+        for word in words:
+            where.append("words LIKE ? ESCAPE '\\'")
+            values.append("%" + re.sub(r"([\\%_])", r"\\\1", word.casefold()) + "%")
+        for column, value in exact.items():
+            assert column in _COLUMNS
+            where.append(f"{column} = ?")
+            values.append(value)
+        if before is not None:
+            where.append("place < ?")
+            values.append(before)
+        query = f"SELECT * FROM pictures WHERE {' AND '.join(where)} ORDER BY place DESC LIMIT ?"  # noqa: S608
+        rows = self._database.execute(query, (*values, limit)).fetchall()
+        return [_read(row) for row in rows], rows[-1]["place"] if len(rows) == limit else None
+
+    def path(self, row: PictureRow) -> Path:
+        """Return a picture's file."""
+        return self.folder / row.path
+
+    def thumb(self, picture: str) -> Path:
+        """Return where the small form of a picture is kept."""
+        return self.folder / INDEX / "thumbs" / f"{picture}.webp"
+
+    def delete(self, row: PictureRow) -> None:
+        """Delete a picture: its file first, since the index can be made again."""
+        for path in (self.path(row), self.thumb(row.id)):
+            path.unlink(missing_ok=True)
+        self._database.execute("DELETE FROM pictures WHERE id = ?", (row.id,))
+
+    def drop_passing(self) -> None:
+        """Delete what was not to be saved, an hour after it was drawn."""
+        for row in self._rows(f"path LIKE '{PASSING}/%' AND created < ?", time.time() - _SECONDS_OF_PASSING):
+            self.delete(row)
+
+    def _rows(self, where: str, *values: Any) -> Iterator[PictureRow]:
+        query = f"SELECT * FROM pictures WHERE {where}"  # noqa: S608
+        return map(_read, self._database.execute(query, values).fetchall())
+
+    def _fit_index(self) -> None:
+        """Take files that vanished out of the index, and add those that are new, oldest first."""
+        known = {row["path"] for row in self._database.execute("SELECT path FROM pictures")}
+        there: dict[str, os.stat_result] = {}
+        for folder in (*(one.name for one in self.folder.iterdir() if _DAY.fullmatch(one.name)), PASSING):
+            for entry in os.scandir(self.folder / folder):
+                if entry.name.endswith(".tmp"):
+                    Path(entry.path).unlink(missing_ok=True)  # Of a process that was killed.
+                elif _NUMBERED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    there[f"{folder}/{entry.name}"] = entry.stat()
+        self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
+        for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
+            with contextlib.suppress(OSError, SourceError):  # Damaged by others: it stays there, and is not shown.
+                self._add_file(path, there[path].st_mtime)
+
+    def _add_file(self, path: str, created: float) -> None:
+        from olivelike.runtime.pictures import read_picture
+
+        folder, _, name = path.rpartition("/")
+        match = _NUMBERED.fullmatch(name)
+        assert match is not None
+        file = self.folder / path
+        job = self.journal.owner(folder, int(match[1]))
+        row = self.journal.find(job) if job else None
+        number = int(match[1]) - row.first if row and row.first is not None and not match[2] else None
+        found = read_picture(file)
+        record = found.record
+        seed = record.seed if record else None
+        made = PictureRow(
+            picture_id(path, file.read_bytes()), path, job, number, bool(match[2]), created, found.width, found.height,
+            seed, seed, 1, record.prompt if record else "", record.model if record else None, None,
+            record.to_json() if record and found.own else None, found.parameters,
+        )  # fmt: skip
+        self.add(made)
+
+
+def _read(row: sqlite3.Row) -> PictureRow:
+    values = {name: row[name] for name in _COLUMNS}
+    values["sheet"] = bool(values["sheet"])
+    values["flagged"] = None if values["flagged"] is None else bool(values["flagged"])
+    return PictureRow(**values)

@@ -1,0 +1,126 @@
+"""What clients see of the gallery: pictures and their small forms, searched by recipe, and what clients sent."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._files import write_whole
+from olivelike._untrusted import open_file
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture, record_from_json
+from olivelike.serve.gallery.gallery import UPLOADS, Gallery, PictureRow
+from olivelike.serve.gallery.uploads import add_upload
+from olivelike.serve.views import PictureView, UploadView, iso, record_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_THUMB: Final = 320
+"""Pixels of a small form's longer side."""
+_QUALITY: Final = 95
+_TERM: Final = re.compile(r"(seed|size|model|steps|job):(\S+)")
+_SIZE: Final = re.compile(r"(\d{1,6})x(\d{1,6})")
+
+
+class Library:
+    """The pictures of a gallery, as views and bytes."""
+
+    def __init__(self, gallery: Gallery, *, metadata: bool) -> None:
+        self._gallery = gallery
+        self._metadata = metadata
+        self._decoding = asyncio.Semaphore(1)
+        """Pictures of clients are decoded one at a time: each may take 256 MB."""
+
+    def find(self, picture: str) -> PictureRow:
+        """Return a picture whose file is there. Raises `SourceError` if there is none of that id."""
+        row = self._gallery.find(picture)
+        if row is None or not self._gallery.path(row).is_file():
+            raise SourceError("there is no such picture; it may have been deleted")
+        return row
+
+    def search(
+        self, text: str = "", *, model: str | None = None, before: int | None = None, limit: int = 50
+    ) -> tuple[list[PictureView], int | None]:
+        """Return the newest pictures whose recipe has all words of a text, and where the older ones begin.
+
+        `seed:7`, `size:64x64`, `model:NAME`, `steps:20` and `job:ID` are words too.
+        """
+        exact: dict[str, Any] = {"model": model} if model else {}
+        words = _TERM.sub("", text).split()
+        for name, value in _TERM.findall(text):
+            if name == "steps":
+                words.append(f"steps: {value},")
+            elif name == "size" and (size := _SIZE.fullmatch(value)):
+                exact |= {"width": int(size[1]), "height": int(size[2])}
+            else:
+                exact[name] = value
+        rows, older = self._gallery.search(words, exact, before=before, limit=limit)
+        return [picture_view(row) for row in rows], older
+
+    async def file_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
+        """Return a picture as a file of a format: a PNG as it is, others with the same record.
+
+        Raises `SourceError` if there is none of that id, and `UsageError` if the format is none that is written.
+        """
+        if suffix not in FORMATS:
+            raise UsageError(f"pictures are had as {', '.join(FORMATS)}, not {suffix}")
+        row = self.find(picture)
+        return await asyncio.to_thread(self._encoded, row, suffix, quality)
+
+    async def thumb(self, picture: str) -> Path:
+        """Return the file of a picture's small form, made now if need be. Raises as `find`."""
+        row = self.find(picture)
+        path = self._gallery.thumb(row.id)
+        if not path.is_file():
+            async with self._decoding:
+                await asyncio.to_thread(self._make_thumb, row, path)
+        return path
+
+    def delete(self, picture: str) -> None:
+        """Delete a picture. Raises `SourceError` if there is none of that id."""
+        self._gallery.delete(self.find(picture))
+
+    async def upload(self, data: bytes) -> UploadView:
+        """Keep a picture that a client sent. Raises as `add_upload`."""
+        async with self._decoding:
+            return await asyncio.to_thread(add_upload, self._gallery.folder / UPLOADS, data)
+
+    def _encoded(self, row: PictureRow, suffix: str, quality: int | None) -> bytes:
+        with open_file(self._gallery.path(row)) as file:
+            data = file.read()
+        if suffix == ".png":
+            return data
+        image = _decoded(data)
+        if row.record is None:
+            kept = io.BytesIO()
+            image.save(kept, FORMATS[suffix], quality=quality or _QUALITY)
+            return kept.getvalue()
+        record = record_from_json(row.record, row.id)
+        return encode_picture(image, suffix, record, metadata=self._metadata, quality=quality or _QUALITY)
+
+    def _make_thumb(self, row: PictureRow, path: Path) -> None:
+        image = _decoded(self._gallery.path(row).read_bytes())
+        image.thumbnail((_THUMB, _THUMB))
+        kept = io.BytesIO()
+        image.save(kept, "WEBP", quality=80, method=2)
+        write_whole(path, kept.getvalue(), durable=False)
+
+
+def _decoded(data: bytes) -> Image:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+        return image.convert("RGB")
+
+
+def picture_view(row: PictureRow) -> PictureView:
+    """Return a picture as clients see it."""
+    return PictureView(
+        id=row.id, job=row.job, url=f"/files/{row.id}.png", thumb=f"/thumbs/{row.id}.webp", width=row.width,
+        height=row.height, seed=row.seed, first_seed=row.first_seed, attempts=row.attempts, prompt=row.prompt,
+        flagged=row.flagged, created=iso(row.created) or "", record=record_of(row.record), parameters=row.parameters,
+    )  # fmt: skip

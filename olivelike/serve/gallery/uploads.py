@@ -1,0 +1,70 @@
+"""Pictures that clients send, kept for orders that name them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from olivelike._files import write_whole
+from olivelike.errors import OlivelikeError, SourceError, StoreError, UsageError
+from olivelike.runtime.pictures.picture_reading import PictureFile, decode_image, read_picture_data
+from olivelike.serve.views import UploadView, record_of
+
+_MODES: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_ORIENTATION: Final = 0x0112
+_KEPT: Final = 200
+"""Files, those that jobs still need beside them."""
+_KEPT_SECONDS: Final = 24 * 3600.0
+
+
+def add_upload(folder: Path, data: bytes) -> UploadView:
+    """Decode a picture within bounds, and keep it as a PNG of the same pixels.
+
+    Returns:
+        What it is called: by the SHA-256 of what was sent, so that records can name that.
+
+    Raises:
+        UsageError: if it is no picture that is read.
+        StoreError: if it can't be kept.
+    """
+    name = hashlib.sha256(data).hexdigest()
+    try:
+        image = decode_image(data, "the upload")
+    except SourceError as error:
+        raise UsageError(str(error)) from error
+    found: PictureFile | None = None
+    with contextlib.suppress(OlivelikeError):  # A picture without a record, or with a damaged one, is a picture.
+        found = read_picture_data(data, "the upload")
+    turned = image.getexif().get(_ORIENTATION)
+    exif = image.getexif()
+    exif.clear()
+    if turned is not None:
+        exif[_ORIENTATION] = turned
+    kept = io.BytesIO()
+    pixels = image if image.mode in _MODES else image.convert("RGB")
+    pixels.save(kept, "PNG", compress_level=1, exif=exif)
+    try:
+        write_whole(folder / f"{name}.png", kept.getvalue(), durable=False)
+    except OSError as error:
+        raise StoreError(f"the upload can't be kept: {error.strerror or error}; free some space") from error
+    record = found.record if found else None
+    return UploadView(
+        id=name,
+        width=image.width,
+        height=image.height,
+        record=record_of(record.to_json()) if record else None,
+        parameters=found.parameters if found else None,
+    )
+
+
+def prune_uploads(folder: Path, needed: Collection[str]) -> None:
+    """Delete what is old or too much, but for what jobs still need."""
+    files = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.stem not in needed), reverse=True)
+    for number, (written, path) in enumerate(files):
+        if number >= _KEPT or written < time.time() - _KEPT_SECONDS:
+            path.unlink(missing_ok=True)

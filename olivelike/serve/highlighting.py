@@ -1,0 +1,96 @@
+"""Where in a prompt is syntax, for those who colour it; and how many tokens it has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from olivelike.runtime.jobs.job_notes import unread
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.prompts.prompt_encoding import PromptTokenizer, chunk_prompt, open_tokenizer
+from olivelike.runtime.prompts.syntax import parse_prompt, read_terms, take_lora_tags
+from olivelike.runtime.prompts.wildcards import Wildcards
+
+_SYNTAX: Final = re.compile(
+    r"""
+    (?P<escape>\\.)  |
+    (?P<lora><(?:lora|lyco):[^<>]+>)  |
+    (?P<break>\bBREAK\b)  |
+    (?P<and>\bAND\b)  |
+    (?P<wildcard>__[\w*./-]*?[\w*]__(?!\w))  |
+    (?P<mark>[()\[\]{}|]|:)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_PARTNERS: Final = {")": "(", "]": "[", "}": "{"}
+_NUMBER: Final = re.compile(r"\s*([+-]?(?:\d{1,9}\.?\d{0,9}|\.\d{1,9}))\s*")
+_STRONGER: Final = 1.1
+
+Span = dict[str, Any]
+"""`start`, `end` in characters, `kind`, and `weight` of a bracket."""
+
+
+def read_tokens(folder: Path, text: str, *, negative: bool, wildcards: Sequence[Path]) -> dict[str, Any]:
+    """Return what a prompt is to the text encoders of a folder, its syntax, and what in it is taken as words.
+
+    Raises `UsageError` for a prompt that can't be read, and `SourceError` for a folder that can't.
+    """
+    opened = open_folder(folder)
+    words, _ = take_lora_tags(text)
+    terms = read_terms(words, 1)
+    parts = [parse_prompt(term.texts[0]) for term in terms]
+    encoders, names = [], set[str]()
+    for tokenizer_folder, _ in opened.text_encoders:
+        tokenizer = _tokenizer(folder / tokenizer_folder)
+        chunks = [chunk_prompt(tokenizer, part) for part in parts]
+        longest = max(len(one.ids) for one in chunks)
+        room = tokenizer.length - 2
+        encoders.append({"count": max(one.tokens for one in chunks), "limit": longest * room, "chunks": longest})
+        names |= {token.content for token in tokenizer.backend.get_added_tokens_decoder().values() if not token.special}
+    note = unread(text, Wildcards(wildcards or [Path("wildcards")]), negative=negative)
+    spans = sorted([*_spans(text), *_embeddings(text, names)], key=lambda span: (span["start"], -span["end"]))
+    return {"encoders": encoders, "spans": spans, "notes": [note] if note else []}
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(folder: Path) -> PromptTokenizer:
+    return open_tokenizer(folder)
+
+
+def _embeddings(text: str, names: set[str]) -> Iterator[Span]:
+    for name in names:
+        for match in re.finditer(re.escape(name), text):
+            yield {"start": match.start(), "end": match.end(), "kind": "embedding"}
+
+
+def _spans(text: str) -> Iterator[Span]:
+    opened: list[tuple[str, int, list[tuple[str, int]]]] = []
+    for match in _SYNTAX.finditer(text):
+        kind, mark = str(match.lastgroup), match[0]
+        if kind != "mark":
+            yield {"start": match.start(), "end": match.end(), "kind": kind}
+        elif mark in "([{":
+            opened.append((mark, match.start(), []))
+        elif mark in _PARTNERS:
+            if opened and opened[-1][0] == _PARTNERS[mark]:
+                bracket, start, marks = opened.pop()
+                if (meant := _meaning(text, bracket, start, match.start(), marks)) is not None:
+                    yield {"start": start, "end": match.end(), **meant}
+        elif opened:
+            opened[-1][2].append((mark, match.start()))
+
+
+def _meaning(text: str, bracket: str, start: int, end: int, marks: list[tuple[str, int]]) -> Span | None:
+    """Return what a pair of brackets means, given the `:` and `|` that stand in it alone; `None` if it is text."""
+    number = _NUMBER.fullmatch(text[marks[-1][1] + 1 : end]) if marks and marks[-1][0] == ":" else None
+    alternatives = any(mark == "|" for mark, _ in marks)
+    if bracket == "{":
+        return {"kind": "choice"} if alternatives or "$$" in text[start:end] else None
+    if bracket == "[":
+        if number is not None or (alternatives and not any(mark == ":" for mark, _ in marks)):
+            return {"kind": "edit"}
+        return {"kind": "weight", "weight": round(1 / _STRONGER, 4)}
+    return {"kind": "weight", "weight": float(number[1]) if number is not None else _STRONGER}

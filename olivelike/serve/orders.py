@@ -1,0 +1,82 @@
+"""What a client may ask for: an `Order`, checked as far as no pipeline is needed for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from olivelike.runtime.pipeline.request import SEEDS
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+AxisField = Literal[
+    "seed", "steps", "guidance_scale", "scheduler", "strength", "prompt_sr", "lora", "model", "size", "clip_skip",
+    "eta", "guidance_rescale",
+]  # fmt: skip
+Name = Annotated[str, Field(max_length=300)]
+Text = Annotated[str, Field(max_length=20_000)]
+UploadId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LoraChoice(_Value):
+    """A LoRA on top of a folder."""
+
+    name: Name
+    weight: Finite = 1.0
+    text_weight: Finite | None = None
+    """For the text encoders; by default `weight`."""
+
+
+class Axis(_Value):
+    """What changes along a side of an X/Y plot."""
+
+    field: AxisField
+    """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`."""
+    values: Annotated[tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...], Field(min_length=1)]
+
+
+class Order(_Value):
+    """Pictures to make; the names are those of a `Request` where it has them."""
+
+    model: Name | None = None
+    """Name of a served folder; by default the current one."""
+    prompt: Text
+    negative_prompt: Text | None = None
+    num_images: Annotated[int, Field(ge=1, le=100)] = 1
+    batch_size: Annotated[int, Field(ge=1, le=64)] = 1
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 50
+    guidance_scale: Annotated[Finite, Field(ge=-100, le=1000)] = 7.5
+    guidance_rescale: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    scheduler: Name | None = None
+    eta: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=-1, lt=SEEDS)] | None = None
+    """`None` and -1 draw one."""
+    width: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    height: Annotated[int, Field(ge=1, le=1 << 16)] | None = None
+    fit: bool = False
+    strength: Annotated[Finite, Field(gt=0, le=1)] | None = None
+    clip_skip: Annotated[int, Field(ge=0, le=100)] = 0
+    prompt_weights: bool = True
+    retry_unsafe: Annotated[int, Field(ge=0, le=10)] = 0
+    decode_singly: bool = False
+    loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] = ()
+    """Beside those that tags in the prompt name."""
+    init_image: UploadId | None = None
+    mask: UploadId | None = None
+    """White is painted."""
+    mask_blur: Annotated[int, Field(ge=0, le=256)] | None = None
+    """Put the initial picture back where the mask is black, with an edge so soft, in pixels; by default it is not."""
+    inpaint_area: Literal["whole", "masked"] = "whole"
+    """`masked` draws what is around the mask at full size, and puts it back."""
+    inpaint_padding: Annotated[int, Field(ge=0, le=1024)] = 32
+    """Pixels of the initial picture around a masked area."""
+    x: Axis | None = None
+    y: Axis | None = None
+    sheet: bool = False
+    """Lay all pictures out on one sheet too; a plot has one anyway."""
+    save: bool = True
+    """Whether pictures stay in the gallery; they are dropped an hour after the job otherwise."""

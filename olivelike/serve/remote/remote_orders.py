@@ -1,0 +1,129 @@
+"""What `generate --server` asks a server for: an order for each line of prompts, and the pictures to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from olivelike._untrusted import read_bytes
+from olivelike.errors import UsageError
+from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
+from olivelike.runtime.jobs.job_plan import seed_or_drawn
+from olivelike.runtime.jobs.prompt_lines import PromptLine
+from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
+from olivelike.runtime.pictures.picture_reading import find_used, open_image
+from olivelike.runtime.prompts.syntax import take_lora_tags
+
+if TYPE_CHECKING:
+    from olivelike.runtime.pipeline.request import RequestFields
+    from olivelike.serve.remote.client import Server
+
+_MOST_BYTES: Final = 256 << 20
+"""Of a picture that is sent; servers take less."""
+
+
+@dataclass(frozen=True)
+class RemoteOrder:
+    """What one line of prompts asks a server for."""
+
+    body: Mapping[str, Any]
+    """An `Order`."""
+    place: str | None
+    """File and line, for messages."""
+
+    @property
+    def batches(self) -> int:
+        """How many batches it takes."""
+        return -(-int(self.body.get("num_images", 1)) // int(self.body.get("batch_size", 1)))
+
+
+@dataclass(frozen=True)
+class RemotePlan:
+    """All that a server is asked for, and what only this side knows of it."""
+
+    model: str
+    orders: tuple[RemoteOrder, ...]
+    used: tuple[UsedFile | None, UsedFile | None]
+    """Initial picture and mask, by their names here."""
+    notes: tuple[str, ...]
+
+    @property
+    def pictures(self) -> int:
+        """How many there will be."""
+        return sum(int(order.body.get("num_images", 1)) for order in self.orders)
+
+
+def plan_orders(
+    server: Server,
+    model: str,
+    lines: Sequence[PromptLine],
+    fields: RequestFields,
+    *,
+    made_before: Path | None = None,
+    init_image: Path | None = None,
+    mask: Path | None = None,
+    loras: Sequence[str] = (),
+    save: bool = True,
+) -> RemotePlan:
+    """Make orders of prompts and options, with seeds of their own, and send the server the pictures to start from.
+
+    Raises `UsageError` for a value that can't be had, `SourceError` if a file is missing or damaged, and what
+    `Server` raises.
+
+    Args:
+        model: its name at the server.
+        loras: `NAME` or `NAME:WEIGHT`, of the server's own.
+        save: whether the pictures stay in the server's gallery too.
+        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image` and `mask`.
+    """
+    before = read_picture_record(made_before) if made_before is not None else None
+    chosen = [_lora(text) for text in loras]
+    if before is not None and made_before is not None:
+        init_image = init_image or find_used(before.init_image, made_before)
+        mask = mask or find_used(before.mask, made_before)
+        lines = lines or [PromptLine(before.prompt)]
+        fields = {**recorded_fields(before, from_image=init_image is not None), **fields}
+    if not lines:
+        raise UsageError("there is no prompt; give one, such as 'a red circle'")
+    used: list[UsedFile | None] = [None, None]
+    sent: dict[str, str] = {}
+    for place, (name, path) in enumerate((("init_image", init_image), ("mask", mask))):
+        if path is not None:
+            _, used[place] = open_image(path)  # What is no picture is refused here.
+            sent[name] = server.upload(read_bytes(path, _MOST_BYTES))
+    notes = []
+    if before is not None:
+        notes = [*image_notes(before, (used[0], used[1])), *_model_notes(server, model, before)]
+        if before.loras and not chosen and not any(take_lora_tags(line.prompt)[1] for line in lines):
+            named = ", ".join(lora.name for lora in before.loras)
+            raise UsageError(f"the picture was made with LoRAs that are not given: {named}; give them with --lora")
+    seed = seed_or_drawn(fields.get("seed"))
+    orders = []
+    for line in lines:
+        asked = {**fields, "seed": seed, **line.fields}
+        asked["seed"] = seed_or_drawn(cast("int | None", asked["seed"]))
+        if (size := asked.pop("size", None)) is not None:
+            asked["width"], asked["height"] = cast("tuple[int, int]", size)
+        body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save}
+        orders.append(RemoteOrder(body, line.place))
+    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes))
+
+
+def _lora(text: str) -> dict[str, Any]:
+    name, colon, weight = text.rpartition(":")
+    try:
+        choice = {"name": name, "weight": float(weight)} if colon else {"name": text}
+    except ValueError:
+        choice = {"name": text}
+    if not choice["name"] or "/" in text or "\\" in text:
+        raise UsageError(f"--lora {text!r}: a server has its own LoRAs, by name; write NAME or NAME:WEIGHT")
+    return choice
+
+
+def _model_notes(server: Server, model: str, before: PictureRecord) -> Iterator[str]:
+    found = server.get("/api/models")
+    views = found.get("models", []) if isinstance(found, dict) else found
+    hashes = {view["name"]: view.get("sha256") or view.get("hash") for view in views}
+    yield from model_notes(before, model, hashes.get(model) or "")

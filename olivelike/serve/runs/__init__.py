@@ -1,0 +1,1 @@
+"""Workflows and conversions as jobs."""

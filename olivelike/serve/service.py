@@ -1,0 +1,296 @@
+"""What every API of the server calls: jobs, pictures, models; it knows no HTTP.
+
+All of it runs in one event loop. Methods that are not `async` return at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.request import SEEDS
+from olivelike.serve.catalogue import Catalogue, Embedding
+from olivelike.serve.drawing.dispatch import Dispatcher
+from olivelike.serve.drawing.plots import cells
+from olivelike.serve.feed import Feed
+from olivelike.serve.gallery.gallery import Gallery
+from olivelike.serve.gallery.journal import JobRow
+from olivelike.serve.gallery.library import Library, picture_view
+from olivelike.serve.highlighting import read_tokens
+from olivelike.serve.orders import Axis, Order
+from olivelike.serve.settings import ServeSettings
+from olivelike.serve.views import ENDED, ErrorView, Event, JobView, LoraView, ModelView, UploadView, iso
+
+if TYPE_CHECKING:
+    from olivelike.serve.runs.runs import Runs
+
+_RANDOM = -1
+
+
+class QueueFull(UsageError):  # noqa: N818  (named after the state)
+    """No more jobs are taken until others are done."""
+
+    def __init__(self, waiting: int, seconds: int) -> None:
+        super().__init__(f"{waiting} jobs wait already, the most that are taken; try again in {seconds} s")
+        self.seconds = seconds
+
+
+class JobEnded(UsageError):  # noqa: N818
+    """Nothing can be done to a job that has ended."""
+
+
+class Service:
+    """A server's state, between `start` and `close`."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """Open the gallery.
+
+        Raises:
+            UsageError: if another server has it, or nothing is to be served.
+            StoreError: if nothing can be written there.
+            SourceError: if a folder is no pipeline's.
+        """
+        self.settings = settings
+        self.catalogue = Catalogue(settings)
+        for folder in settings.folders:
+            open_folder(folder)
+        if not settings.folders and not settings.models_dirs:
+            raise UsageError("nothing is served; name folders that `olivelike run` wrote, or --models DIR")
+        self._current = next(iter(self.catalogue.folders()), None)
+        self.gallery = Gallery(settings.gallery)
+        self.library = Library(self.gallery, metadata=settings.metadata)
+        self.journal = self.gallery.journal
+        self.feed = Feed()
+        self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)
+        self.painter = self.dispatcher.painter
+        self.runs: Runs | None = None
+        """Workflows and conversions, where the operator allows them."""
+
+    async def start(self) -> None:
+        """Queue again what was left unfinished, and begin to draw."""
+        self.dispatcher.start()
+        if self.settings.warm and self._current:
+            self.painter.warm(self.catalogue.folder(self._current), safety=self.settings.safety)
+
+    async def close(self) -> None:
+        """End all that listens and draws; what is not finished is, at the next start."""
+        self.feed.close()
+        await self.dispatcher.close()
+        self.gallery.close()
+
+    async def submit(self, order: Order, client: str) -> JobView:
+        """Queue an order.
+
+        Raises:
+            UsageError: for a value that can't be had.
+            SourceError: for a model, LoRA or upload that is not there.
+            QueueFull: if too many jobs wait.
+        """
+        self._require_room()
+        order = self._completed(order)
+        self._check_limits(order)
+        job, asked = secrets.token_hex(8), order.model_dump(mode="json")
+        plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
+        self._require_room()  # Others came meanwhile.
+        plan["files"] = plan["pictures"] + 1
+        row = JobRow(job, "pictures", client, "queued", time.time(), asked, plan)
+        self.journal.add(row)
+        self.dispatcher.push(job, client)
+        self._current = order.model
+        view = self._view(row)
+        self.feed.publish({"type": "queued", "job": job, "position": view.position})
+        return view
+
+    def job(self, job: str) -> JobView | None:
+        """Return a job as it is now; `None` if there is none of that id."""
+        row = self.journal.find(job)
+        return self._view(row) if row is not None else None
+
+    def jobs(self, state: str | None = None, limit: int = 50) -> list[JobView]:
+        """Return the newest jobs, newest first."""
+        return [self._view(row) for row in self.journal.jobs(state, limit)]
+
+    def cancel(self, job: str) -> JobView:
+        """End a job. Raises `SourceError` if there is none of that id, and `JobEnded` if it has ended."""
+        row = self._unended(job)
+        if row.kind == "run" and self.runs is not None:
+            self.runs.cancel(job)
+        elif row.kind == "pictures" and self.dispatcher.cancel(job):
+            self.feed.publish({"type": "ended", "job": job})
+        return self.job(job) or self._view(row)
+
+    def skip(self, job: str) -> JobView:
+        """End the batch that a job draws. Raises as `cancel`."""
+        row = self._unended(job)
+        self.dispatcher.skip(job)
+        return self._view(row)
+
+    def running(self) -> JobView | None:
+        """Return the job that is drawn now."""
+        return self.job(self.dispatcher.running) if self.dispatcher.running else None
+
+    async def events(self, job: str | None = None, *, previews: bool = False) -> AsyncGenerator[Event, None]:
+        """Return what happens from now on; of one job, its present state first, until it has ended.
+
+        Raises `SourceError` if there is none of that id.
+        """
+        with self.feed.listening(job, previews=previews) as listener:
+            self.painter.show_previews(wanted=self.feed.shows_previews)
+            try:
+                if job is not None:
+                    view = self.job(job)
+                    if view is None:
+                        raise SourceError(f"there is no job {job!r}")
+                    yield {"type": "state", "job": job, "view": view.model_dump(mode="json")}
+                    if view.state in ENDED:
+                        yield {"type": view.state, "job": job, "view": view.model_dump(mode="json")}
+                        return
+                async for event in listener.events():
+                    told = self._with_view(event) if event["type"] == "ended" else event
+                    yield told
+                    if job is not None and told["type"] in ENDED:
+                        return
+            finally:
+                listener.previews = False
+                self.painter.show_previews(wanted=self.feed.shows_previews)
+
+    async def finished(self, job: str) -> JobView:
+        """Wait until a job has ended. Raises `SourceError` if there is none of that id."""
+        async with aclosing(self.events(job)) as events:
+            async for event in events:
+                if event["type"] in ENDED:
+                    break
+        view = self.job(job)
+        assert view is not None
+        return view
+
+    async def picture_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
+        """Return a picture as a file of a format. Raises as `Library.file_bytes`."""
+        return await self.library.file_bytes(picture, suffix, quality)
+
+    async def upload(self, data: bytes) -> UploadView:
+        """Keep a picture that a client sent. Raises `UsageError` if it is none, and `StoreError` on a full disk."""
+        return await self.library.upload(data)
+
+    @property
+    def current_model(self) -> str | None:
+        """The name of the folder that orders without a model get."""
+        folders = self.catalogue.folders()
+        return self._current if self._current in folders else next(iter(folders), None)
+
+    def set_model(self, name: str) -> None:
+        """Make a folder the current one. Raises `SourceError` if none of that name is served."""
+        self.catalogue.folder(name)
+        self._current = name
+
+    def models(self) -> list[ModelView]:
+        """Return the folders that are served."""
+        return self.catalogue.models(self.catalogue.names_of(self.dispatcher.open_folders))
+
+    def loras(self) -> list[LoraView]:
+        """Return the LoRAs that prompts may name; the first time, their headers are read."""
+        return self.catalogue.loras()
+
+    def embeddings(self, model: str | None) -> list[Embedding]:
+        """Return the textual inversions that a folder knows."""
+        return self.catalogue.embeddings(model)
+
+    async def read_prompt(self, model: str | None, text: str, *, negative: bool = False) -> dict[str, Any]:
+        """Return a prompt's tokens and syntax, as `read_tokens` does."""
+        folder = self.catalogue.folder(model or self.current_model or "")
+        wildcards = self.settings.wildcard_dirs
+        return await asyncio.to_thread(read_tokens, folder, text, negative=negative, wildcards=wildcards)
+
+    async def tokens(self, model: str | None, text: str) -> int:
+        """Return how many tokens a prompt has. Raises as `read_tokens`."""
+        encoders = (await self.read_prompt(model, text))["encoders"]
+        return max(int(encoder["count"]) for encoder in encoders)
+
+    async def unload(self) -> None:
+        """Close all open folders, once what is drawn is done."""
+        self.painter.unload()
+
+    def _require_room(self) -> None:
+        if len(self.dispatcher.waiting) >= self.settings.max_queue:
+            counts = self.dispatcher.counts
+            drawn = sum(counts[state] for state in ENDED) or 1
+            raise QueueFull(len(self.dispatcher.waiting), max(1, round(counts["seconds"] / drawn)))
+
+    def _completed(self, order: Order) -> Order:
+        """Fix what an order leaves open, so that it makes the same pictures whenever it is drawn."""
+
+        def drawn(axis: Axis | None) -> Axis | None:
+            if axis is None or axis.field != "seed":
+                return axis
+            values = (secrets.randbelow(SEEDS) if str(value) == str(_RANDOM) else value for value in axis.values)
+            return axis.model_copy(update={"values": tuple(values)})
+
+        seed = secrets.randbelow(SEEDS) if order.seed in (None, _RANDOM) else order.seed
+        model = order.model or self.current_model
+        if model is None:
+            raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
+        self.catalogue.folder(model)
+        return order.model_copy(update={"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)})
+
+    def _check_limits(self, order: Order) -> None:
+        limits = self.settings
+        if (order.width is None) != (order.height is None):
+            raise UsageError("one side alone is given; give width and height, or neither")
+        across, down = (len(axis.values) if axis else 1 for axis in (order.x, order.y))
+        if (pictures := across * down * order.num_images) > limits.max_images:
+            raise UsageError(f"{pictures} pictures are more than the {limits.max_images} of a job that are drawn here")
+        for cell in cells(order):
+            side = max(cell.order.width or 0, cell.order.height or 0)
+            if side > limits.max_side:
+                raise UsageError(f"a side of {side} pixels is more than the {limits.max_side} that are drawn here")
+            if cell.order.steps > limits.max_steps:
+                raise UsageError(f"{cell.order.steps} steps are more than the {limits.max_steps} that are taken here")
+
+    def _unended(self, job: str) -> JobRow:
+        row = self.journal.find(job)
+        if row is None:
+            raise SourceError(f"there is no job {job!r}")
+        if row.state in ENDED:
+            raise JobEnded(f"job {job} has ended already: {row.state}")
+        return row
+
+    def _with_view(self, event: Event) -> Event:
+        """Return the event that a job has ended as listeners get it, with how."""
+        view = self.job(event["job"])
+        assert view is not None
+        return {"type": view.state, "job": view.id, "view": view.model_dump(mode="json")}
+
+    def _view(self, row: JobRow) -> JobView:
+        waits = self.dispatcher.waiting.order() if row.state == "queued" else []
+        pictures = self.gallery.of_job(row.id) if row.started else []
+        progress = self.dispatcher.progress if row.id == self.dispatcher.running else None
+        sheet = next((picture_view(one) for one in pictures if one.sheet), None)
+        steps, batches = row.plan.get("steps", 0), row.plan.get("batches", 0)
+        done = (steps, batches) if row.state == "done" else (0, 0)
+        return JobView(
+            id=row.id,
+            kind=row.kind,
+            state=row.state,
+            position=waits.index(row.id) if row.id in waits else None,
+            client=row.client,
+            created=iso(row.created) or "",
+            started=iso(row.started),
+            finished=iso(row.finished),
+            order=Order.model_validate(row.asked) if row.kind == "pictures" else None,
+            run={**row.asked, **(row.found or {})} if row.kind == "run" else None,
+            step=progress.step if progress else done[0],
+            steps_total=progress.steps_total if progress else steps,
+            batch=progress.batch if progress else done[1],
+            batches=batches,
+            eta_seconds=progress.eta if progress else None,
+            pictures=[picture_view(one) for one in pictures if not one.sheet],
+            sheet=sheet,
+            notes=row.plan.get("notes", []),
+            error=ErrorView(**row.error) if row.error else None,
+        )

@@ -1,0 +1,110 @@
+"""All that the operator says of a server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from olivelike._untrusted import read_bytes
+from olivelike.errors import SourceError, UsageError
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What is served, to whom, and within which bounds. Requests change none of it."""
+
+    folders: tuple[Path, ...] = ()
+    """Optimised folders."""
+    models_dirs: tuple[Path, ...] = ()
+    """Folders of optimised folders; what appears in one is served at once."""
+    gallery: Path = Path("gallery")
+    """Where pictures, uploads and the journal are."""
+    host: str = "127.0.0.1"
+    port: int = 7860
+    """0 takes a free one."""
+
+    lora_dirs: tuple[Path, ...] = ()
+    """Beside `loras/` here and beside the folders."""
+    wildcard_dirs: tuple[Path, ...] = ()
+    allow_pickle: bool = False
+    safety: bool = True
+    """Whether the safety checker looks at each picture; a request can't switch it off."""
+    metadata: bool = True
+    """Whether what made a picture is in its file."""
+
+    providers: tuple[str, ...] = ()
+    """As `--provider` has them; by default those of each folder's target."""
+    provider_options: tuple[str, ...] = ()
+    device: str | None = None
+    session_options: tuple[str, ...] = ()
+    threads: int = 0
+
+    warm: bool = False
+    """Open the first folder at the start."""
+    memory_limit: int | None = None
+    """Bytes of files that folders kept open may have together; by default four fifths of what is free at the start."""
+    time_limit: float = 1800.0
+    """Seconds that a job may be drawn."""
+    max_queue: int = 200
+    max_images: int = 100
+    """Of a job, cells of a plot included."""
+    max_side: int = 2048
+    max_steps: int = 500
+    max_body: int = 64 << 20
+    """Bytes of a request."""
+
+    api_keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys by the names of those who have them."""
+    basic: Mapping[str, str] = field(default_factory=dict)
+    """Passwords by user."""
+    no_auth: bool = False
+    """Whether anybody may use a server that other machines reach."""
+    allow_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
+
+    workflows_dir: Path | None = None
+    """Workflows that the page may run."""
+    checkpoints_dir: Path | None = None
+    """Checkpoints that the page may convert."""
+    cache_dir: Path | None = None
+    """The store of such runs."""
+    allow_plugins: bool = False
+    """Whether code that a workflow's file names under `plugins:` runs."""
+
+
+def read_keys(texts: Sequence[str], file: Path | None) -> dict[str, str]:
+    """Return keys by name: `NAME=KEY` texts, such lines of a file, and `$OLIVELIKE_API_KEY`, which is called `default`.
+
+    Raises `UsageError` for what is no such pair or is given twice, and `SourceError` if the file can't be read.
+    """
+    lines = [("--api-key", text) for text in texts]
+    if file is not None:
+        try:
+            content = read_bytes(file).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SourceError(f"{file}: can't be read as a file of keys: {error}") from error
+        lines += [(f"{file}:{number}", line) for number, line in enumerate(content.splitlines(), 1)]
+    if key := os.environ.get("OLIVELIKE_API_KEY"):
+        lines.append(("$OLIVELIKE_API_KEY", f"default={key}"))
+    return _pairs(
+        [(where, text) for where, text in lines if text.strip() and not text.startswith("#")], "=", "NAME=KEY"
+    )
+
+
+def read_passwords(texts: Sequence[str]) -> dict[str, str]:
+    """Return passwords by user, of `USER:PASSWORD` texts. Raises `UsageError` for what is none, or given twice."""
+    return _pairs([("--basic", text) for text in texts], ":", "USER:PASSWORD")
+
+
+def _pairs(lines: Sequence[tuple[str, str]], mark: str, form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for where, text in lines:
+        name, _, secret = text.strip().partition(mark)
+        if not name or not secret:
+            raise UsageError(f"{where}: is no {form}")
+        if name in found:
+            raise UsageError(f"{where}: {name!r} is given twice")
+        found[name] = secret
+    return found

@@ -1,0 +1,140 @@
+"""What the server tells of jobs, pictures and models."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from olivelike.serve.orders import Order
+
+JobState = Literal["queued", "drawing", "done", "failed", "cancelled"]
+ENDED: Final = frozenset({"done", "failed", "cancelled"})
+"""States that last, and the events that tell of them."""
+
+Event = dict[str, Any]
+"""`type`, `job`, and what the type has: JSON."""
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class PictureView(_View):
+    """A picture in the gallery."""
+
+    id: str
+    job: str | None
+    """Whose it is, as far as that is known."""
+    url: str
+    thumb: str
+    width: int
+    height: int
+    seed: int | None
+    prompt: str
+    first_seed: int | None
+    """Of its first attempt."""
+    attempts: int
+    flagged: bool | None
+    """Whether the safety checker made it black; `None` if none looked."""
+    created: str
+    record: dict[str, Any] | None
+    parameters: str | None
+    """A1111's text."""
+
+
+class ErrorView(_View):
+    """Why something failed."""
+
+    code: str
+    message: str
+
+
+class JobView(_View):
+    """A job as it is now."""
+
+    id: str
+    kind: Literal["pictures", "run"]
+    state: JobState
+    position: int | None
+    """In the queue; 0 runs next."""
+    client: str
+    created: str
+    started: str | None
+    finished: str | None
+    order: Order | None
+    """With its seed; of a job of pictures."""
+    run: dict[str, Any] | None
+    """Of a run: what was asked for, and what is known of it."""
+    step: int
+    """Done so far, of all batches."""
+    steps_total: int
+    batch: int
+    batches: int
+    eta_seconds: float | None
+    """Until it is done, once it is drawn."""
+    pictures: list[PictureView]
+    sheet: PictureView | None
+    notes: list[str]
+    error: ErrorView | None
+
+
+class ModelView(_View):
+    """A folder that is served."""
+
+    name: str
+    title: str
+    """As A1111 shows it: the name with the hash."""
+    family: str
+    default_size: tuple[int, int]
+    size_unit: int
+    """Sides are multiples of it."""
+    scheduler: str | None
+    """Its own, a class of diffusers."""
+    hash: str | None
+    """First ten digits of the checkpoint's SHA-256."""
+    sha256: str | None
+    inpaints: bool
+    """Whether its UNet needs an initial picture and a mask."""
+    takes_pictures: bool
+    """Whether it can start from a picture."""
+    takes_negative_prompt: bool
+    has_safety_checker: bool
+    loaded: bool
+    state: Literal["ready", "missing"]
+    """`missing` if the folder is gone or damaged."""
+
+
+class LoraView(_View):
+    """A LoRA that prompts may name."""
+
+    name: str
+    alias: str
+    path: str
+    """Below its folder."""
+    family: str | None
+    """Of the networks that it fits, such as `sd1`; `None` if it can't be read."""
+    metadata: dict[str, str]
+    thumbnail: str | None
+
+
+class UploadView(_View):
+    """A picture that a client sent."""
+
+    id: str
+    width: int
+    height: int
+    record: dict[str, Any] | None
+    parameters: str | None
+
+
+def iso(seconds: float | None) -> str | None:
+    """Return a time since 1970 in ISO 8601, in UTC."""
+    return None if seconds is None else dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="milliseconds")
+
+
+def record_of(text: str | None) -> dict[str, Any] | None:
+    """Return what made a picture, of its JSON."""
+    return json.loads(text) if text else None

@@ -1,0 +1,150 @@
+"""The page's files as they lie: small, ours alone, fit for a strict content security policy, and parsed by Node.js."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "olivelike" / "data" / "serve"
+FILES = sorted(PAGE.iterdir())
+MODULES = [path for path in FILES if path.suffix == ".js"]
+NAMED = {"input", "select", "textarea"}
+VOID = {"meta", "link", "img", "input"}
+
+
+class Elements(HTMLParser):
+    """Start tags of a document, with the text that is in each and the tags around it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], list[str], tuple[int, ...]]] = []
+        self._open: list[int] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs), [], tuple(self._open)))
+        if tag not in VOID:
+            self._open.append(len(self.found) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self.found[self._open[-1]][0] == tag:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        for place in self._open:
+            self.found[place][2].append(data)
+
+
+@pytest.fixture(scope="module")
+def elements() -> Elements:
+    return Elements((PAGE / "index.html").read_text(encoding="utf-8"))
+
+
+def test_all_files_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in FILES) < 150_000
+    assert {path.suffix for path in FILES} == {".html", ".css", ".js", ".svg"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_is_asked_of_another_place(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"\bhttps?:|[\"'(]//\w|@import|\bsrcdoc\b", text)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_no_module_makes_markup_or_code_of_text(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(
+        r"(?:inner|outer)HTML\s*[=+]|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser", text
+    )
+    imported = re.findall(r"\bfrom \"(.+?)\"|\bimport\(\"(.+?)\"\)", text)
+    assert {name for pair in imported for name in pair if name} <= {f"./{other.name}" for other in MODULES}
+
+
+def test_a_policy_without_inline_code_or_styles_holds(elements: Elements) -> None:
+    for tag, attributes, text, _ in elements.found:
+        assert tag != "style"
+        assert not (tag == "script" and ("".join(text).strip() or "src" not in attributes))
+        assert not [name for name in attributes if name == "style" or name.startswith("on")]
+        for name in ("src", "href"):
+            address = attributes.get(name)
+            assert address is None or address.startswith(("/page/", "#")), address
+
+
+def test_what_the_document_names_is_there(elements: Elements) -> None:
+    ids = [attributes["id"] for _, attributes, _, _ in elements.found if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    files = {path.name for path in FILES}
+    for _, attributes, _, _ in elements.found:
+        for name in ("src", "href"):
+            address = attributes.get(name) or ""
+            assert not address.startswith("/page/") or address.removeprefix("/page/") in files
+        for name in ("for", "aria-labelledby", "aria-describedby"):
+            assert set((attributes.get(name) or "").split()) <= set(ids)
+    used = {name for path in MODULES for name in re.findall(r"\$\(\"([a-z_-]+)\"\)", path.read_text(encoding="utf-8"))}
+    assert used - {"side"} <= set(ids)
+
+
+def test_every_field_has_a_label_with_words(elements: Elements) -> None:
+    labels = {
+        attributes["for"]: "".join(text)
+        for tag, attributes, text, _ in elements.found
+        if tag == "label" and "for" in attributes
+    }
+    for tag, attributes, text, around in elements.found:
+        if tag in NAMED:
+            own = [elements.found[place] for place in around if elements.found[place][0] == "label"]
+            name = labels.get(attributes["id"] or "") or "".join("".join(label[2]) for label in own)
+            assert re.search(r"\w", name), attributes
+        if tag == "button" and not re.search(r"\w", "".join(text)):
+            # These get their words from a module, the others have them.
+            assert attributes.get("aria-label") or attributes["id"] == "model-button", attributes
+        if tag == "img":
+            assert "alt" in attributes
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("Node.js is not installed (`apt-get install nodejs`)")
+    return found
+
+
+def test_node_parses_every_module(node: str) -> None:
+    for path in MODULES:
+        command = [node, "--input-type=module", "--check"]
+        answer = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=False)
+        assert answer.returncode == 0, f"{path.name}: {answer.stderr.decode()}"
+
+
+def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str) -> None:
+    cases = {
+        "steps": {
+            "5, 10": [5, 10], "1-5": [1, 2, 3, 4, 5], "5-3": [5, 4, 3], "10-50 (+20)": [10, 30, 50],
+            "1-10 [4]": [1, 4, 7, 10],
+        },
+        "guidance_scale": {"1.5-3 (0.5)": [1.5, 2, 2.5, 3], "-1": [-1], "0-1 [3]": [0, 0.5, 1]},
+        "prompt_sr": {'cat, dog, "a, b", ""': ["cat", "dog", "a, b", ""]},
+        "size": {"64x64, 128x64": ["64x64", "128x64"]},
+    }  # fmt: skip
+    script = f"""
+        import {{ axisOf }} from {json.dumps((PAGE / "plot.js").as_uri())};
+        const cases = {json.dumps(cases)};
+        for (const [field, texts] of Object.entries(cases)) for (const text of Object.keys(texts)) {{
+          texts[text] = axisOf(field, text).values;
+        }}
+        const refused = ["", "a", "1-", "1-5 (-1)", "0-1000"].filter((text) => {{
+          try {{ axisOf("steps", text); }} catch {{ return true; }}
+        }});
+        console.log(JSON.stringify([cases, refused.length, axisOf("", "1")]));
+    """
+    command = [node, "--no-warnings", "--experimental-default-type=module", "--input-type=module"]
+    answer = subprocess.run(command, input=script.encode(), capture_output=True, check=True)
+    assert json.loads(answer.stdout) == [cases, 5, None]

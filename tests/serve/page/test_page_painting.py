@@ -1,0 +1,175 @@
+"""What is painted from the page: previews, cancelling, the queue, sheets, plots, LoRAs, models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.serve.conftest import wait_until
+from tests.serve.page.conftest import Opened
+
+pytestmark = pytest.mark.slow
+
+WIDTH = "(image) => image.decode().then(() => image.naturalWidth)"
+
+
+WATCH = """() => {
+  window.seen = { status: [], previews: [], announced: [] };
+  const watch = (id, kept, read) => {
+    const element = document.getElementById(id);
+    const note = () => window.seen[kept].push(read(element));
+    new MutationObserver(note).observe(element, { attributes: true, childList: true });
+  };
+  watch("status", "status", (one) => one.textContent);
+  watch("announce", "announced", (one) => one.textContent);
+  watch("preview", "previews", (one) => one.hidden ? null : one.src);
+}"""
+
+
+def test_a_picture_is_painted_and_seen_growing(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.page.evaluate(WATCH)
+    opened.generate(prompt="a red circle", steps=300)
+    seen = opened.page.evaluate("() => window.seen")
+    previews = {one for one in seen["previews"] if one}
+    assert len(previews) > 1
+    assert all(one.startswith("data:image/") for one in previews)
+    steps = [int(found[1]) for text in seen["status"] if (found := re.match(r"Step (\d+) of 30[01]", text))]
+    assert steps == sorted(steps)
+    assert steps[0] < 100
+    assert any(re.search(r" s left$", text) for text in seen["status"])
+    # A screen reader hears of the beginning, the middle and the end, not of each step.
+    announced = opened.page.evaluate("() => window.seen.announced")
+    assert [text.partition(" ")[0] for text in announced if text] == ["Painting", "Half", "Painted"]
+    job = opened.job()
+    assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][0]["url"]
+    assert opened.page.locator("#stage-picture").evaluate(WIDTH) == 32
+    assert opened.page.is_hidden("#preview")
+
+
+def test_a_job_is_cancelled_by_button_and_by_escape(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    for end in (lambda: opened.page.click("#cancel"), lambda: opened.page.keyboard.press("Escape")):
+        opened.generate("^Step ", prompt="a red circle", steps=500, num_images=50)
+        end()
+        opened.status("^Cancelled")
+        wait_until(lambda: opened.unfinished() == 0)
+        assert opened.page.is_disabled("#cancel")
+    assert opened.generate(steps=3, num_images=1).startswith("Painted")
+
+
+def test_a_page_that_is_loaded_anew_finds_its_job(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate("^Step ", prompt="a red circle", steps=500, num_images=50)
+    opened.open()
+    opened.status("^Step ")
+    assert opened.page.input_value("#steps") == "500"
+    opened.page.click("#cancel")
+    opened.status("^Cancelled")
+
+
+def test_a_batch_is_skipped(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate("batch 1 of 2", prompt="a red circle", steps=500, num_images=2)
+    opened.page.click("#skip")
+    opened.status("^(Painted|[0-9]+ pictures painted)")
+    assert len(opened.job()["pictures"]) == 1
+
+
+def test_the_place_in_the_queue_is_told(visit: Callable[..., Opened]) -> None:
+    first, second = visit(), visit()
+    first.generate("^Step ", prompt="a red circle", steps=500, num_images=50)
+    second.page.fill("#prompt", "a blue square")
+    second.page.fill("#steps", "3")
+    second.page.click("#generate")
+    second.status("^Queued: ")
+    first.page.locator("#queue-list li").filter(has_text="a blue square").wait_for()
+    first.page.click("#cancel")
+    second.status("^Painted")
+
+
+def test_each_line_may_be_a_prompt(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("rare")
+    opened.page.check("#lines")
+    opened.page.fill("#prompt", "the first of two\n# no prompt\n\nthe second of two")
+    opened.page.fill("#steps", "2")
+    opened.page.click("#generate")
+    opened.page.locator("#stage-picture[alt='the second of two']").wait_for()
+    with opened.server.client() as client:
+        jobs = client.get("/api/jobs?limit=2").json()["jobs"]
+    assert [job["order"]["prompt"] for job in jobs] == ["the second of two", "the first of two"]
+
+
+def test_several_pictures_come_with_their_sheet(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.page.check("#sheet")
+    opened.generate("^3 pictures", prompt="a red circle", steps=3, num_images=3, seed=5)
+    job = opened.job()
+    assert [picture["seed"] for picture in job["pictures"]] == [5, 6, 7]
+    assert opened.page.locator("#strip button").count() == 4
+    assert opened.page.get_attribute("#stage-picture", "src") == job["sheet"]["url"]
+    opened.page.locator("#strip button").first.click()
+    assert opened.page.get_attribute("#stage-picture", "src") == job["pictures"][0]["url"]
+
+
+def test_a_plot_of_two_axes_has_labels_and_all_pictures(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("plot")
+    opened.page.select_option("#x-field", "steps")
+    opened.page.fill("#x-values", "2-4")
+    opened.page.select_option("#y-field", "scheduler")
+    opened.page.fill("#y-values", "Euler a, DDIM")
+    assert opened.page.text_content("#plot-badge") == "3 \u00d7 2"
+    opened.generate("^6 pictures", prompt="a red circle", seed=1)
+    job = opened.job()
+    assert {(one["record"]["steps"], one["record"]["sampler"]) for one in job["pictures"]} == {
+        (steps, sampler) for steps in (2, 3, 4) for sampler in ("Euler a", "DDIM")
+    }
+    assert opened.page.get_attribute("#stage-picture", "src") == job["sheet"]["url"]
+    height, width = opened.picture().shape[:2]
+    assert width > 3 * 32  # The labels need room of their own.
+    assert height > 2 * 32
+    opened.page.fill("#x-values", "two")
+    opened.page.click("#generate")
+    assert "“two” is no number" in opened.page.text_content("#plot-problem")
+
+
+def test_a_lora_is_added_with_a_strength_and_changes_the_picture(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=3, seed=21)
+    plain = opened.picture()
+    opened.fold("loras")
+    opened.page.click("#lora-button")
+    card = opened.page.locator("#picker .card", has_text="wild")
+    assert card.locator("img").evaluate(WIDTH) > 0
+    card.click()
+    opened.page.get_by_label("Strength of wild", exact=True).fill("1.5")
+    opened.generate()
+    job = opened.job()
+    assert job["order"]["loras"][0] | {"text_weight": None} == {"name": "wild", "weight": 1.5, "text_weight": None}
+    assert np.abs(opened.picture() - plain).mean() > 1
+    opened.page.get_by_label("Remove wild").click()
+    opened.generate()
+    assert np.array_equal(opened.picture(), plain)
+    opened.generate(prompt="a red circle <lora:wild:1.5>")
+    assert np.abs(opened.picture() - plain).mean() > 1
+    opened.page.locator("#prompt-colours .of-lora", has_text="<lora:wild:1.5>").wait_for(state="attached")
+
+
+def test_another_model_is_chosen_from_the_picker(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=3)
+    assert opened.job()["order"]["model"] == "first"
+    opened.page.click("#model-button")
+    opened.page.fill("#picker-filter", "sec")
+    opened.page.locator("#picker .card:visible").click()
+    opened.page.locator("#model-button", has_text="second").wait_for()
+    opened.generate()
+    assert opened.job()["order"]["model"] == "second"
+    opened.open()
+    assert "second" in opened.page.text_content("#model-button")
+    assert opened.page.input_value("#prompt") == "a red circle"

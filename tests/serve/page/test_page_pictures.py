@@ -1,0 +1,150 @@
+"""Pictures on the page: the gallery, recipes that are dragged in, picture to picture, masks."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.serve.page.conftest import Opened, drop, png
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_gallery_is_searched_by_recipe_and_pictures_are_deleted(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    for prompt, seed in (("a heron at dawn", 77), ("a heron at night", 78), ("an owl", 79)):
+        opened.generate(prompt=prompt, seed=seed, steps=4, negative_prompt="blurry")
+        opened.status("^Painted")
+    opened.page.click("text=Gallery")
+    tiles = opened.page.locator("#gallery-days .thumbnail")
+    opened.page.locator("h2", has_text="Today").wait_for()
+    opened.page.fill("#search", "heron")
+    opened.page.locator("#gallery-status", has_text=re.compile("^2 pictures$")).wait_for()
+    opened.page.fill("#search", "heron seed:78")
+    opened.page.locator("#gallery-status", has_text=re.compile("^1 picture$")).wait_for()
+    tiles.first.click()
+    assert "a heron at night" in opened.page.text_content("#viewer-recipe")
+    with opened.page.expect_download() as download:
+        opened.page.click("#viewer-download")
+    assert download.value.suggested_filename.startswith("78-")
+    opened.page.click("#viewer-use")
+    assert opened.page.input_value("#prompt") == "a heron at night"
+    assert opened.page.input_value("#seed") == "78"
+    assert opened.page.input_value("#negative_prompt") == "blurry"
+    assert opened.page.is_visible("#view-paint")
+    opened.page.click("text=Gallery")
+    tiles.first.click()
+    opened.page.click("#viewer-delete")
+    opened.page.click("#confirm-no")
+    opened.page.click("#viewer-delete")
+    opened.page.click("#confirm-yes")
+    opened.page.locator("#gallery-status", has_text="No picture matches").wait_for()
+    with opened.server.client() as client:
+        assert client.get("/api/pictures?search=heron").json()["pictures"][0]["seed"] == 77
+
+
+def test_older_pictures_come_as_one_goes_down(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.server.draw(prompt="a page of many", steps=1, num_images=70, batch_size=10)
+    opened.page.click("text=Gallery")
+    opened.page.fill("#search", "a page of many")
+    status = opened.page.locator("#gallery-status")
+    status.filter(has_text="60 and more pictures").wait_for()
+    opened.page.locator("#gallery-more").scroll_into_view_if_needed()
+    status.filter(has_text=re.compile("^70 pictures$")).wait_for()
+
+
+def test_a_picture_that_is_dragged_in_brings_its_recipe(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    recipe = {"prompt": "a (drawn:1.2) lighthouse", "steps": 6, "guidance_scale": 4.5, "seed": 99}
+    made = opened.server.draw(**recipe, scheduler="Euler a")
+    data = content(opened, made["pictures"][0])
+    drop(opened, "body", "lighthouse.png", data)
+    opened.page.locator(".notice", has_text="Recipe of lighthouse.png loaded").wait_for()
+    assert {name: opened.page.input_value(f"#{name}") for name in recipe} == {key: str(recipe[key]) for key in recipe}
+    assert opened.page.input_value("#scheduler") == "Euler a"
+    opened.generate()
+    again = content(opened, opened.job()["pictures"][0])
+    assert np.array_equal(*(np.asarray(Image.open(io.BytesIO(each))) for each in (data, again)))
+
+
+def content(opened: Opened, picture: dict[str, Any]) -> bytes:
+    with opened.server.client() as client:
+        return client.get(picture["url"]).content
+
+
+def test_a_picture_without_a_recipe_is_offered_for_picture_to_picture(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    drop(opened, "body", "plain.png", png())
+    opened.page.locator(".notice", has_text="plain.png has no recipe").get_by_text("Picture to picture").click()
+    opened.page.locator("#init-picture").wait_for()
+    drop(opened, "body", "pasted.png", png("teal"), kinds=("paste",))
+    opened.page.locator(".notice", has_text="pasted.png has no recipe").wait_for()
+    drop(opened, "body", "notes.png", b"no picture")
+    opened.may_complain = True  # The browser notes the refusal.
+    opened.page.locator(".notice", has_text="Try again").wait_for()
+
+
+def test_a_mask_is_painted_by_hand_and_only_that_is_drawn(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.fold("init")
+    drop(opened, "#init-drop", "navy.png", png())
+    opened.page.locator("#init-picture").wait_for()
+    opened.page.click("#mask-open")
+    canvas = opened.page.locator("#mask-canvas")
+    box = canvas.bounding_box()
+    opened.page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 0.25 * box["height"])
+    opened.page.mouse.down()
+    opened.page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 0.25 * box["height"], steps=8)
+    opened.page.mouse.up()
+    covered = opened.page.locator("#mask-share")
+    once = share(covered.text_content())
+    assert 0 < once < 30
+    opened.page.click("#mask-invert")
+    assert share(covered.text_content()) == pytest.approx(100 - once, abs=2)
+    opened.page.click("#mask-undo")
+    opened.page.click("#mask-undo")
+    assert share(covered.text_content()) == 0
+    # The same with the keyboard alone: a rectangle by numbers, and a dab of the brush.
+    opened.page.click("#mask summary")
+    for side, value in (("left", 0), ("top", 0), ("width", 64), ("height", 32)):
+        opened.page.fill(f"#rect-{side}", str(value))
+    opened.page.click("#rect-add")
+    assert share(covered.text_content()) == 50
+    canvas.focus()
+    for key in (*["]"] * 6, *["ArrowDown"] * 12, "Space"):
+        opened.page.keyboard.press(key)
+    assert share(covered.text_content()) > 50
+    opened.page.keyboard.press("Control+z")
+    opened.page.click("#mask-done")
+    opened.page.locator("#init-badge", has_text="with mask").wait_for()
+    opened.generate(prompt="a red circle", steps=8, seed=3, mask_blur=0)
+    job = opened.job()
+    assert job["order"]["mask"] and job["order"]["init_image"] and job["order"]["strength"] == 1
+    assert job["pictures"][0]["record"]["mask"]
+    upper, lower = np.split(opened.picture(), 2)
+    assert np.abs(upper - [0, 0, 128]).mean() > 10
+    assert np.abs(lower - [0, 0, 128]).max() <= 1
+
+
+def share(text: str) -> float:
+    return float(text.split(maxsplit=1)[0])
+
+
+def test_picture_to_picture_starts_from_one_of_the_gallery(visit: Callable[..., Opened]) -> None:
+    opened = visit()
+    opened.generate(prompt="a red circle", steps=3, seed=11)
+    opened.page.click("#stage-open")
+    opened.page.click("#viewer-send")
+    opened.page.locator("#init-picture").wait_for()
+    opened.page.fill("#strength", "0.5")
+    opened.generate(prompt="a blue circle", steps=4)
+    order = opened.job()["order"]
+    assert order["strength"] == 0.5
+    assert order["init_image"] and not order["mask"]

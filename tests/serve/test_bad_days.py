@@ -1,0 +1,176 @@
+"""What goes wrong with folders, memory, disks and the process that draws: one job fails, and the server goes on."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import shutil
+import signal
+from dataclasses import replace
+
+import psutil
+import pytest
+from PIL import Image
+
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+from tests.serve.conftest import SMALL, running, wait_until
+
+UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+
+@pytest.fixture(scope="module")
+def rough(base_settings, little, tmp_path_factory):
+    """A server of two folders, of which one at a time stays open, with LoRAs and narrow limits."""
+    root = tmp_path_factory.mktemp("rough")
+    folders = [shutil.copytree(little, root / "models" / name) for name in ("first", "second")]
+    loras = root / "loras"
+    loras.mkdir()
+    make_lora(loras / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    make_lora(loras / "other.safetensors", "kohya", base=little_checkpoint("xl"), alpha=64.0)
+    size = sum(path.stat().st_size for path in little.rglob("*") if path.is_file())
+    settings = replace(
+        base_settings, folders=(), models_dirs=(root / "models",), lora_dirs=(loras,), memory_limit=int(size * 1.5),
+        max_queue=2, gallery=root / "gallery", warm=True,
+    )  # fmt: skip
+    assert folders
+    with running(settings) as server:
+        yield server
+
+
+def loaded(server):
+    return [model.name for model in server.service.models() if model.loaded]
+
+
+def kill_painter(server):
+    os.kill(server.service.painter.pid, signal.SIGKILL)
+
+
+def begin(server, **order):
+    """Submit a job that takes long, and return its id when it is drawn."""
+    with server.client() as client:
+        job = client.post("/api/jobs", json={**SMALL, "steps": 500, "num_images": 50, **order}).json()["id"]
+        wait_until(lambda: client.get(f"/api/jobs/{job}").json()["step"] > 0)
+    return job
+
+
+def test_the_first_folder_is_opened_before_anybody_asks(rough):
+    wait_until(lambda: loaded(rough) == ["first"])
+
+
+def test_models_change_and_the_one_not_used_is_closed(rough):
+    for name in ("second", "first"):
+        job = rough.draw(model=name)
+        assert job["pictures"][0]["record"]["model"] == name
+        assert loaded(rough) == [name]
+        assert rough.service.current_model == name
+    plot = rough.draw(x={"field": "model", "values": ["first", "second"]}, num_images=2)
+    assert [one["record"]["model"] for one in plot["pictures"]] == ["first", "first", "second", "second"]
+
+
+def test_loras_are_merged_live_by_tag_and_by_field_and_taken_out_again(rough):
+    def draw(**order):
+        job = rough.draw(seed=5, model="first", **order)
+        assert job["state"] == "done", job["error"]
+        (picture,) = job["pictures"]
+        with rough.client() as client, Image.open(io.BytesIO(client.get(picture["url"]).content)) as image:
+            return image.tobytes(), picture
+
+    plain, _ = draw()
+    tagged, picture = draw(prompt="a red circle<lora:style:0.5>")
+    assert (picture["prompt"], picture["record"]["loras"][0]["name"]) == ("a red circle<lora:style:0.5>", "style")
+    by_field, picture = draw(loras=[{"name": "style", "weight": 0.5}])
+    assert (picture["prompt"], picture["record"]["loras"][0]["weight"]) == ("a red circle", 0.5)
+    assert tagged == by_field != plain
+    assert draw()[0] == plain
+    with rough.client() as client:
+        assert [one["name"] for one in client.get("/api/loras").json()] == ["other", "style"]
+    plot = rough.draw(model="first", x={"field": "lora", "values": ["style:0.1", "style:0.9"]})
+    assert [one["record"]["loras"][0]["weight"] for one in plot["pictures"]] == [0.1, 0.9]
+
+
+def test_a_lora_for_another_family_is_refused_with_its_name(rough):
+    for order in ({"loras": [{"name": "other"}]}, {"prompt": "a <lora:other:1>"}):
+        with rough.client() as client:
+            answer = client.post("/api/jobs", json={**SMALL, **order})
+        assert answer.status_code == 422
+        assert "other.safetensors" in answer.json()["error"]["message"]
+
+
+def test_a_killed_painter_fails_its_job_and_the_next_is_drawn(rough):
+    job = begin(rough)
+    kill_painter(rough)
+    failed = rough.wait(job)
+    assert failed["state"] == "failed"
+    assert "the process that draws was killed by SIGKILL" in failed["error"]["message"]
+    assert rough.draw()["state"] == "done"
+
+
+def test_a_killed_painter_plans_what_was_asked_meanwhile(rough):
+    kill_painter(rough)
+    assert rough.draw()["state"] == "done"
+
+
+def test_a_picture_that_memory_does_not_suffice_for_fails_and_the_next_is_drawn(rough):
+    assert rough.draw()["state"] == "done"
+    pid = rough.service.painter.pid
+    resource.prlimit(pid, resource.RLIMIT_AS, (psutil.Process(pid).memory_info().vms + (200 << 20), UNLIMITED[1]))
+    failed = rough.draw(width=1024, height=1024, num_images=16, batch_size=16, steps=2)
+    assert failed["state"] == "failed"
+    assert "memory" in failed["error"]["message"]
+    resource.prlimit(rough.service.painter.pid, resource.RLIMIT_AS, UNLIMITED)
+    assert rough.draw()["state"] == "done"
+
+
+def test_a_full_disk_fails_the_job_and_leaves_nothing_half_written(rough):
+    assert rough.draw()["state"] == "done"
+    pid, gallery = rough.service.painter.pid, rough.service.gallery.folder
+    before = sorted(gallery.rglob("20*/*"))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    failed = rough.draw(seed=99)
+    assert (failed["state"], failed["error"]["code"]) == ("failed", "store")
+    assert "can't be written: File too large; free some space" in failed["error"]["message"]
+    assert sorted(gallery.rglob("20*/*")) == before
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, UNLIMITED)
+    assert rough.draw(seed=99)["state"] == "done"
+
+
+def test_a_job_that_takes_too_long_is_ended(rough, monkeypatch):
+    dispatcher = rough.service.dispatcher
+    monkeypatch.setattr(dispatcher, "_settings", replace(rough.settings, time_limit=1.0))
+    failed = rough.wait(begin(rough))
+    assert failed["state"] == "failed"
+    assert "longer than the 1 s that --time-limit allows" in failed["error"]["message"]
+    monkeypatch.undo()
+    assert rough.draw()["state"] == "done"
+
+
+def test_a_full_queue_is_said_with_when_to_come_again(rough):
+    job = begin(rough)
+    with rough.client() as client:
+        answers = [client.post("/api/jobs", json=SMALL) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [202, 202, 429]
+        assert int(answers[2].headers["retry-after"]) >= 1
+        for one in (job, *(answer.json()["id"] for answer in answers[:2])):
+            client.post(f"/api/jobs/{one}/cancel")
+            rough.wait(one)
+
+
+def test_a_folder_that_vanishes_is_said_to_be_missing_and_the_others_are_drawn(rough):
+    folder = rough.service.catalogue.folder("second")
+    shutil.move(folder / "unet", folder / "away")
+    try:
+        with rough.client() as client:
+            assert {one["name"]: one["state"] for one in client.get("/api/models").json()}["second"] == "missing"
+            answer = client.post("/api/jobs", json={**SMALL, "model": "second"})
+            assert answer.status_code == 404
+            assert "unet" in answer.json()["error"]["message"]
+    finally:
+        shutil.move(folder / "away", folder / "unet")
+    assert rough.draw(model="second")["state"] == "done"
+    shutil.rmtree(folder)
+    with rough.client() as client:
+        answer = client.post("/api/jobs", json={**SMALL, "model": "second"})
+        assert (answer.status_code, "first" in answer.json()["error"]["message"]) == (404, True)
+    assert rough.draw(model="first")["state"] == "done"

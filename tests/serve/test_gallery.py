@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from olivelike.errors import StoreError, UsageError
+from olivelike.runtime.pictures import PictureRecord
+from olivelike.runtime.pictures.picture_record import a1111_text, encode_picture
+from olivelike.serve.gallery.gallery import PASSING, Gallery, PictureRow, picture_id
+from olivelike.serve.gallery.journal import JobRow
+
+RECORD = PictureRecord("a red circle", steps=20, seed=7, sampler="DDIM", model="demo", width=8, height=8)
+
+
+@pytest.fixture
+def gallery(tmp_path):
+    gallery = Gallery(tmp_path / "gallery")
+    yield gallery
+    gallery.close()
+
+
+def draw(gallery, number=1, *, folder="2026-11-22", job=None, sheet=False, **record):
+    made = replace(RECORD, **record)
+    path = f"{folder}/{number:05}-{'sheet' if sheet else made.seed}.png"
+    data = encode_picture(Image.new("RGB", (8, 8), "red"), ".png", made, sheet=sheet)
+    (gallery.folder / folder).mkdir(exist_ok=True)
+    (gallery.folder / path).write_bytes(data)
+    row = PictureRow(
+        picture_id(path, data), path, job, number - 1, sheet, time.time(), 8, 8, made.seed, made.seed, 1, made.prompt,
+        made.model, False, made.to_json(), a1111_text(made),
+    )  # fmt: skip
+    gallery.add(row)
+    return row
+
+
+def found(gallery, *words, **exact):
+    return [row.id for row in gallery.search(words, exact)[0]]
+
+
+def test_pictures_are_found_by_their_recipe_newest_first(gallery):
+    red = draw(gallery, 1)
+    blue = draw(gallery, 2, prompt="a BLUE 100% circle_x", seed=8, model="painter")
+    assert found(gallery) == [blue.id, red.id]
+    assert found(gallery, "circle", "Blue") == [blue.id]
+    assert found(gallery, "ddim") == [blue.id, red.id]
+    assert found(gallery, "100%") == [blue.id]
+    assert found(gallery, "circle_x") == [blue.id]
+    assert found(gallery, "_ed") == []
+    assert found(gallery, model="painter") == [blue.id]
+    assert found(gallery, seed="7") == [red.id]
+
+
+def test_pages_follow_one_another(gallery):
+    rows = [draw(gallery, number, seed=number) for number in range(1, 6)]
+    first, older = gallery.search((), {}, limit=2)
+    second, older = gallery.search((), {}, before=older, limit=2)
+    third, end = gallery.search((), {}, before=older, limit=2)
+    assert [row.id for row in (*first, *second, *third)] == [row.id for row in rows[::-1]]
+    assert end is None
+
+
+def test_numbers_go_on_where_the_folder_ends(gallery):
+    folder, first = gallery.reserve(passing=False)
+    assert first == 1
+    (gallery.folder / folder / "00041-7.png").touch()
+    (gallery.folder / folder / "notes.txt").touch()
+    assert gallery.reserve(passing=False) == (folder, 42)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
+def test_the_files_make_the_index_again(gallery, how):
+    job = JobRow("j", "pictures", "me", "done", 1.0, {}, {"files": 3}, folder="2026-11-22", first=1)
+    gallery.journal.add(job)
+    rows = [draw(gallery, 1, job="j"), draw(gallery, 2, job="j"), draw(gallery, 3, job="j", sheet=True)]
+    stranger = draw(gallery, 9)
+    for number, row in enumerate((*rows, stranger)):
+        os.utime(gallery.path(row), (number, number))
+    gallery.close()
+    index = gallery.folder / ".index" / "pictures.sqlite"
+    if how == "missing":
+        index.unlink()
+    else:
+        index.write_bytes(b"" if how == "empty" else b"SQLite format 3\0" + os.urandom(5000))
+    again = Gallery(gallery.folder)
+    try:
+        assert [row.id for row in again.of_job("j")] == [row.id for row in rows]
+        assert [row.number for row in again.of_job("j")] == [0, 1, None]
+        assert found(again, "circle") == [stranger.id, rows[1].id, rows[0].id]
+        assert again.find(stranger.id).job is None
+    finally:
+        again.close()
+
+
+def test_files_that_vanish_or_come_are_noticed_at_the_start(gallery):
+    gone, stays = draw(gallery, 1), draw(gallery, 2, seed=8)
+    (gallery.folder / gone.path).unlink()
+    (gallery.folder / "2026-11-22" / "00003-9.png").write_bytes(b"no picture")
+    (gallery.folder / "2026-11-22" / ".0123.tmp").write_bytes(b"half a picture")
+    (gallery.folder / "2026-11-22" / "mine.txt").write_text("keep")
+    gallery.close()
+    again = Gallery(gallery.folder)
+    try:
+        assert found(again) == [stays.id]
+        left = sorted(path.name for path in (gallery.folder / "2026-11-22").iterdir())
+        assert left == ["00002-8.png", "00003-9.png", "mine.txt"]
+    finally:
+        again.close()
+
+
+def test_deleting_takes_file_and_thumbnail(gallery):
+    row = draw(gallery)
+    gallery.thumb(row.id).write_bytes(b"small")
+    gallery.delete(row)
+    assert gallery.find(row.id) is None
+    assert not gallery.path(row).exists()
+    assert not gallery.thumb(row.id).exists()
+
+
+def test_pictures_that_are_not_saved_pass(gallery):
+    row = draw(gallery, folder=PASSING)
+    assert gallery.find(row.id) == row
+    assert found(gallery) == []
+    gallery.drop_passing()
+    assert gallery.find(row.id) is not None
+    gallery.add(replace(row, created=time.time() - 4000))
+    gallery.drop_passing()
+    assert gallery.find(row.id) is None
+    assert not gallery.path(row).exists()
+
+
+def test_a_gallery_has_one_server(gallery):
+    with pytest.raises(UsageError, match="another server has this gallery"):
+        Gallery(gallery.folder)
+    gallery.close()
+    Gallery(gallery.folder).close()
+
+
+def test_a_place_that_can_not_be_written_to_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="can't be the gallery"):
+        Gallery(tmp_path / "file")
+
+
+def test_a_damaged_journal_is_set_aside(gallery):
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {}, {"files": 1}))
+    gallery.close()
+    path = gallery.folder / ".index" / "jobs.sqlite"
+    path.write_bytes(b"\0" * 5000)
+    again = Gallery(gallery.folder)
+    try:
+        assert again.journal.was_damaged
+        assert again.journal.unfinished() == []
+        assert path.with_name("jobs.sqlite.damaged").read_bytes() == b"\0" * 5000
+    finally:
+        again.close()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+
+from olivelike.runtime.pictures.picture_reading import read_picture_data
+
+
+def test_pictures_are_found_by_recipe_page_by_page(server, client):
+    job = server.draw(prompt="an unmistakable zeppelin", num_images=3)
+    found = client.get("/api/pictures", params={"search": "Zeppelin", "limit": 2}).json()
+    assert [one["seed"] for one in found["pictures"]] == [9, 8]
+    older = client.get("/api/pictures", params={"search": "zeppelin", "limit": 2, "before": found["next"]}).json()
+    assert ([one["seed"] for one in older["pictures"]], older["next"]) == ([7], None)
+    for search, many in (
+        ("zeppelin seed:8", 1),
+        ("zeppelin size:32x32", 3),
+        ("zeppelin steps:3", 3),
+        ("zeppelin size:64x64", 0),
+    ):
+        assert len(client.get("/api/pictures", params={"search": search}).json()["pictures"]) == many, search
+    assert len(client.get("/api/pictures", params={"search": f"job:{job['id']}"}).json()["pictures"]) == 3
+
+
+def test_a_picture_comes_small_and_in_other_formats_with_its_record(server, client):
+    picture = server.draw()["pictures"][0]
+    with Image.open(io.BytesIO(client.get(picture["thumb"]).content)) as small:
+        assert small.format == "WEBP"
+    for suffix, form in (("jpg", "JPEG"), ("webp", "WEBP"), ("png", "PNG")):
+        answer = client.get(f"/files/{picture['id']}.{suffix}")
+        assert answer.headers["content-type"] == f"image/{form.lower()}"
+        found = read_picture_data(answer.content, suffix)
+        assert (found.format, found.record.seed) == (form, 7)
+    assert client.get(f"/files/{picture['id']}.gif").status_code == 422
+
+
+def test_a_deleted_picture_is_gone(server, client):
+    picture = server.draw()["pictures"][0]
+    assert client.get(f"/api/pictures/{picture['id']}").json() == picture
+    assert client.delete(f"/api/pictures/{picture['id']}").status_code == 204
+    for path in (f"/api/pictures/{picture['id']}", picture["url"], picture["thumb"]):
+        assert client.get(path).status_code == 404
+    assert client.delete(f"/api/pictures/{picture['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%00", "x.png", "00001-7.png", "2026-11-22%2f00001-7.png"])
+def test_ids_are_no_paths(client, name):
+    assert client.get(f"/files/{name}").status_code == 404
+    assert client.get(f"/thumbs/{name}").status_code == 404
+
+
+def test_models_and_their_bounds_are_told(server, client, little):
+    (model,) = client.get("/api/models").json()
+    assert model["name"] == little.name
+    assert (model["state"], model["default_size"], model["has_safety_checker"]) == ("ready", [32, 32], True)
+    fields = client.get("/api/options").json()["fields"]
+    assert fields["width"] == {"default": 32, "min": model["size_unit"], "max": 2048, "step": model["size_unit"]}
+    assert fields["steps"]["max"] == 500
+    assert client.get("/api/options?model=none").status_code == 404
+    told = client.get("/api/server").json()
+    assert (told["current"], told["features"]["runs"]) == (little.name, False)
+    assert {"name": "Euler a"} in client.get("/api/schedulers").json()
+    assert client.get("/api/loras").json() == []
+
+
+def test_a_prompts_tokens_and_syntax_are_told(client):
+    text = "a (red:1.3) circle [x:y:3] <lora:style:1> BREAK {a|b} AND (not"
+    found = client.post("/api/tokens", json={"text": text}).json()
+    spans = [(text[span["start"] : span["end"]], span["kind"], span.get("weight")) for span in found["spans"]]
+    assert spans == [
+        ("(red:1.3)", "weight", 1.3), ("[x:y:3]", "edit", None), ("<lora:style:1>", "lora", None),
+        ("BREAK", "break", None), ("{a|b}", "choice", None), ("AND", "and", None),
+    ]  # fmt: skip
+    (encoder,) = found["encoders"]
+    assert encoder["chunks"] == 2
+    assert encoder["count"] > 3
+    assert client.post("/api/tokens", json={"text": "(a:99999999)"}).status_code == 422
+    assert client.post("/api/tokens", json={"text": "a", "model": "none"}).status_code == 404
+
+
+def test_health_and_figures_are_told(server, client):
+    server.draw()
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/readyz").json() == {"status": "ready"}
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    samples = {sample.labels.get("state", ""): sample.value for sample in families["olivelike_jobs"].samples}
+    assert samples["done"] >= 1
+    memory = {sample.labels["process"]: sample.value for sample in families["olivelike_memory_bytes"].samples}
+    assert memory.keys() == {"server", "painter"}
+
+
+def test_the_page_has_its_files_and_no_others(client):
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    again = client.get("/", headers={"If-None-Match": page.headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/page/page.js").headers["content-type"].startswith("text/javascript")
+    for name in ("__init__.py", "..%2f__init__.py", "none.js"):
+        assert client.get(f"/page/{name}").status_code == 404

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image, ImageDraw
+
+from olivelike.runtime.pictures.picture_reading import read_picture_data
+from tests.serve.conftest import SMALL, wait_until
+
+
+def events_of(client, job, previews=False):
+    with client.stream("GET", f"/api/jobs/{job}/events", params={"previews": previews}) as stream:
+        return [json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: ")]
+
+
+def submit(client, **order):
+    answer = client.post("/api/jobs", json={**SMALL, **order})
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+def png(size=(32, 32), colour="teal", hole=None):
+    image = Image.new("RGB", size, colour)
+    if hole is not None:
+        ImageDraw.Draw(image).rectangle(hole, fill="white")
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()
+
+
+def upload(client, data):
+    answer = client.post("/api/uploads", content=data)
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"]
+
+
+def opened(client, picture):
+    return Image.open(io.BytesIO(client.get(picture["url"]).content))
+
+
+def test_a_job_is_drawn_and_told_step_by_step(client):
+    job = submit(client, steps=60)
+    assert (job["state"], job["order"]["seed"]) == ("queued", 7)
+    told = events_of(client, job["id"], previews=True)
+    kinds = [event["type"] for event in told]
+    assert kinds[0] == "state"
+    assert kinds[-3:] == ["picture", "batch", "done"]
+    assert "step" in kinds
+    steps = [event for event in told if event["type"] == "step"]
+    assert steps[-1]["step"] == steps[-1]["steps"] >= 60
+    assert steps[0]["preview"].startswith("data:image/webp;base64,")
+    done = client.get(f"/api/jobs/{job['id']}").json()
+    assert (done["state"], done["step"], done["steps_total"], done["batch"]) == ("done", 60, 60, 1)
+    (picture,) = done["pictures"]
+    data = client.get(picture["url"])
+    assert data.headers["content-type"] == "image/png"
+    found = read_picture_data(data.content, "it")
+    assert (found.width, found.record.seed, found.record.prompt) == (32, 7, "a red circle")
+    assert picture["record"]["seed"] == 7
+    assert events_of(client, job["id"])[-1]["type"] == "done", "who comes late hears of the end"
+
+
+def test_the_same_order_gives_the_same_picture_and_another_file(server, client):
+    first, second = (server.draw(seed=11)["pictures"][0] for _ in range(2))
+    assert first["id"] != second["id"]
+    assert opened(client, first).tobytes() == opened(client, second).tobytes()
+
+
+def test_a_seed_that_is_left_open_is_fixed_before_the_job_is_queued(server):
+    job = server.draw(seed=-1, num_images=2)
+    assert [picture["seed"] for picture in job["pictures"]] == [job["order"]["seed"], job["order"]["seed"] + 1]
+
+
+def test_a_plot_draws_every_combination_and_one_sheet(server, client):
+    job = server.draw(
+        x={"field": "steps", "values": [1, 2]}, y={"field": "prompt_sr", "values": ["red", "blue", "green"]}
+    )
+    assert job["state"] == "done", job["error"]
+    records = [picture["record"] for picture in job["pictures"]]
+    assert [(record["steps"], record["prompt"]) for record in records] == [
+        (steps, f"a {colour} circle") for colour in ("red", "blue", "green") for steps in (1, 2)
+    ]
+    sheet = opened(client, job["sheet"])
+    assert sheet.width > 2 * 128
+    assert sheet.height > 3 * 32
+    assert job["sheet"]["id"] not in {one["id"] for one in client.get("/api/pictures?limit=3").json()["pictures"]}
+
+
+def test_pictures_of_a_job_come_on_one_sheet_when_asked(server, client):
+    job = server.draw(num_images=3, batch_size=2, sheet=True)
+    assert len(job["pictures"]) == 3
+    assert opened(client, job["sheet"]).format == "PNG"
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "message"),
+    [
+        ({"steps": 501}, 422, "501 steps are more"),
+        ({"width": 4096, "height": 32}, 422, "4096 pixels"),
+        ({"width": 33, "height": 33}, 422, "multiples of"),
+        ({"width": 32}, 422, "one side alone"),
+        ({"num_images": 60, "x": {"field": "seed", "values": [1, 2]}}, 422, "120 pictures"),
+        ({"model": "painter"}, 404, "no model 'painter'"),
+        ({"model": "../../etc"}, 404, "no model"),
+        ({"scheduler": "Oiler"}, 422, "no scheduler 'Oiler'"),
+        ({"loras": [{"name": "none"}]}, 404, "there is no LoRA"),
+        ({"prompt": "a <lora:none:1>"}, 404, "there is no LoRA"),
+        ({"init_image": "0" * 64}, 404, "there is no upload"),
+        ({"init_image": "../secret"}, 422, "init_image"),
+        ({"strength": 0.5}, 422, "without an initial picture"),
+        ({"guidance_scale": "many"}, 422, "guidance_scale"),
+        ({"unknown": 1}, 422, "unknown"),
+        ({"clip_skip": 50}, 422, "leaves no layer"),
+        ({"prompt": "(" * 30_000}, 422, "prompt"),
+    ],
+)
+def test_what_can_not_be_had_is_refused_before_it_is_queued(client, order, status, message):
+    answer = client.post("/api/jobs", json={**SMALL, **order})
+    assert answer.status_code == status, answer.text
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_job_that_runs_is_cancelled_and_the_next_is_drawn(server, client):
+    long, short = submit(client, steps=500, num_images=50), submit(client)
+    assert short["position"] is not None
+    wait_until(lambda: client.get(f"/api/jobs/{long['id']}").json()["step"] > 0)
+    client.post(f"/api/jobs/{long['id']}/cancel")
+    assert server.wait(long["id"])["state"] == "cancelled"
+    assert server.wait(short["id"])["state"] == "done"
+    again = client.post(f"/api/jobs/{long['id']}/cancel")
+    assert (again.status_code, "ended already" in again.text) == (409, True)
+
+
+def test_a_job_that_waits_is_cancelled_and_the_others_move_up(server, client):
+    long = submit(client, steps=500, num_images=50)
+    waiting = [submit(client) for _ in range(3)]
+    wait_until(lambda: client.get(f"/api/jobs/{long['id']}").json()["state"] == "drawing")
+    places = [client.get(f"/api/jobs/{job['id']}").json()["position"] for job in waiting]
+    assert places == [0, 1, 2]
+    assert client.post(f"/api/jobs/{waiting[0]['id']}/cancel").json()["state"] == "cancelled"
+    assert client.get(f"/api/jobs/{waiting[1]['id']}").json()["position"] == 0
+    client.post(f"/api/jobs/{long['id']}/cancel")
+    assert [server.wait(job["id"])["state"] for job in waiting] == ["cancelled", "done", "done"]
+
+
+def test_a_batch_is_skipped_and_the_rest_is_drawn(server, client):
+    job = submit(client, steps=500, num_images=3)["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["step"] > 0)
+    client.post(f"/api/jobs/{job}/skip")
+    done = server.wait(job)
+    assert done["state"] == "done"
+    assert 1 <= len(done["pictures"]) < 3
+
+
+def test_jobs_that_there_are_not_are_not_found(client):
+    for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/skip")):
+        assert client.request(method, f"/api/jobs/nothing{path}").status_code == 404
+
+
+def test_a_picture_is_drawn_from_an_upload(server, client):
+    used = upload(client, png())
+    job = server.draw(init_image=used, strength=0.7)
+    assert job["state"] == "done", job["error"]
+    assert job["pictures"][0]["record"]["init_image"]["hash"] == used
+
+
+def test_what_is_not_masked_stays_when_the_picture_is_put_back(server, client):
+    image, mask = upload(client, png()), upload(client, png(colour="black", hole=(0, 0, 15, 31)))
+    job = server.draw(init_image=image, mask=mask, mask_blur=0)
+    drawn = opened(client, job["pictures"][0])
+    assert drawn.getpixel((31, 5)) == (0, 128, 128)
+    assert drawn.getpixel((2, 5)) != (0, 128, 128)
+
+
+def test_only_what_is_around_a_mask_is_drawn_and_put_back(server, client):
+    image = upload(client, png((128, 96)))
+    mask = upload(client, png((128, 96), "black", (100, 40, 110, 50)))
+    job = server.draw(init_image=image, mask=mask, inpaint_area="masked", inpaint_padding=4, width=32, height=32)
+    assert job["state"] == "done", job["error"]
+    drawn = opened(client, job["pictures"][0])
+    assert drawn.size == (128, 96)
+    assert drawn.getpixel((105, 45)) != (0, 128, 128)
+    assert {drawn.getpixel(place) for place in ((0, 0), (97, 45), (127, 95))} == {(0, 128, 128)}
+    black = upload(client, png((128, 96), "black"))
+    refused = client.post("/api/jobs", json={**SMALL, "init_image": image, "mask": black, "inpaint_area": "masked"})
+    assert (refused.status_code, "black all over" in refused.text) == (422, True)
+
+
+def test_uploads_tell_what_made_them_and_others_are_refused(server, client):
+    picture = server.draw()["pictures"][0]
+    found = client.post("/api/uploads", content=client.get(picture["url"]).content).json()
+    assert found["record"] == picture["record"]
+    assert found["parameters"] == picture["parameters"]
+    for data in (b"", b"no picture", png()[:50]):
+        assert client.post("/api/uploads", content=data).status_code == 422

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from olivelike.serve.drawing.waiting import FairQueue
+
+
+def drained(queue):
+    found = []
+    while (job := queue.pop()) is not None:
+        found.append(job)
+    return found
+
+
+def test_clients_take_turns_and_each_ones_jobs_stay_in_order():
+    queue = FairQueue()
+    for job in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        queue.push(job, job[0])
+    expected = ["a1", "b1", "c1", "a2", "b2", "a3"]
+    assert queue.order() == expected
+    assert len(queue) == 6
+    assert drained(queue) == expected
+
+
+def test_who_comes_later_waits_one_job_of_each_at_most():
+    queue = FairQueue()
+    for number in range(50):
+        queue.push(f"greedy{number}", "greedy")
+    assert queue.pop() == "greedy0"
+    queue.push("polite", "polite")
+    assert queue.order()[:2] == ["greedy1", "polite"]
+
+
+def test_what_was_begun_goes_before_all_others():
+    queue = FairQueue()
+    queue.push("a", "a")
+    queue.push_front("begun")
+    assert queue.order() == ["begun", "a"]
+    assert drained(queue) == ["begun", "a"]
+
+
+def test_jobs_are_taken_out_wherever_they_stand():
+    queue = FairQueue()
+    for job in ("a1", "a2", "b1"):
+        queue.push(job, job[0])
+    queue.push_front("begun")
+    assert queue.remove("a1")
+    assert queue.remove("b1")
+    assert queue.remove("begun")
+    assert not queue.remove("a1")
+    assert drained(queue) == ["a2"]
+    assert queue.pop() is None
+
+
+def test_the_order_that_is_told_is_the_order_that_comes():
+    queue = FairQueue()
+    for number in range(40):
+        queue.push(f"{number}", f"client {number * 7 % 5}")
+    for _ in range(40):
+        first = queue.order()[0]
+        assert queue.pop() == first
