@@ -127,7 +127,7 @@ def serve(base_settings: ServeSettings, tmp_path: Path) -> Iterator[Callable[...
         yield serve
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to be"

@@ -229,9 +229,12 @@ def test_a_full_queue_says_when_to_come_again(api, service, monkeypatch):
 def test_a_job_whose_client_left_is_cancelled(api, server, client):
     with api.with_options(timeout=0.5) as impatient, pytest.raises(openai.APITimeoutError):
         impatient.images.generate(prompt="left", n=10, size="64x64", extra_body={"num_inference_steps": 500})
-    newest = client.get("/api/jobs?limit=1").json()["jobs"][0]
-    assert newest["order"]["prompt"] == "left"
-    wait_until(lambda: client.get(f"/api/jobs/{newest['id']}").json()["state"] == "cancelled")
+
+    def left():
+        newest = client.get("/api/jobs?limit=1").json()["jobs"][0]
+        return (newest["order"]["prompt"], newest["state"]) == ("left", "cancelled")
+
+    wait_until(left)
 
 
 def test_a_stream_whose_client_left_is_cancelled(api, client):

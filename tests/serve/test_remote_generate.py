@@ -270,7 +270,7 @@ def test_ctrl_c_cancels_the_job_and_keeps_what_is_written(server, little, tmp_pa
         if json.loads(line)["event"] == "picture":
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search(r"interrupted; \d+ of 50 pictures written, jobs at the server cancelled", err)
     wait_until(lambda: server.service.jobs(limit=1)[0].state == "cancelled")
