@@ -105,6 +105,7 @@ class Service:
         self._current = order.model
         view = self._view(row)
         self.feed.publish({"type": "queued", "job": job, "position": view.position})
+        await asyncio.sleep(0)  # If nothing is drawn, this is now, while the answer is written.
         return view
 
     def job(self, job: str) -> JobView | None:
@@ -235,7 +236,8 @@ class Service:
         model = order.model or self.current_model
         if model is None:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
-        self.catalogue.folder(model)
+        if order.model:
+            self.catalogue.folder(model)
         return order.model_copy(update={"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)})
 
     def _check_limits(self, order: Order) -> None:

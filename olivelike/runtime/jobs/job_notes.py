@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -40,19 +41,14 @@ def picture_record(
         used: initial picture and mask.
         loras: on top of the folder.
     """
-    from olivelike.runtime.schedulers.make_scheduler import make_scheduler
-    from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
-
     assert request.size is not None
-    scheduler = make_scheduler(request.scheduler, folder.scheduler)
-    own = type(scheduler).__name__
-    sampler, schedule = sampler_of(own, scheduler.config)
+    scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
     alike: dict[str, Any] = {name: getattr(request, name) for name in _ALIKE}
     return PictureRecord(
         **alike,
         prompt=request.prompts[0],
         seed=request.seed,
-        scheduler=request.scheduler or (own if own in CLASSES else None),
+        scheduler=scheduler,
         sampler=sampler,
         schedule=schedule,
         width=request.size[0],
@@ -64,6 +60,17 @@ def picture_record(
         loras=tuple(loras),
         version=_program(),
     )
+
+
+@lru_cache(maxsize=64)
+def _sampling(name: str | None, config: str) -> tuple[str | None, str, str | None]:
+    """Return the scheduler's name that makes it again, and A1111's sampler and schedule type."""
+    from olivelike.runtime.schedulers.make_scheduler import make_scheduler
+    from olivelike.runtime.schedulers.scheduler_names import CLASSES, sampler_of
+
+    scheduler = make_scheduler(name, json.loads(config))
+    own = type(scheduler).__name__
+    return name or (own if own in CLASSES else None), *sampler_of(own, scheduler.config)
 
 
 @lru_cache(maxsize=1)
@@ -170,7 +177,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
     """
     import psutil
 
-    own, free = folder.default_size, psutil.virtual_memory().available
+    own = folder.default_size
     sizes = dict.fromkeys(
         (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts))) for one in requests
     )
@@ -178,6 +185,7 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
         times = width * height / (own[0] * own[1])
         if times > _LARGE:
             channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
+            free = psutil.virtual_memory().available
             memory = pictures * width * height * channels * _FLOAT
             yield (
                 f"{width}x{height} is {_factor(times)} times the area that this UNet was trained on "

@@ -189,8 +189,7 @@ class _Planner:
         for line, request in zip(lines, own, strict=True):
             for picture in self._pictures(0, line, replace(request, num_images=1)):
                 self._tagged(picture.tags)
-        for line, request in zip(lines, own, strict=True):
-            self._check(request, line)
+        own = [self._resolved(request, line) for line, request in zip(lines, own, strict=True)]
         pictures = [
             picture for number, line in enumerate(lines) for picture in self._pictures(number, line, own[number])
         ]
@@ -202,10 +201,10 @@ class _Planner:
         request = replace(
             own[pictures[0].line],
             prompts=tuple(picture.prompt for picture in pictures),
+            seed=pictures[0].seed,
             seeds=tuple(picture.seed for picture in pictures),
             num_images=1,
         )
-        request = resolve_defaults(request, self.folder)
         loras = (*self.always, *self._tagged(pictures[0].tags))
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
         record = picture_record(request, self.folder, self.used, used)
@@ -217,10 +216,10 @@ class _Planner:
         opened = self.lora_files
         return [opened.tagged(t.written, t.name, t.text_weight, t.unet_weight) for t in tags if opened]
 
-    def _check(self, request: Request, line: PromptLine) -> None:
-        """Check what a line asks for, before any picture is made."""
+    def _resolved(self, request: Request, line: PromptLine) -> Request:
+        """Return what a line asks for with nothing left open, before any picture is made."""
         try:
-            resolve_defaults(request, self.folder)
+            return resolve_defaults(request, self.folder)
         except UsageError as error:
             if line.place is None:
                 raise

@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -95,7 +96,7 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
                 f"scheduler {name or made_for!r} needs {package}; run `pip install {package}`, or choose another"
             )
     cls = _scheduler_class(choice.class_name if choice else made_for)
-    parameters = inspect.signature(cls.__init__).parameters
+    parameters = _parameters(cls)
     settings = {key: value for key, value in config.items() if key in parameters}
     if cls.__name__ != made_for:
         habits = _defaults(made_for)
@@ -165,6 +166,12 @@ def _scheduler_class(name: str | None) -> Any:
     return cls
 
 
+@lru_cache(maxsize=64)
+def _parameters(cls: type[Any]) -> dict[str, Any]:
+    """Return the settings of a class, with their defaults."""
+    return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}
+
+
 def _defaults(class_name: str | None) -> dict[str, Any]:
     """Return the settings that the folder's class has by itself."""
     with light_diffusers():
@@ -173,7 +180,7 @@ def _defaults(class_name: str | None) -> dict[str, Any]:
         cls = getattr(diffusers, class_name, None) if class_name is not None else None
     if cls is None:
         return {}
-    return {key: parameter.default for key, parameter in inspect.signature(cls.__init__).parameters.items()}
+    return _parameters(cls)
 
 
 _SHOWN: Final = 40

@@ -246,7 +246,8 @@ class _Body:
         if self.refused is not None:
             return {"type": "http.disconnect"}
         try:
-            message = await asyncio.wait_for(self._receive(), _BODY_WAIT)
+            async with asyncio.timeout(_BODY_WAIT):
+                message = await self._receive()
         except TimeoutError:
             self.refused = RequestRefusedError(408, "too_slow", "the request's body did not come")
             return {"type": "http.disconnect"}

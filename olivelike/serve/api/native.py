@@ -26,12 +26,12 @@ _SILENCE: Final = 15.0
 """Seconds after which a stream says that it is still there."""
 
 
-def asking_client(request: Request) -> str:
+async def asking_client(request: Request) -> str:
     """Return whose request it is."""
     return client_of(request)
 
 
-def asked_service(request: Request) -> Service:
+async def asked_service(request: Request) -> Service:
     """Return the server's service."""
     return service_of(request)
 

@@ -91,7 +91,8 @@ class Painter:
             self._questions[self._asked] = future
             try:
                 self.start().send({"do": "plan", "number": self._asked, "arguments": arguments})
-                return await asyncio.wait_for(future, _PATIENCE)
+                async with asyncio.timeout(_PATIENCE):
+                    return await future
             except ChildEnded as error:
                 why = str(error)
             except TimeoutError:
