@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from olivelike.testing import models, tiny_model
 SHELF = Path(__file__).parent / "fixtures" / "shelf"
 """Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
 os.environ[models.SHELF_VARIABLE] = str(SHELF)
+gc.set_threshold(20_000, 20, 20)  # With torch and sympy loaded, a fifth of the time went into collections.
 os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.
 
 if os.environ.get("OLIVELIKE_FILL_SHELF"):
@@ -46,9 +48,14 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice."""
+    """Notice when a release of pytest or pytest-xdist keeps groups together no more: fixtures would be made twice.
+
+    Then spare the garbage collector the modules and the tests.
+    """
     if os.environ.get("PYTEST_XDIST_WORKER") and session.config.getvalue("loadgroup"):
         assert all("@" in item.nodeid for item in session.items), "tests have lost their groups"
+    gc.collect()
+    gc.freeze()  # What is loaded by now stays to the end.
 
 
 @pytest.fixture(scope="session", autouse=True)

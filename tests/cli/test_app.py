@@ -176,4 +176,6 @@ def test_a_command_that_takes_long_looks_for_garbage_as_usual(monkeypatch):
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # As for all tests.
     assert ended.value.code == 700

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from olivelike.cli.app import run_command_line
+from olivelike.graphs.export import export_component
 from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -30,13 +31,25 @@ def test_the_list_names_what_ships(capsys):
     assert len(json.loads(told)) == len(list(ShelfFolder(BUILT_IN).entries()))
 
 
-def test_a_private_architecture_is_added_listed_verified_and_used(own, capsys, tmp_path):
+def test_a_private_architecture_is_added_listed_verified_and_used(own, capsys, tmp_path, monkeypatch):
+    """That a second trace gives the same is what `tests/tools/test_make_shelf.py` sees; here it is asked for."""
+    asked, traced = [], {}
+
+    def trace_once(architecture, logger):
+        asked.append(architecture.component)
+        if architecture.digest not in traced:
+            traced[architecture.digest] = export_component(architecture, logger)
+        return traced[architecture.digest]
+
+    monkeypatch.setattr("olivelike.graphs.export.export_component", trace_once)
     source = str(little_checkpoint())
     status, told = shelf(capsys, "add", source, "--component", "text_encoder", "--about", "our little one")
     assert (status, told.splitlines()[-1]) == (0, f"1 network is on the shelf {own}")
     _, told = shelf(capsys, "list", "--shelf", str(own))
     assert told.count("our little one") == 2
+    assert len(asked) == 1
     assert shelf(capsys, "verify", "--fresh", "--shelf", str(own))[0] == 0
+    assert len(asked) == 2
     workflow = tmp_path / "a.yaml"
     workflow.write_text(f"source: {source}\ntarget: cpu\ncomponents: {{text_encoder: [convert]}}\noutput: out\n")
     run_command_line(["plan", str(workflow), "--json"])

@@ -17,10 +17,11 @@ from olivelike.digest import digest_bytes
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.run_record import readable_runs
 from olivelike.graphs.shelf import BUILT_IN, Shelf, ShelfFolder
-from olivelike.model import Architecture
+from olivelike.model import Architecture, Graph
 from olivelike.store import Store
 
 HEAVY = ("torch", "diffusers", "transformers", "accelerate", "peft", "onnxscript")
+SHIPPED = Shelf([BUILT_IN])
 WORKFLOW = """
 source: demo
 target: cpu
@@ -58,6 +59,12 @@ def output(workflow: Path) -> dict[str, bytes]:
     }
 
 
+def text_encoder_graph(workflow: Path) -> str:
+    """Return the digest of the graph that the output's record names."""
+    record = json.loads((workflow.parents[1] / "models" / "out" / "olivelike.json").read_bytes())
+    return record["components"]["text_encoder"]["facets"]["graph"]
+
+
 def test_plan_run_and_record_say_shelf_and_the_second_run_finds_all_stored(workflow):
     assert statuses(workflow) == {
         "text_encoder.load": "shelf",
@@ -82,12 +89,13 @@ def test_plan_run_and_record_say_shelf_and_the_second_run_finds_all_stored(workf
 
 def test_a_fresh_trace_gives_the_same_bytes_in_another_node(workflow):
     run(workflow)
-    before = output(workflow)
+    before, graph = output(workflow), text_encoder_graph(workflow)
     workflow.write_text(WORKFLOW.format(text=": {fresh: true}"))
     assert statuses(workflow)["text_encoder.convert"] == "miss"
     result = run(workflow)
     assert result.executed >= 1
     assert output(workflow) == before
+    assert text_encoder_graph(workflow) == graph
 
 
 def test_no_process_of_a_run_imports_the_exporter_or_its_libraries(workflow, tmp_path):
@@ -123,8 +131,14 @@ def test_a_damaged_entry_is_told_and_traced_instead(workflow, tmp_path, monkeypa
         if entry.kind == "graph" and entry.component == "text_encoder":
             path.write_bytes(path.read_bytes()[:-9] + bytes(9))
     monkeypatch.setattr("olivelike.graphs.shelf.shelf.BUILT_IN", shelf)
+    traced = []  # What a trace gives is the matter of the test of a fresh one.
+    monkeypatch.setattr(
+        "olivelike.graphs.export.export_component",
+        lambda architecture, _: traced.append(architecture.component) or Graph(SHIPPED.graph(architecture)),
+    )
     events = []
     result = run(workflow, events)
+    assert traced == ["text_encoder"]
     assert (result.shelved, result.executed) == (3, 4)
     (told,) = [event.data["message"] for event in events if event.name == "warning"]
     assert "is damaged" in told

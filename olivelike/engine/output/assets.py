@@ -195,7 +195,7 @@ def _check_merges(folder: str, contents: Mapping[str, bytes]) -> None:
         pieces = line.split(" ")
         if line.startswith("#version") or not line:
             continue
-        if len(pieces) != 2 or not all(piece in vocabulary for piece in (*pieces, "".join(pieces))):
+        if len(pieces) != 2 or not vocabulary.keys() >= {*pieces, "".join(pieces)}:
             raise SourceError(
                 f"the source's {folder}/merges.txt does not fit its vocab.json at {line!r}; fetch both files again"
             )

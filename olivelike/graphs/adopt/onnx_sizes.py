@@ -94,11 +94,15 @@ def _name_input_sizes(graph: ir.Graph) -> None:
 
 def _sample(model: ir.Model) -> tuple[dict[str, Sizes], dict[str, list[Sizes]]] | None:
     """Return the sizes of names and the shapes of values in all samples."""
+    stated = _stated(model)
+    for value in _outputs(stated.graph):
+        value.shape = None
+    open_sizes = ir.to_proto(stated)
     for grain in _GRAINS:
         symbols = _symbols(model.graph, grain)
         samples = []
         for index in range(len(_BATCHES) if symbols else 1):
-            shapes = _shapes(model, {name: sizes[index] for name, sizes in symbols.items()})
+            shapes = _shapes(open_sizes, {name: sizes[index] for name, sizes in symbols.items()})
             if shapes is None:
                 break
             samples.append(shapes)
@@ -135,30 +139,43 @@ def _symbols(graph: ir.Graph, grain: int) -> dict[str, Sizes]:
     return symbols
 
 
-def _shapes(model: ir.Model, sizes: Mapping[str, int]) -> dict[str, Sizes] | None:
+def _shapes(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Sizes] | None:
     """Return the shape of every value for inputs of fixed sizes; `None` if the graph does not take them."""
-    fixed = _stated(model)
-    for value in fixed.graph.inputs:
-        value.shape = ir.Shape([sizes[dim] if isinstance(dim, str) else dim for dim in dims_of(value)])
-    for value in _outputs(fixed.graph):
-        value.shape = None
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    for value in proto.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = sizes[dim.dim_param]
     shapes: dict[str, Sizes] = {}
     for _ in range(_ROUNDS):
         try:
-            proto = onnx.shape_inference.infer_shapes(ir.to_proto(fixed), strict_mode=True, data_prop=True)
+            proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
         except onnx.shape_inference.InferenceError:
             return None
-        fixed = ir.from_proto(proto)
-        known = {
-            value.name: tuple(value.shape.numpy())
-            for value in _outputs(fixed.graph)
-            if value.name and value.shape is not None and value.shape.is_static()
-        }
+        known = _known(proto.graph)
         if known.keys() <= shapes.keys():
             break
         shapes |= known
+        if all(name in shapes for node in proto.graph.node for name in node.output if name):
+            break
+        fixed = ir.from_proto(proto)
         optimizer.fold_constants(fixed, onnx_shape_inference=False, should_fold=should_fold)
+        proto = ir.to_proto(fixed)
     return shapes
+
+
+def _known(graph: onnx.GraphProto) -> dict[str, Sizes]:
+    """Return the shapes of the values that nodes make, as far as they are numbers."""
+    made = {name for node in graph.node for name in node.output if name}
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if value.name in made and tensor.HasField("shape"):
+            dims = tensor.shape.dim
+            if all(dim.HasField("dim_value") for dim in dims):
+                found[value.name] = tuple(dim.dim_value for dim in dims)
+    return found
 
 
 def should_fold(node: ir.Node) -> bool | None:
