@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import olivelike
+from olivelike.measure.captions.caption_reading import read_picture
+from olivelike.measure.captions.evaluation import random_captions, score_pictures
 from olivelike.runtime import Request, open_pipeline
-from tools.train_demo.caption_reading import read_picture
-from tools.train_demo.evaluation import random_captions, score_pictures
 
 pytestmark = pytest.mark.slow
 
