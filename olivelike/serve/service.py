@@ -238,7 +238,10 @@ class Service:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
         if order.model:
             self.catalogue.folder(model)
-        return order.model_copy(update={"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)})
+        fixed = {"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
+        if order.variation_strength and order.variation_seed in (None, _RANDOM):
+            fixed["variation_seed"] = secrets.randbelow(SEEDS)
+        return order.model_copy(update=fixed)
 
     def _check_limits(self, order: Order) -> None:
         limits = self.settings

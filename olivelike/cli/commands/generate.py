@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -30,7 +30,7 @@ class PictureOptions:
         int | None, typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default.")
     ] = None
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")] = None
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default.")] = None
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default, or with --fast few.")] = None
     guidance_scale: Annotated[
         float | None,
         typer.Option(
@@ -39,6 +39,24 @@ class PictureOptions:
     ] = None
     guidance_rescale: Annotated[
         float | None, typer.Option(metavar="X", help="From 0 to 1, against overexposure; 0 by default.")
+    ] = None
+    guidance_interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B", help="Shares of the steps between which guidance leads, such as 0:0.6; the others cost half."
+        ),
+    ] = None
+    guidance_calls: Annotated[
+        Literal["one", "two", "faster"] | None,
+        typer.Option(
+            help="The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One."
+        ),
+    ] = None
+    cache_interval: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Run the whole UNet each N steps, a small part between; for folders with `deepcache`."
+        ),
     ] = None
     scheduler: Annotated[
         str | None,
@@ -66,6 +84,35 @@ class PictureOptions:
             metavar="X", help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask."
         ),
     ] = None
+    inpaint_area: Annotated[
+        Literal["whole", "masked"] | None,
+        typer.Option(help="With a mask: draw the whole picture, or what is around the mask at full size; whole."),
+    ] = None
+    mask_blur: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep the initial picture outside the mask, with an edge so soft, in pixels."),
+    ] = None
+    inpaint_padding: Annotated[
+        int | None, typer.Option(metavar="N", help="Pixels around a masked area that are drawn too; 32 by default.")
+    ] = None
+    variation_seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of another picture to vary towards; counts up. By default drawn.")
+    ] = None
+    variation_strength: Annotated[
+        float | None, typer.Option(metavar="X", help="Share of that other one's noise, from 0 to 1; 0 by default.")
+    ] = None
+    hires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X[:STRENGTH]", help="Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7."
+        ),
+    ] = None
+    upscaler: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="ONNX super-resolution model: enlarges pictures, or with --hires between the two."
+        ),
+    ] = None
     clip_skip: Annotated[
         int | None, typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1.")
     ] = None
@@ -83,15 +130,19 @@ class PictureOptions:
         """Return the fields of a request that the command line gives.
 
         Raises:
-            UsageError: if the size is none.
+            UsageError: if the size is none, or what --hires says.
         """
-        from olivelike.runtime.pipeline.request import parse_size
+        from olivelike.runtime.pipeline.request import parse_hires, parse_interval, parse_size
 
         values = asdict(self)
         plain = values.pop("plain_prompts")
         values |= {"prompt_weights": False if plain else None, "fit": self.fit or None}
+        if self.guidance_interval is not None:
+            values["guidance_interval"] = parse_interval(self.guidance_interval)
         if self.size is not None:
             values["size"] = parse_size(self.size)
+        if self.hires is not None:
+            values["hires"], values["hires_strength"] = parse_hires(self.hires)
         return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
@@ -151,6 +202,9 @@ def generate(
             help="Where the file of __NAME__ is, by default wildcards/ here; may be repeated.",
         ),
     ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Scheduler, steps and guidance that a few-step model or LoRA is made for.")
+    ] = False,
     made_before: Annotated[
         Path | None,
         typer.Option("--from", metavar="PICTURE", help="Make this picture again; options override what it says."),
@@ -204,7 +258,8 @@ def generate(
         else:
             here = {
                 "--lora-dir": lora_dirs, "--wildcard-dir": wildcard_dirs, "--allow-pickle": allow_pickle,
-                "--no-safety": not safety, "options of sessions": session != AllSessionOptions(),
+                "--no-safety": not safety, "--upscaler": picture.upscaler,
+                "options of sessions": session != AllSessionOptions(),
             }  # fmt: skip
             if given := [option for option, value in here.items() if value]:
                 raise UsageError(f"{', '.join(given)}: with --server that is the server's to say; leave it out")
@@ -216,6 +271,7 @@ def generate(
             orders = plan_orders(
                 server, name, lines, picture.fields(),
                 made_before=made_before, init_image=init_image, mask=mask, loras=loras or (), save=metadata,
+                fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -230,6 +286,7 @@ def generate(
             wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
             lora_files=lora_files,
             loras=[lora_files.named(text) for text in loras or ()],
+            fast=fast,
         )
         for note in plan.notes:
             display.note(note)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._text import size
+from olivelike.digest import digest_file
 from olivelike.errors import UsageError
+from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.prompts.syntax import shortened
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 HASH_DIGITS: Final = 10
 """Of a checkpoint's SHA-256, as A1111 prints it."""
 _ALIKE: Final = (
-    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "eta", "strength", "fit", "clip_skip",
-    "prompt_weights",
+    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta", "strength", "fit", "clip_skip",
+    "prompt_weights", "variation_strength", "variation_seed", "hires", "hires_strength", "inpaint_area", "mask_blur",
+    "inpaint_padding",
 )  # fmt: skip
 """Fields that a request and a record both have."""
+_OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
 
 
 def picture_record(
@@ -55,6 +59,7 @@ def picture_record(
         height=request.size[1],
         init_image=used[0],
         mask=used[1],
+        upscaler=None if request.upscaler is None else used_upscaler(request.upscaler),
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
@@ -78,33 +83,60 @@ def _program() -> str:
     return f"olivelike {version('olivelike')}"
 
 
-def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
+def used_upscaler(path: Path) -> UsedFile:
+    """Return an upscaler's name and hash for the record."""
+    found = path.stat()
+    return UsedFile(path.name, _file_hash(path, (found.st_mtime_ns, found.st_size)))
+
+
+@lru_cache(maxsize=16)
+def _file_hash(path: Path, _stamp: tuple[int, int]) -> str:
+    return digest_file(path)
+
+
+def recorded_fields(record: PictureRecord, *, from_image: bool, masked: bool) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
-    `from_image` says whether there is an initial picture: A1111 writes a strength for its upscaling without one.
+    `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
-    if not from_image:
-        del values["strength"]
+    left_out = (() if from_image else ("strength",)) + (() if masked else _OF_MASK)
+    if not record.variation_strength:
+        left_out += ("variation_seed",)
+    for name in left_out:
+        del values[name]
     return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
 def checkpoint_hash(folder: Path) -> str:
     """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
+    return _recorded(folder)[0]
+
+
+def recorded_few_steps(folder: Path) -> FewSteps | None:
+    """Return what the last distilling LoRA in a folder, or its checkpoint, is for; `None` if its record has none."""
+    return _recorded(folder)[1]
+
+
+def _recorded(folder: Path) -> tuple[str, FewSteps | None]:
     try:
         found = (folder / RECORD_FILE).stat()
     except OSError:
         found = None
-    return _checkpoint_hash(folder, found and (found.st_mtime_ns, found.st_size))
+    return _read_recorded(folder, found and (found.st_mtime_ns, found.st_size))
 
 
 @lru_cache(maxsize=64)
-def _checkpoint_hash(folder: Path, _stamp: tuple[int, int] | None) -> str:
-    """Read the hash; a record has the derivations of all weights, and takes milliseconds to read."""
+def _read_recorded(folder: Path, _stamp: tuple[int, int] | None) -> tuple[str, FewSteps | None]:
+    """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
-    return (record.source.sha256 or "") if record is not None else ""
+    if record is None:
+        return "", None
+    loras = (one.origin.few_steps for one in reversed(record.loras) if one.weights.get("unet", one.weight) >= ENOUGH)
+    few_steps = next((found for found in loras if found is not None), record.source.few_steps)
+    return record.source.sha256 or "", few_steps
 
 
 _NO_CHOICES: Final = "choices are made in prompts alone"
@@ -201,7 +233,7 @@ def _factor(times: float) -> str:
 
 
 def record_notes(
-    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
+    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], now: PictureRecord
 ) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
@@ -209,12 +241,13 @@ def record_notes(
 
     Args:
         used: initial picture and mask.
-        loras: on top of the folder.
+        now: what the picture will be made with.
     """
     here = checkpoint_hash(folder)
     return [
         *image_notes(record, used),
-        *_lora_notes(record, folder, loras),
+        *upscaler_notes(record, now.upscaler),
+        *_lora_notes(record, folder, now.loras),
         *model_notes(record, folder.resolve().name, here),
     ]
 
@@ -229,11 +262,20 @@ def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | N
             )
         if before is not None and now is not None and before.hash != now.hash:
             yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
-    if record.strength is not None and record.init_image is None and used[0] is None:
+    if record.strength is not None and record.init_image is None and used[0] is None and record.hires is None:
         yield (
             f"the picture has strength {record.strength:g}, as one that was made from a picture or enlarged, but does "
             "not say from which; it is made from the prompt alone (--init-image starts from a picture)"
         )
+
+
+def upscaler_notes(record: PictureRecord, now: UsedFile | None) -> Iterator[str]:
+    """Return notes on the upscaler; the same as in `record_notes`."""
+    before = record.upscaler
+    if before is not None and now is None:
+        raise UsageError(f"the picture was enlarged by {before.name}, which is not in it; give it with --upscaler")
+    if before is not None and now is not None and before.hash != now.hash:
+        yield f"the picture was enlarged by {before.name}; {now.name} (--upscaler) has other content"
 
 
 def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> Iterator[str]:

@@ -183,16 +183,15 @@ class JobDrawing:
         )  # fmt: skip
 
     def _save(self, number: int, picture: Picture, part: Part, record: PictureRecord) -> None:
-        record = replace(record, prompt=part.job.written[picture.prompt], seed=picture.seed)
-        image = picture.image
-        if part.put_back is not None and not picture.flagged:
-            image = part.put_back.apply(image)
+        record = replace(
+            record, prompt=part.job.written[picture.prompt], seed=picture.seed, variation_seed=picture.variation_seed
+        )
         name = f"{self.message.first + number:05}-{picture.seed}.png"
         values = {
             "number": number, "seed": picture.seed, "first_seed": picture.first_seed, "attempts": picture.attempts,
             "flagged": picture.flagged, "record": record.to_json(),
         }  # fmt: skip
-        self._files[number] = self._write("picture", name, image, record, values)
+        self._files[number] = self._write("picture", name, picture.image, record, values)
 
     def _draw_sheet(self, plan: OrderPlan) -> None:
         from PIL import Image
