@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.display.fidelity_table import method_lines
 from olivelike.cli.display.text import duration, fitted, terminal_width
 from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_report import BenchReport, Comparison
     from olivelike.measure.bench.contest import Event
     from olivelike.measure.bench.row import Row
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 @shared.with_groups
@@ -85,6 +87,19 @@ def bench(
     ] = None,
     threshold: Annotated[float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")] = 5.0,
     json: shared.Json = False,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="[FOLDER] [OPTIONS]",
+            help='In place of engines, compare a cheaper way of drawing, such as "--cache-interval 3", in time and '
+            "fidelity with the folder as it is, and with fewer steps of it; may be repeated.",
+        ),
+    ] = None,
+    captions: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --method: N captions of the demo, and how many are drawn right."),
+    ] = None,
     cuda_graph: Annotated[
         bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")
     ] = False,
@@ -120,6 +135,18 @@ def bench(
         require_writable(json_file)
     recorded = reported.run(folder)
     sessions = replace(session.settings(folder), cuda_graph=cuda_graph)
+    if methods or captions is not None:
+        only_engines = {
+            "--engine": engines, "--batch-size": batch_sizes, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype,
+            "--csv": csv, "--against": against, "--report": reported.keep,
+        }  # fmt: skip
+        if refused := [option for option, value in only_engines.items() if value]:
+            raise UsageError(f"{', '.join(refused)}: is about engines, and --method and --captions compare methods")
+        sides = (width, height) if width is not None and height is not None else None
+        _compare_methods(
+            folder, methods or (), steps, sides, num_prompts * batch_count, captions, sessions, json_file, json=json
+        )
+        return
     settings = BenchSettings(
         folder,
         tuple(engines or ENGINES),
@@ -154,6 +181,30 @@ def bench(
     if json_file is not None:
         write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
     _judge(report, comparisons, compared=baseline is not None)
+
+
+def _compare_methods(
+    folder: Path,
+    methods: "Sequence[str]",
+    steps: int,
+    size: tuple[int, int] | None,
+    pictures: int,
+    captions: int | None,
+    sessions: "SessionSettings",
+    json_file: Path | None,
+    *,
+    json: bool,
+) -> None:
+    """Compare ways of drawing, and write the table."""
+    from olivelike.measure.bench.fidelity import compare_methods, read_method
+
+    report = compare_methods(
+        folder, [read_method(text, folder) for text in methods],
+        steps=steps, size=size, pictures=pictures, captions=captions, sessions=sessions, listen=write_error,
+    )  # fmt: skip
+    write_found(report.to_json(), method_lines(report), json=json)
+    if json_file is not None:
+        write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
 
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:
