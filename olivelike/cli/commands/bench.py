@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_report import BenchReport, Comparison
     from olivelike.measure.bench.contest import Event
     from olivelike.measure.bench.row import Row
-    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 @shared.with_groups
@@ -122,8 +121,9 @@ def bench(
     )
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.measure.bench.engines import ENGINES
+    from olivelike.measure.bench.fidelity import compare_methods, read_method
     from olivelike.measure.bench.whole_pictures import bench as run
-    from olivelike.measure.report.page import BENCH_FILE
+    from olivelike.measure.report.page import BENCH_FILE, FIDELITY_FILE
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
@@ -138,14 +138,28 @@ def bench(
     if methods or captions is not None:
         only_engines = {
             "--engine": engines, "--batch-size": batch_sizes, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype,
-            "--csv": csv, "--against": against, "--report": reported.keep,
+            "--csv": csv, "--against": against,
         }  # fmt: skip
         if refused := [option for option, value in only_engines.items() if value]:
             raise UsageError(f"{', '.join(refused)}: is about engines, and --method and --captions compare methods")
-        sides = (width, height) if width is not None and height is not None else None
-        _compare_methods(
-            folder, methods or (), steps, sides, num_prompts * batch_count, captions, sessions, json_file, json=json
+        compared = compare_methods(
+            folder,
+            [read_method(text, folder) for text in methods or ()],
+            steps=steps,
+            size=None if width is None or height is None else (width, height),
+            pictures=num_prompts * batch_count,
+            captions=captions,
+            sessions=sessions,
+            listen=write_error,
         )
+        write_found(
+            compared.to_json(),
+            method_lines(compared),
+            json=json,
+            add_to_report=lambda: recorded.add_to_report(FIDELITY_FILE, compared.to_json()) if recorded else None,
+        )
+        if json_file is not None:
+            write_text(f"{dumps(compared.to_json(), indent=1)}\n", json_file)
         return
     settings = BenchSettings(
         folder,
@@ -181,30 +195,6 @@ def bench(
     if json_file is not None:
         write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
     _judge(report, comparisons, compared=baseline is not None)
-
-
-def _compare_methods(
-    folder: Path,
-    methods: "Sequence[str]",
-    steps: int,
-    size: tuple[int, int] | None,
-    pictures: int,
-    captions: int | None,
-    sessions: "SessionSettings",
-    json_file: Path | None,
-    *,
-    json: bool,
-) -> None:
-    """Compare ways of drawing, and write the table."""
-    from olivelike.measure.bench.fidelity import compare_methods, read_method
-
-    report = compare_methods(
-        folder, [read_method(text, folder) for text in methods],
-        steps=steps, size=size, pictures=pictures, captions=captions, sessions=sessions, listen=write_error,
-    )  # fmt: skip
-    write_found(report.to_json(), method_lines(report), json=json)
-    if json_file is not None:
-        write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
 
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from olivelike.cli.display.text import table
 
 if TYPE_CHECKING:
-    from olivelike.measure.bench.fidelity import FidelityReport
+    from olivelike.measure.bench.fidelity_report import FidelityReport
 
 
 def method_lines(report: FidelityReport) -> Iterator[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.measure.bench.fidelity_report import FidelityReport, FidelityRow, Role
 from olivelike.measure.bench.whole_pictures import bench_prompts
 from olivelike.runtime.jobs import plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine, read_options
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
-_KIND: Final = "fidelity/1"
 _SEED: Final = 123
 _MOST: Final = 10_000
-
-Role = Literal["reference", "method", "control"]
 
 
 @dataclass(frozen=True)
@@ -41,41 +39,6 @@ class Method:
     folder: Path
     """The pipeline that it draws with."""
     fields: RequestFields = field(default_factory=RequestFields)
-
-
-@dataclass(frozen=True)
-class FidelityRow:
-    """One way of drawing: its time, and how near its pictures are to the reference's."""
-
-    method: str
-    role: Role
-    """`control` is the folder as it is, with as many steps as the method above it has time for."""
-    steps: int
-    pictures: int
-    median_seconds: float
-    """Of a picture, from the prompt on, without the safety checker."""
-    speed: float
-    """How many times as fast as the reference."""
-    psnr: float | None = None
-    """In dB, of all pictures together against the reference's of the same seeds; `None` for equal ones."""
-    ssim: float | None = None
-    """Mean over the pictures."""
-    captions_right: float | None = None
-    """Share of the demo's captions that are drawn right; `None` for other prompts."""
-
-
-@dataclass(frozen=True)
-class FidelityReport:
-    """All ways of drawing: the reference, then each method with its control."""
-
-    folder: str
-    size: tuple[int, int]
-    rows: tuple[FidelityRow, ...]
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {"kind": _KIND, **asdict(self)}
 
 
 def read_method(text: str, folder: Path) -> Method:

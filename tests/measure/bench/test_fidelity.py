@@ -10,12 +10,17 @@ from bench_samples import STEPS
 from olivelike.cli.app import run_command_line
 from olivelike.errors import UsageError
 from olivelike.measure.bench.fidelity import Method, compare_methods, read_method
+from olivelike.store import Store
 
 
 def test_each_method_stands_beside_fewer_steps_of_the_same_folder(small_pipeline, capsys, tmp_path):
     saved = tmp_path / "methods.json"
     arguments = ["bench", str(small_pipeline), "--steps", "20", "--size", "64x64", "--threads", "1"]
     arguments += ["--method", "--steps 10", "--method", f"{small_pipeline} --guidance-scale 1", "--captions", "3"]
+    store = Store.open(tmp_path / "cache", create=True)
+    known = {"run_id": "known", "status": "ok", "output": str(small_pipeline), "nodes": []}
+    store.put_run(known | {"workflow": "small", "target": {"name": "cpu"}, "source": {"kind": "folder", "name": "s"}})
+    arguments += ["--report", "--cache-dir", str(tmp_path / "cache")]
     status = run_command_line([*arguments, "--json-file", str(saved)])
     table = capsys.readouterr().out
     assert status == 0, table
@@ -29,6 +34,9 @@ def test_each_method_stands_beside_fewer_steps_of_the_same_folder(small_pipeline
         assert row["pictures"] == 3
         assert 0 <= row["captions_right"] <= 1
         assert row["method"] in table
+    page = (store.run_folder("known") / "report.html").read_text(encoding="utf-8")
+    assert "Time against fidelity" in page
+    assert f"{reference['captions_right']:.1%}" in page
     assert fewer["psnr"] > 0
     assert -1 <= fewer["ssim"] <= 1
 
