@@ -196,6 +196,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         check_apart(outputs, loaded, source, adapters, store)
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
+    source = source.distilled(adapters.few_steps)
     history = History(store, loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 

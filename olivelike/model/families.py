@@ -13,6 +13,10 @@ INDEX_FILE: Final = "model_index.json"
 """What diffusers calls a pipeline's index."""
 MODEL_FILE: Final = "model.onnx"
 """A component's graph, in its folder."""
+SHALLOW_FILE: Final = "shallow.onnx"
+"""The part of a UNet's graph that steps between full ones run, beside it: the pass `deepcache` makes it."""
+CACHED_FEATURES: Final = "cached_features"
+"""Output of a UNet's graph, and input of its shallow part."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
@@ -40,8 +44,8 @@ def torch_folder(component: str) -> str:
 
 
 FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
-Prediction = Literal["epsilon", "v_prediction"]
-"""What a UNet predicts: the noise, or v (https://arxiv.org/abs/2202.00512)."""
+Prediction = Literal["epsilon", "v_prediction", "sample"]
+"""What a UNet predicts: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
 
 
 @dataclass(frozen=True)

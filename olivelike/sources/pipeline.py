@@ -28,10 +28,12 @@ from olivelike.sources.checkpoint import (
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
-from olivelike.sources.single_file import CLASS as VAE_CLASS, SingleFile, open_vae
+from olivelike.sources.single_file import SingleFile
+from olivelike.sources.vae_override import open_vae, vae_halves
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+    from olivelike.model.few_steps import FewSteps
     from olivelike.model.records.origin import Origin
     from olivelike.sources.files.weight_table import ReadPickle
 
@@ -49,6 +51,15 @@ class PipelineSource:
     """The components asked for."""
     extras: Mapping[str, Path]
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
+    few_steps: FewSteps | None = None
+    """What it was distilled to, where its scheduler is to be made the right one for that."""
+
+    def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
+        """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
+        if few_steps is None or not _names_a_class(self.index.get("scheduler")):
+            return self
+        scheduler = ["diffusers", few_steps.recipe.class_name]
+        return replace(self, index={**self.index, "scheduler": scheduler}, few_steps=few_steps)
 
     def checkpoint(self, component: str) -> Checkpoint:
         """Return one of the components that the source was opened for."""
@@ -86,10 +97,12 @@ def open_source(
     if spec.vae is None:
         return source
     checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
+    first = next(iter(checkpoints.values()), None)
+    entries = {"vae": [first.library, first.class_name]} if first is not None else {}
     return replace(
         source,
         origin=replace(source.origin, vae=origin),
-        index={**source.index, "vae": list(VAE_CLASS)},
+        index={**source.index, **entries},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
     )
 
@@ -107,8 +120,10 @@ def available_components(
         return {part.folder for part in file.identity.parts}
 
     folders = spec.open(in_file, _network_folders)
-    found = folders | ({"vae"} if spec.vae is not None else set())
-    return frozenset(name for name in COMPONENTS if torch_folder(name) in found or name in found)
+    found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
+    if spec.vae is None:
+        return frozenset(found)
+    return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
 
 
 def _network_folders(files: SourceFiles) -> set[str]:
@@ -127,7 +142,8 @@ def _open_file(
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     vae_config = file.config("vae") if spec.vae is not None else None
-    return PipelineSource(file.origin, file.index, checkpoints, file.extras), vae_config
+    source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
+    return source.distilled(file.few_steps), vae_config
 
 
 def _read_folder(

@@ -140,7 +140,7 @@ class SourceSection(VaeSection):
         description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
         "relative to the project folder.",
     )
-    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+    prediction: Literal["epsilon", "v_prediction", "sample"] | None = Field(
         None, description="What the UNet of a single file predicts, where the file does not tell."
     )
 

@@ -188,7 +188,8 @@ def _scheduler(originals: Originals) -> Any:
     cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
     if path is None or cls is None:
         raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-    return cls.from_config(json.loads(path.read_bytes()))
+    config, few_steps = json.loads(path.read_bytes()), originals.source.few_steps
+    return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 
 def _tokenizer(originals: Originals, name: str) -> Any:

@@ -65,7 +65,7 @@ def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool)
         zero_snr: the network was trained with zero terminal signal-to-noise ratio, https://arxiv.org/abs/2305.08891.
     """
     euler = family.scheduler == "EulerDiscreteScheduler"
-    if prediction == "epsilon":
+    if prediction != "v_prediction":
         name, stem = family.scheduler, "euler_epsilon" if euler else "pndm_epsilon"
     else:
         name = "EulerDiscreteScheduler" if euler else "DDIMScheduler"
