@@ -63,6 +63,9 @@ def component_config(architecture: Architecture) -> bytes:
     if architecture.library == "diffusers":
         config["_class_name"] = architecture.class_name
         config["_diffusers_version"] = version("diffusers")
+        if "decoder_block_out_channels" in config:
+            # As `AutoencoderTiny` does it: what clients count the levels of a VAE by.
+            config["block_out_channels"] = config["decoder_block_out_channels"]
     else:
         config["architectures"] = [architecture.class_name]
         config["transformers_version"] = version("transformers")

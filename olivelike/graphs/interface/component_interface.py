@@ -104,10 +104,12 @@ def _guidance(config: Config) -> tuple[Input, ...]:
 
 
 def _vae_encoder(config: Config) -> Interface:
-    side = 2 ** (len(config["block_out_channels"]) - 1)
+    tiny = "encoder_block_out_channels" in config
+    side = 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
     dims = ("encoder_batch", None, "encoder_height", "encoder_width")
     sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6))
-    return Interface((sample,), ("latent_sample", "latent_parameters"))
+    # A tiny VAE has latents alone, no distribution of them.
+    return Interface((sample,), ("latent_sample",) if tiny else ("latent_sample", "latent_parameters"))
 
 
 def _vae_decoder(config: Config) -> Interface:

@@ -29,6 +29,9 @@ INERT: Final[Mapping[str, frozenset[str]]] = {
     "AutoencoderKL": frozenset(
         {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
     ),
+    "AutoencoderTiny": frozenset(
+        {"latent_magnitude", "latent_shift", "scaling_factor", "shift_factor", "force_upcast"}
+    ),
     "CLIPTextModel": frozenset(
         {
             "attention_dropout", "initializer_factor", "initializer_range", "bos_token_id", "pad_token_id",
@@ -119,7 +122,8 @@ def _complete(defaults: Config, config: Config) -> Config | None:
 def _says_nothing(name: str, value: Any, defaults: Config) -> bool:
     """Tell whether a key that a class does not have is known to be of no meaning."""
     if "model_type" not in defaults:
-        return name in _TRAINING
+        # `AutoencoderTiny` writes into its config what another key of it says.
+        return name in _TRAINING or (name == "block_out_channels" and "decoder_block_out_channels" in defaults)
     idle = {**_GENERATION, **({} if "vocab_size" in defaults else _TOKEN_IDS)}
     return name in idle and value == idle[name]
 
