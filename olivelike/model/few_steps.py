@@ -41,7 +41,7 @@ class FewSteps:
 
     def scheduler_config(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return a pipeline's `scheduler_config.json`, as diffusers' `from_config` makes the right scheduler of it."""
-        kept = {key: value for key, value in own.items() if not key.endswith("_sigmas")}
+        kept = {key: value for key, value in own.items() if key != "skip_prk_steps" and not key.endswith("_sigmas")}
         recipe = self.recipe
         return {"clip_sample": False, **kept, **recipe.settings, "_class_name": recipe.class_name}
 

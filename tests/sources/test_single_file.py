@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from stored_values import adapted, renamed, values
 
 from olivelike.engine.output.assets import normalise_assets
@@ -304,3 +305,46 @@ def test_a_wrong_shape_names_the_tensor_and_the_family(both_forms_of) -> None:
     shapes = {**found.shapes, "model.diffusion_model.out.2.bias": (5,)}
     with pytest.raises(SourceError, match=r"the family's config does not match .*conv_out\.bias: .*the file \[5\]"):
         adapt("unet", found.library, found.class_name, found.config, shapes, original="unet")
+
+
+def test_an_lcm_in_one_file_is_known_by_its_structure(tmp_path) -> None:
+    folder = make_checkpoint(tmp_path / "lcm", "sd15", size="small")
+    config = json.loads((folder / "unet" / "config.json").read_bytes())
+    (folder / "unet" / "config.json").write_text(json.dumps({**config, "time_cond_proj_dim": 256}))
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    extra = np.full((config["block_out_channels"][0], 256), 0.5, np.float32)
+    save_file({**load_file(weights), "time_embedding.cond_proj.weight": extra}, weights)
+    file = open_source(SourceSpec(path=make_single_file(folder, tmp_path / "painter.safetensors")), ["unet"])
+    whole = open_source(SourceSpec(path=folder), ["unet"])
+    expected, found = (values(source.checkpoint("unet")) for source in (whole, file))
+    assert adapted(file.checkpoint("unet")).architecture == adapted(whole.checkpoint("unet")).architecture
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    assert file.few_steps is not None
+    assert str(file.few_steps) == "LCM (its UNet takes the guidance as an input)"
+    scheduler = json.loads(
+        normalise_assets(file.index, file.extras, None, file.few_steps)["scheduler/scheduler_config.json"]
+    )
+    assert (scheduler["_class_name"], scheduler["beta_start"]) == ("LCMScheduler", 0.00085)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "told", "prediction", "scheduler"),
+    [
+        ("sd21_base", "sd_turbo", None, "epsilon", "EulerAncestralDiscreteScheduler"),
+        ("sdxl", "sdxl_lightning_1step_x0", None, "sample", "EulerDiscreteScheduler"),
+        ("sdxl", "one_step", "sample", "sample", "EulerDiscreteScheduler"),
+        ("sdxl", "painter", None, "epsilon", None),
+    ],
+)
+def test_a_distilled_file_gets_the_scheduler_that_it_wants(tmp_path, family, name, told, prediction, scheduler) -> None:
+    folder = make_checkpoint(tmp_path / family, family, size="small", hollow=True)
+    path = make_single_file(folder, tmp_path / f"{name}.safetensors", hollow=True)
+    source = open_source(SourceSpec(path=path, prediction=told), [])
+    assert source.origin.identified is not None
+    assert source.origin.identified.prediction == prediction
+    assert (source.few_steps and source.few_steps.recipe.class_name) == scheduler
+    assets = normalise_assets(source.index, source.extras, None, source.few_steps)
+    config = json.loads(assets["scheduler/scheduler_config.json"])
+    assert config["prediction_type"] == prediction
+    assert config["timestep_spacing"] == ("trailing" if scheduler else "leading")

@@ -98,7 +98,7 @@ def _bounds(few: FewSteps) -> tuple[int, int]:
 def _has_own(few: FewSteps, folder: PipelineFolder) -> bool:
     """Tell whether the folder's own scheduler is the right one."""
     own, recipe = folder.scheduler, few.recipe
-    as_published = few_steps_of_configs(folder.unet, own)
-    if as_published is not None and as_published.kind == few.kind:
+    alone = few_steps_of_configs({**folder.unet, "time_cond_proj_dim": None}, own)
+    if alone is not None and alone.kind == few.kind:
         return True
     return own.get("_class_name") == recipe.class_name and all(own.get(k) == v for k, v in recipe.settings.items())

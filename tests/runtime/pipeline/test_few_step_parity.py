@@ -80,6 +80,8 @@ def test_a_unet_that_takes_the_guidance_is_known_by_that(settings, kind, class_n
     result, note = draw(folder, settings)
     assert note == "fast: LCM (its UNet takes the guidance as an input): LCMScheduler, 4 steps, guidance 8"
     assert_alike(result, paint(class_name, "LCM", [5, 6], kind=kind, guidance_scale=8.0))
+    other = plan_jobs(settle(folder, _class_name="PNDMScheduler"), [PromptLine("a")], fast=True)
+    assert other.jobs[0].request.scheduler == "LCM"
 
 
 def test_lightning_in_one_step_predicts_the_picture(own, settings):
