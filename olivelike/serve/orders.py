@@ -70,6 +70,7 @@ class Order(_Value):
     prompt_weights: bool = True
     retry_unsafe: Annotated[int, Field(ge=0, le=10)] = 0
     decode_singly: bool = False
+    tiled_vae: bool = False
     loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] = ()
     """Beside those that tags in the prompt name."""
     init_image: UploadId | None = None

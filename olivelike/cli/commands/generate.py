@@ -125,6 +125,12 @@ class PictureOptions:
     decode_singly: Annotated[
         bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
     ] = False
+    tiled_vae: Annotated[
+        bool,
+        typer.Option(
+            "--tiled-vae", help="Decode and encode in overlapping tiles: for pictures that memory has no room for."
+        ),
+    ] = False
 
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
@@ -136,7 +142,11 @@ class PictureOptions:
 
         values = asdict(self)
         plain = values.pop("plain_prompts")
-        values |= {"prompt_weights": False if plain else None, "fit": self.fit or None}
+        values |= {
+            "prompt_weights": False if plain else None,
+            "fit": self.fit or None,
+            "tiled_vae": self.tiled_vae or None,
+        }
         if self.guidance_interval is not None:
             values["guidance_interval"] = parse_interval(self.guidance_interval)
         if self.size is not None:

@@ -29,7 +29,7 @@ HASH_DIGITS: Final = 10
 _ALIKE: Final = (
     "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta", "strength", "fit", "clip_skip",
     "prompt_weights", "variation_strength", "variation_seed", "hires", "hires_strength", "inpaint_area", "mask_blur",
-    "inpaint_padding",
+    "inpaint_padding", "tiled_vae",
 )  # fmt: skip
 """Fields that a request and a record both have."""
 _OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
@@ -160,9 +160,6 @@ _LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
 _EXACT: Final = 1000
 """From here on three digits would be written with an exponent."""
-_FLOAT: Final = 4
-_DECODER_CHANNELS: Final = (128, 256)
-"""Of a VAE without a config."""
 
 
 def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildcards) -> Iterator[str]:
@@ -216,9 +213,8 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
     for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
         if times > _LARGE:
-            channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
             free = psutil.virtual_memory().available
-            memory = pictures * width * height * channels * _FLOAT
+            memory = folder.decoder_memory((width, height), pictures)
             yield (
                 f"{width}x{height} is {_factor(times)} times the area that this UNet was trained on "
                 f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
@@ -228,12 +224,22 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
             )
 
 
+def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line if a VAE works in tiles that sees them otherwise than whole pictures, as all but tiny ones do."""
+    side = min(folder.default_size)
+    if any(one.tiled_vae and one.size and max(one.size) > side for one in requests) and not folder.has_tiny_vae:
+        yield (
+            f"the VAE works in tiles of {side}x{side}, as memory has no room for more or --tiled-vae says: each has "
+            "tones of its own, which fade into each other (a tiny VAE has no such seams)"
+        )
+
+
 def _factor(times: float) -> str:
     return f"{times:.3g}" if times < _EXACT else f"{times:,.0f}"
 
 
 def record_notes(
-    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], now: PictureRecord
+    record: PictureRecord, folder: Path, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
 ) -> list[str]:
     """Return notes on what may make a picture another one than that of the record.
 
@@ -241,13 +247,12 @@ def record_notes(
 
     Args:
         used: initial picture and mask.
-        now: what the picture will be made with.
+        loras: on top of the folder.
     """
     here = checkpoint_hash(folder)
     return [
         *image_notes(record, used),
-        *upscaler_notes(record, now.upscaler),
-        *_lora_notes(record, folder, now.loras),
+        *_lora_notes(record, folder, loras),
         *model_notes(record, folder.resolve().name, here),
     ]
 
@@ -270,7 +275,7 @@ def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | N
 
 
 def upscaler_notes(record: PictureRecord, now: UsedFile | None) -> Iterator[str]:
-    """Return notes on the upscaler; the same as in `record_notes`."""
+    """Return notes on what enlarges the picture; the same as in `record_notes`."""
     before = record.upscaler
     if before is not None and now is None:
         raise UsageError(f"the picture was enlarged by {before.name}, which is not in it; give it with --upscaler")

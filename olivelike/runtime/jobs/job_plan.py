@@ -17,7 +17,9 @@ from olivelike.runtime.jobs.job_notes import (
     record_notes,
     recorded_fields,
     size_notes,
+    tile_notes,
     unread_notes,
+    upscaler_notes,
 )
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
@@ -177,10 +179,15 @@ def plan_jobs(
         *unread_notes(lines, asked, wildcards),
         *guidance_notes(requests, pipeline),
         *size_notes(requests, pipeline),
+        *tile_notes(requests, pipeline),
         *(planner.notes if fast else dict.fromkeys(unsuited_notes(jobs, pipeline))),
     ]
     if before is not None:
-        notes[:0] = record_notes(before, folder, (used[0], used[1]), jobs[0].record)
+        now = jobs[0].record
+        notes[:0] = [
+            *record_notes(before, folder, (used[0], used[1]), now.loras),
+            *upscaler_notes(before, now.upscaler),
+        ]
     return JobPlan(folder, jobs, tuple(notes), lora_files)
 
 

@@ -106,6 +106,7 @@ class PictureRecord:
     mask_blur: int | None = field(default=None, metadata=_LATER)
     """Pixels of the edge where the initial picture was put back; `None` if it was not."""
     inpaint_padding: int = field(default=32, metadata=_LATER)
+    tiled_vae: bool = field(default=False, metadata=_LATER)
     """Pixels around a masked area."""
 
     def to_json(self) -> str:

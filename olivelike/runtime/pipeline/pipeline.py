@@ -220,18 +220,19 @@ class Pipeline:
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
             seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
-            state = begin_batch(request, self.folder, seeds, self.unet.device, variations)
+            folder = self.folder.in_tiles() if request.tiled_vae else self.folder
+            state = begin_batch(request, folder, seeds, self.unet.device, variations)
             texts = [prompt for prompt, _ in prompts]
             start = self._start(state)
             if request.hires is None:
                 done = self._denoised(texts, state, start, callbacks)
             else:
-                larger = second_pass(request, self.folder)
-                second = begin_batch(larger, self.folder, seeds, self.unet.device, variations)
+                larger = second_pass(request, folder)
+                second = begin_batch(larger, folder, seeds, self.unet.device, variations)
                 first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
                 drawn = self._denoised(texts, state, start, first_callbacks)
                 done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)
-            pixels = decode_latents(done, self._decoder, self.folder, singly=request.decode_singly)
+            pixels = decode_latents(done, self._decoder, folder, singly=request.decode_singly)
         images = to_images(pixels)
         flags = self._check.flags(images) if self._check is not None else [None] * len(images)
         pictures = [

@@ -86,6 +86,9 @@ class Request:
     `faster` finds out which is, once per folder."""
     decode_singly: bool = False
     """Decode the pictures of a batch one after the other, which takes less memory."""
+    tiled_vae: bool = False
+    """Whether the VAE decodes and encodes in overlapping tiles, which takes less memory still; pictures that are larger
+    than what the UNet was trained on are never quite the same then."""
 
     @property
     def guided(self) -> bool:
@@ -148,6 +151,7 @@ class RequestFields(TypedDict, total=False):
     retry_unsafe: int
     guidance_calls: Literal["one", "two", "faster"]
     decode_singly: bool
+    tiled_vae: bool
 
 
 def parse_interval(text: str) -> tuple[float, float]:

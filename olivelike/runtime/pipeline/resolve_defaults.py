@@ -57,6 +57,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     if varied is None and request.variation_strength:
         varied = secrets.randbelow(SEEDS)
     resolved = replace(_cropped(request, size), seed=seed, variation_seed=varied, size=size, strength=strength)
+    resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
     if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
         folder.model("vae_encoder")
     _check_layers(request, folder)
@@ -64,6 +65,18 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     begin_batch(resolved, folder, (), "cpu")
     part_of_picture(resolved)
     return resolved
+
+
+def _exceeds_memory(request: Request, folder: PipelineFolder) -> bool:
+    """Tell whether the VAE has no room for a whole picture that is larger than the UNet was trained on."""
+    width, height = request.size or folder.default_size
+    size = round(width * (request.hires or 1)), round(height * (request.hires or 1))
+    if size[0] * size[1] <= folder.default_size[0] * folder.default_size[1]:
+        return False
+    import psutil
+
+    at_once = 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
+    return folder.decoder_memory(size, at_once) > psutil.virtual_memory().available
 
 
 def _check_counts(request: Request) -> None:

@@ -26,7 +26,7 @@ _ALIKE = (
     "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale",
     "guidance_interval", "guidance_calls", "cache_interval", "scheduler", "eta",
     "seed", "fit", "strength", "inpaint_area", "mask_blur", "inpaint_padding", "clip_skip", "prompt_weights",
-    "retry_unsafe", "decode_singly", "variation_seed", "variation_strength", "hires", "hires_strength",
+    "retry_unsafe", "decode_singly", "tiled_vae", "variation_seed", "variation_strength", "hires", "hires_strength",
 )  # fmt: skip
 """Fields that an order and a request both have."""
 

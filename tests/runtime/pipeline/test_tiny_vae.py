@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch_pipelines
 from torch_pipelines import paint, psnr
 
+from olivelike.digest import digest_file
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
 from olivelike.model.families import VAES
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.pipeline.pipeline_folder import open_folder
+from olivelike.runtime.pipeline.vae import decode_latents
+from olivelike.runtime.sessions.session import Network, open_session
+from olivelike.sources import SourceSpec
+from olivelike.sources.names.adapt import read_network
+from olivelike.sources.vae_override import open_vae
 from olivelike.testing.models import load_model, no_progress, traced_graph
 from olivelike.testing.parity import compare_with_torch
 from olivelike.testing.pass_runner import run_pass
@@ -105,3 +114,62 @@ def test_previews_are_what_the_vae_decodes(tiny_pipeline):
         Request(("a red circle",), steps=2, seed=5), on_step=lambda step: shown.append(step.preview.decode())
     )
     assert np.asarray(shown[-1][0]).std() > 20
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, settings, little_folder):
+    """The decoder of TAESD's published size, whose graph is on the shelf, and what reads its folder."""
+    root = tmp_path_factory.mktemp("published")
+    path = make_tiny_vae(root / "files", seed=1)[1]
+    checkpoint = open_vae(SourceSpec(path=path), ["vae_decoder"], None, None)[0]["vae_decoder"]
+    architecture, weights = read_network(checkpoint, {path: digest_file(path)})
+    (root / "vae_decoder").mkdir()
+    materialize(traced_graph(architecture), weights, {digest_file(path): path}, root / "vae_decoder", no_progress)
+    folder = replace(open_folder(little_folder), path=root, vae=json.loads(component_config(architecture)))
+    decoder = Network("vae_decoder", open_session(root / "vae_decoder" / "model.onnx", settings))
+    return path, folder, decoder
+
+
+def test_an_original_decoder_of_the_published_size_decodes_as_torch_does(published, tmp_path):
+    import torch
+    from diffusers import AutoencoderTiny
+
+    path, folder, decoder = published
+    vae = AutoencoderTiny.from_pretrained(path.parent)
+    latents = torch.randn((1, 4, 6, 8), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = vae.decode(latents).sample
+        made = decode_latents(latents, decoder, folder)
+    assert torch.linalg.norm(made - expected) < 1e-5 * torch.linalg.norm(expected)
+
+
+def test_tiles_of_a_tiny_vae_have_no_seams(published):
+    import torch
+
+    _, folder, decoder = published
+    latents = torch.randn((1, 4, 40, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        whole = decode_latents(latents, decoder, folder)
+        tiled = decode_latents(latents, decoder, replace(folder, vae_tile=32))
+    assert not torch.equal(whole, tiled)
+    assert torch.mean((whole - tiled) ** 2).item() < 4 * 10**-4  # 40 dB, of values from -1 to 1
+
+
+def test_tiles_cover_a_picture_that_is_no_multiple_of_them(tiny_pipeline, picture):
+    whole, tiled = (
+        tiny_pipeline.generate(
+            Request(("a red circle",), steps=2, seed=5, size=(72, 48), tiled_vae=chosen, init_image=picture)
+        )
+        for chosen in (False, True)
+    )
+    assert tiled.pictures[0].image.size == (72, 48)
+    assert psnr(tiled.pictures[0].image, whole.pictures[0].image) > 20
+
+
+def test_a_decoder_without_room_for_the_picture_works_in_tiles_by_itself(tiny_pipeline, monkeypatch):
+    import psutil
+
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=100_000))
+    request = Request(("a red circle",), seed=1)
+    assert tiny_pipeline.resolve_defaults(replace(request, size=(64, 64))).tiled_vae
+    assert not tiny_pipeline.resolve_defaults(request).tiled_vae
