@@ -38,7 +38,9 @@ def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
     if not joints:
         raise PassError("deepcache: the graph has no connections from its way down to its way up; it is no UNet")
     if branch >= len(joints):
-        raise PassError(f"deepcache: branch {branch} is beyond the {len(joints)} layers up; take 0 to {len(joints) - 1}")
+        raise PassError(
+            f"deepcache: branch {branch} is beyond the {len(joints)} layers up; take 0 to {len(joints) - 1}"
+        )
     features = joints[-1 - branch].inputs[0]
     assert features is not None
     if features.is_graph_output() or CACHED_FEATURES in {value.name for value in graph.outputs}:
@@ -101,7 +103,7 @@ def _joints(graph: ir.Graph) -> list[ir.Node]:
         node
         for node in graph
         if node.op_type == "Concat"
-        and len(node.inputs) == 2  # noqa: PLR2004  (a pair)
+        and len(node.inputs) == 2
         and all(
             value is not None and value not in weights and value.shape is not None and len(value.shape) == _RANK
             for value in node.inputs

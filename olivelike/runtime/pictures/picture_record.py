@@ -224,7 +224,7 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         ("Masked area padding", record.inpaint_padding if record.inpaint_area == "masked" else None),
         ("Clip skip", record.clip_skip + 1 if record.clip_skip else None),
         ("Eta", record.eta or None),
-        ("Guidance interval", record.guidance_interval and ":".join(f"{share:g}" for share in record.guidance_interval)),
+        ("Guidance interval", record.guidance_interval and "{:g}:{:g}".format(*record.guidance_interval)),
         ("Cache interval", record.cache_interval if record.cache_interval > 1 else None),
         ("Emphasis", None if record.prompt_weights else "None"),
         ("Lora hashes", hashes or None),

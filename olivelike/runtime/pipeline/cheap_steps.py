@@ -1,4 +1,4 @@
-"""Steps that cost less: which have guidance, and whether the two halves of that run in one call of the UNet or in two."""
+"""Steps that cost less: which have guidance, and whether its two halves run in one call of the UNet or in two."""
 
 from __future__ import annotations
 

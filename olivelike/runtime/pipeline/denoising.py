@@ -89,9 +89,7 @@ def denoise(
         scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
         reuse = step % request.cache_interval != 0
         with halves.timed() if runs_negative else nullcontext():
-            output = calls.predict(
-                scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart
-            )
+            output = calls.predict(scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart)
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
         prediction = output.to(latents.dtype)
         if runs_negative:

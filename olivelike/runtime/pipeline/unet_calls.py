@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
 from olivelike.model.families import CACHED_FEATURES
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session import Call, Network
+
+_FARTHEST: Final = 2.0
+"""As far behind the last whole step, at most, as that is behind the one before it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,15 +84,7 @@ class UNetCalls:
 class _Span:
     """Rows that go through the UNet in one call."""
 
-    def __init__(
-        self,
-        unets: UNets,
-        start: Start,
-        rows: list[int],
-        place: slice,
-        plain: bool,  # noqa: FBT001
-        alone: bool,  # noqa: FBT001
-    ) -> None:
+    def __init__(self, unets: UNets, start: Start, rows: list[int], place: slice, plain: bool, alone: bool) -> None:
         """Take rows, as the pictures that they belong to, and their place among all.
 
         `plain` says that each half of them is one row per picture; `alone`, that no other span has the same buffers.
@@ -97,7 +92,9 @@ class _Span:
         self._unets, self._start, self._rows, self._place = unets, start, rows, place
         self._plain, self._alone = plain, alone
         self._held: dict[Network, tuple[Conditions, Call]] = {}
-        self._features: torch.Tensor | None = None
+        self._led_by: Conditions | None = None
+        self._features: list[tuple[float, torch.Tensor]] = []
+        """Of the last two whole steps: the timestep, and what went up into the last layers."""
 
     def run(self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Conditions, *, shallow: bool) -> torch.Tensor:
         network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
@@ -110,13 +107,25 @@ class _Span:
         else:
             sample[:, : scaled.shape[1]].copy_(scaled[self._rows])
         timestep.copy_(moment if timestep.is_floating_point() else moment.round())
-        if network is self._unets.shallow and self._features is not None:
-            call.inputs[CACHED_FEATURES].copy_(self._features)
+        if network is self._unets.shallow:
+            call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
         call.run()
         prediction, *features = call.outputs.values()
         if features:
-            self._features = features[0] if self._alone else features[0].clone()
+            before = self._features[-1:] if self._led_by is conditions else []
+            self._led_by, self._features = conditions, [*before, (float(moment), features[0].clone())]
         return prediction if self._alone else prediction.clone()
+
+    def _features_at(self, moment: float) -> torch.Tensor:
+        """Return features on the line through those of the last two whole steps; those of the only one, if it is."""
+        import torch
+
+        (first, before), (second, last) = self._features[0], self._features[-1]
+        if first == second:
+            return last
+        # Steps are uneven, and those of schedulers of order 2 come in pairs: too far a way is no line any more.
+        share = min((moment - first) / (second - first), _FARTHEST)
+        return torch.lerp(before, last, share)
 
     def _call(self, network: Network, conditions: Conditions) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""
@@ -143,7 +152,7 @@ class _Span:
             "timestep": (1,) * len(network.input("timestep").dims),
             **{name: tuple(value.shape) for name, value in leading.items()},
         }
-        outputs = {next(iter(network.session.outputs)): (batch, channels, height, width)}
+        outputs: dict[str, tuple[int, ...]] = {next(iter(network.session.outputs)): (batch, channels, height, width)}
         if shallow is not None:
             sizes = dict(zip(shallow.input("sample").dims, inputs["sample"], strict=True))
             features = tuple(_size(dim, sizes) for dim in shallow.input(CACHED_FEATURES).dims)
