@@ -23,7 +23,7 @@ from olivelike.errors import (
     VerificationError,
 )
 from olivelike.measure.bench import measure_folders
-from olivelike.measure.bench.fidelity import FidelityReport, Method, compare_methods
+from olivelike.measure.bench.fidelity import Method, compare_methods
 from olivelike.model.families import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
@@ -32,6 +32,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, choose_
 if TYPE_CHECKING:
     from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
+    from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
 

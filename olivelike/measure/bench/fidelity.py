@@ -7,6 +7,7 @@ take turns in this process, prompt by prompt, in an order that rotates, so that 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,12 @@ from olivelike.runtime.pipeline.request import RequestFields
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 _SEED: Final = 123
 _MOST: Final = 10_000
+_FAST: Final = re.compile(r"(?<!\S)--fast(?!\S)")
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,25 @@ class Method:
     folder: Path
     """The pipeline that it draws with."""
     fields: RequestFields = field(default_factory=RequestFields)
+    fast: bool = False
+    """Whether it takes scheduler, steps and guidance that a few-step model is made for."""
 
 
 def read_method(text: str, folder: Path) -> Method:
-    """Read `[FOLDER] [--OPTION VALUE …]`: without a folder it is the one that is measured.
+    """Read `[FOLDER] [--fast] [--OPTION VALUE …]`: without a folder it is the one that is measured.
 
     Raises `UsageError` for options that a picture does not have, or if nothing is asked for.
     """
-    named, option, rest = f" {text}".partition(" --")
+    plain, fast = _FAST.subn("", f" {text}")
+    named, option, rest = plain.partition(" --")
     where, named = f"--method {text!r}", named.strip()
     fields = read_options(option + rest, where)
-    if not fields and not named:
+    if not fields and not named and not fast:
         raise UsageError(f'{where}: asks for nothing; write options such as "--cache-interval 3", a folder, or both')
     taken = {"seed", "seeds", "size", "num_images", "batch_size"} & fields.keys()
     if taken:
         raise UsageError(f"{where}: {', '.join(sorted(taken))} is the same for all methods; leave it out")
-    return Method(text, Path(named).expanduser() if named else folder, fields)
+    return Method(text, Path(named).expanduser() if named else folder, fields, fast > 0)
 
 
 def compare_methods(
@@ -88,9 +94,11 @@ def compare_methods(
     count = pictures if captions is None else captions
     if not 1 <= count <= _MOST:
         raise UsageError(f"{count} pictures: is not between 1 and {_MOST}")
-    base: RequestFields = {"steps": steps} if size is None else {"steps": steps, "size": size}
+    sized: RequestFields = {} if size is None else {"size": size}
+    base: RequestFields = {**sized, "steps": steps}
     ways = [Method("", folder, base)]
-    ways += [replace(method, fields={**base, **method.fields}) for method in methods]
+    # What is given is not made fast, steps among it.
+    ways += [replace(method, fields={**(sized if method.fast else base), **method.fields}) for method in methods]
     opened: dict[Path, Pipeline] = {}
     contenders = []
     for way in ways:
@@ -120,7 +128,7 @@ class _Contender:
     def __init__(self, way: Method, pipeline: Pipeline, role: Role) -> None:
         self.way, self.role = way, role
         self.pipeline = pipeline
-        plan = plan_jobs(way.folder, [PromptLine("")], {**way.fields, "seed": _SEED})
+        plan = self._plan("", _SEED)
         self.notes = tuple(f"{way.text}: {note}" if way.text else note for note in plan.notes)
         request = plan.jobs[0].request
         assert request.size is not None
@@ -130,12 +138,14 @@ class _Contender:
 
     def draw(self, prompt: str, seed: int, *, keep: bool = True) -> float:
         """Draw a picture, and return its seconds."""
-        plan = plan_jobs(self.way.folder, [PromptLine(prompt)], {**self.way.fields, "seed": seed})
-        result = self.pipeline.generate(plan.jobs[0].request)
+        result = self.pipeline.generate(self._plan(prompt, seed).jobs[0].request)
         if keep:
             self._seconds.append(result.seconds)
             self._images.append(result.pictures[0].image)
         return result.seconds
+
+    def _plan(self, prompt: str, seed: int) -> JobPlan:
+        return plan_jobs(self.way.folder, [PromptLine(prompt)], {**self.way.fields, "seed": seed}, fast=self.way.fast)
 
     def row(self, reference: _Contender, captions: Sequence[str] | None) -> FidelityRow:
         """Compare what is drawn with the reference."""
