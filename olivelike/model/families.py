@@ -22,7 +22,9 @@ TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 """The halves of one network, which torch pipelines keep in one folder."""
 SAFETY_CHECKER: Final = "safety_checker"
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER)
+PREVIEW: Final = "preview_decoder"
+"""The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
+COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER, PREVIEW)
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")

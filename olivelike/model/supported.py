@@ -19,6 +19,7 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
+    "preview_decoder": ("AutoencoderTiny",),
     "text_encoder": ("CLIPTextModel",),
     "text_encoder_2": ("CLIPTextModelWithProjection",),
     "safety_checker": ("StableDiffusionSafetyChecker",),

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
-from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, Prediction, torch_folder
+from olivelike.model.families import (
+    COMPONENTS,
+    INDEX_FILE,
+    MODEL_FILE,
+    PREVIEW,
+    SAFETY_CHECKER,
+    VAES,
+    Prediction,
+    torch_folder,
+)
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
@@ -29,7 +38,7 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
 from olivelike.sources.single_file import SingleFile
-from olivelike.sources.vae_override import open_vae, vae_halves
+from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -85,7 +94,8 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    own = [name for name in wanted if name not in replaced]
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else [])]
+    own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
@@ -94,6 +104,10 @@ def open_source(
     source, vae_config = spec.open(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
+    if spec.preview is not None and PREVIEW in wanted:
+        source = replace(
+            source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
+        )
     if spec.vae is None:
         return source
     checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
@@ -121,6 +135,8 @@ def available_components(
 
     folders = spec.open(in_file, _network_folders)
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
+    if spec.preview is not None:
+        found.add(PREVIEW)
     if spec.vae is None:
         return frozenset(found)
     return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
@@ -141,7 +157,7 @@ def _open_file(
     """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
-    vae_config = file.config("vae") if spec.vae is not None else None
+    vae_config = file.config("vae") if spec.vae or spec.preview else None
     source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
     return source.distilled(file.few_steps), vae_config
 
@@ -162,7 +178,7 @@ def _read_folder(
         )
         for name in wanted
     }
-    has_vae = spec.vae is not None and "config.json" in files.names("vae")
+    has_vae = (spec.vae or spec.preview) and "config.json" in files.names("vae")
     vae_config = read_json(files, "vae/config.json") if has_vae else None
     return PipelineSource(files.origin, index, checkpoints, extras), vae_config
 
@@ -304,6 +320,8 @@ class SourceSpec:
     """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
     vae: SourceSpec | None = None
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+    preview: SourceSpec | None = None
+    """A tiny VAE for previews, in the same forms."""
 
     @property
     def is_file(self) -> bool:

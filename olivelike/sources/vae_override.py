@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, INDEX_FILE, VAES
+from olivelike.model.families import FAMILIES, INDEX_FILE, PREVIEW, VAES
 from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
@@ -64,6 +64,17 @@ def open_vae(
             f"beside it ({_other_half(Path(origin.name)).name}), or drop {missing[0]} from `components:`"
         )
     return {name: replace(found[name], component=name) for name in wanted}, origin
+
+
+def open_preview(spec: SourceSpec, own: Config | None, read_pickle: ReadPickle | None) -> Checkpoint:
+    """Open the decoder of a tiny VAE for previews; arguments and errors as of `open_vae`."""
+    found, origin = open_vae(spec, ["vae_decoder"], own, read_pickle)
+    if found["vae_decoder"].class_name != TINY_CLASS[1]:
+        raise SourceError(
+            f"{origin.place}: this is no tiny VAE, and as slow as the pipeline's own; `preview:` takes TAESD or "
+            "TAESDXL, `vae:` any VAE"
+        )
+    return replace(found["vae_decoder"], component=PREVIEW)
 
 
 def vae_halves(spec: SourceSpec, read_pickle: ReadPickle | None) -> frozenset[str]:

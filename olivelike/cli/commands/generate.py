@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
@@ -233,6 +234,12 @@ def generate(
         bool, typer.Option("--overwrite", help="Replace files of these names; else new ones get a number.")
     ] = False,
     sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
+    preview: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what steps look like to this .png, again and again; with a tiny VAE, in full."
+        ),
+    ] = None,
     metadata: Annotated[
         bool, typer.Option(help="Write what made a picture into its file; that AI made it is always written.")
     ] = True,
@@ -252,6 +259,7 @@ def generate(
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.serve.remote.client import Server
@@ -268,7 +276,7 @@ def generate(
         else:
             here = {
                 "--lora-dir": lora_dirs, "--wildcard-dir": wildcard_dirs, "--allow-pickle": allow_pickle,
-                "--no-safety": not safety, "--upscaler": picture.upscaler,
+                "--no-safety": not safety, "--upscaler": picture.upscaler, "--preview": preview,
                 "options of sessions": session != AllSessionOptions(),
             }  # fmt: skip
             if given := [option for option, value in here.items() if value]:
@@ -300,7 +308,9 @@ def generate(
         )
         for note in plan.notes:
             display.note(note)
-        _draw(plan, writer, settings, display, safety=safety, sheet=sheet)
+        _draw(
+            plan, writer, settings, display, safety=safety, sheet=sheet, shown=PreviewFile(preview) if preview else None
+        )
 
 
 def _draw(
@@ -311,6 +321,7 @@ def _draw(
     *,
     safety: bool,
     sheet: bool,
+    shown: "PreviewFile | None",
 ) -> None:
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
     from olivelike.cli import collect_as_usual
@@ -319,6 +330,12 @@ def _draw(
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw
+    from olivelike.runtime.jobs.job_drawing import DrawEvent, StepDone
+
+    def tell(event: DrawEvent) -> None:
+        if shown is not None and isinstance(event, StepDone):
+            shown.show(event.step.preview)
+        display(event)
 
     def interrupted() -> Interrupted:
         return Interrupted(f"interrupted; {display.written} of {count(plan.pictures, 'picture')} written")
@@ -331,7 +348,7 @@ def _draw(
     collect_as_usual()
     try:
         with signals_end_engines(last_words):
-            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=display, while_writing=uninterrupted)
+            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=tell, while_writing=uninterrupted)
     except (KeyboardInterrupt, Interrupted):
         raise interrupted() from None
 

@@ -78,7 +78,7 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch
 
-    forward: Any = _FORWARD[component]
+    forward: Any = _FORWARD.get(component)
     if component == "unet" and getattr(network.config, "addition_embed_type", None) == "text_time":
         forward = _forward_unet_xl
     if type(network).__name__ == "AutoencoderTiny":
@@ -164,5 +164,5 @@ _FORWARD: Final = {
     "text_encoder_2": _forward_text_encoder_2,
     "safety_checker": _forward_safety_checker,
 }
-_TINY: Final = {"vae_encoder": _encode_tiny, "vae_decoder": _decode_tiny}
+_TINY: Final = {"vae_encoder": _encode_tiny, "vae_decoder": _decode_tiny, "preview_decoder": _decode_tiny}
 """Of an `AutoencoderTiny`."""

@@ -6,7 +6,7 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
@@ -58,6 +58,19 @@ def interface_of(component: str, config: Config) -> Interface:
             f"{component}: its config has no {error.args[0]!r}, which decides the inputs; it is the config of another "
             "class, or not complete"
         ) from error
+
+
+def traced_unevenly(interface: Interface, component: str) -> Interface:
+    """Return the interface of a UNet with a size to trace with that can't be halved.
+
+    That makes diffusers' `UNet2DConditionModel` pass sizes on its way up. Raises `PassError` for other networks.
+    """
+    if component != "unet":
+        raise PassError(f"{component}: any_size is for the UNet; what else there is takes any size as it is")
+    sample, *others = interface.inputs
+    pictures, channels, height, width = sample.example
+    uneven = replace(sample, example=(pictures, channels, height + 1, width + 3))
+    return replace(interface, inputs=(uneven, *others))
 
 
 def _unet(config: Config) -> Interface:
@@ -142,6 +155,7 @@ _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
+    "preview_decoder": _vae_decoder,
     "text_encoder": lambda config: _text_encoder(config, "pooler_output"),
     "text_encoder_2": lambda config: _text_encoder(config, "text_embeds"),
     "safety_checker": _safety_checker,

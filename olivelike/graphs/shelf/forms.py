@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
+from olivelike.model.families import PREVIEW
 from olivelike.sources.names.adaptation import PREFIXES
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ def _differing(defaults: Config, config: Config, inert: frozenset[str], within: 
 def graph_question(architecture: Architecture) -> str:
     """Return the digest of what decides the graph of an architecture."""
     form = form_of(architecture.class_name, architecture.config)
-    return digest_json(["shelf/graph", VERSION, architecture.component, architecture.class_name, form])
+    # A decoder for previews is like any other.
+    component = "vae_decoder" if architecture.component == PREVIEW else architecture.component
+    return digest_json(["shelf/graph", VERSION, component, architecture.class_name, form])
 
 
 def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:

@@ -48,6 +48,8 @@ class DenoisingCallbacks:
     attempt: int
     on_step: Callable[[Step], None] | None
     cancel: Event | None
+    previewer: Callable[[], Network | None] = lambda: None
+    """Opens the tiny decoder that shows steps, if there is one."""
 
 
 def denoise(
@@ -103,7 +105,7 @@ def denoise(
             latents = start.blend.apply(latents, number, scheduler)
         if callbacks.on_step is not None:
             guess = getattr(stepped, "pred_original_sample", None)
-            preview = Preview(latents if guess is None else guess, decoder, state.folder)
+            preview = Preview(latents if guess is None else guess, decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
             callbacks.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
     return latents

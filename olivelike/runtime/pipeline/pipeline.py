@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.families import PREVIEW, SAFETY_CHECKER
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
@@ -193,7 +193,7 @@ class Pipeline:
                 left = [place for place in range(len(batch)) if place not in pictures or pictures[place].flagged]
                 if not left:
                     break
-                callbacks = DenoisingCallbacks(number, len(firsts), attempt, on_step, cancel)
+                callbacks = DenoisingCallbacks(number, len(firsts), attempt, on_step, cancel, self._tiny_decoder)
                 chosen = [varied[first + place] for place in left] if varied else []
                 made, scheduler = self._make([batch[place] for place in left], chosen, drawn, callbacks)
                 pictures |= dict(zip(left, made, strict=True))
@@ -275,6 +275,12 @@ class Pipeline:
             return None
         preprocessing = read_preprocessing(self.folder.path / "feature_extractor" / "preprocessor_config.json")
         return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
+
+    def _tiny_decoder(self) -> Network | None:
+        """Open what shows steps: the decoder for previews, or that of a tiny VAE."""
+        if self.folder.has(PREVIEW):
+            return self._open(PREVIEW)
+        return self._decoder if self.folder.has_tiny_vae else None
 
     def _open(self, component: str) -> Network:
         if component not in self._networks:

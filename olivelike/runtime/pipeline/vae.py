@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.runtime.pictures.picture_record import to_pictures
@@ -206,6 +206,16 @@ class Preview:
     """What the scheduler takes the finished latents to be, or the noisy ones if it does not say."""
     decoder: Network
     folder: PipelineFolder
+    previewer: Callable[[], Network | None] = lambda: None
+    """Opens the decoder of a tiny VAE, if there is one."""
+
+    def show(self) -> list[Image]:
+        """Return what a tiny VAE decodes, as large as the finished picture, or `rough` where the folder has none."""
+        tiny = self.previewer()
+        if tiny is None:
+            return self.rough()
+        folder = self.folder if tiny is self.decoder else self.folder.for_previews()
+        return to_images(decode_latents(self.latents, tiny, replace(folder, vae_tile=None), singly=True))
 
     def rough(self) -> list[Image]:
         """Return a picture of one pixel per latent: a linear fit to what the VAEs of SD and SDXL decode.

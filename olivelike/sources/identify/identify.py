@@ -54,7 +54,6 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "T2I-Adapter": ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight"),
     "IP-Adapter": ("ip_adapter.", "image_proj."),
     "GLIGEN": (".fuser.attn.",),
-    "Playground 2.5": ("edm_mean",),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
 }
 
@@ -129,7 +128,7 @@ def read_prediction(names: Collection[str], metadata: Mapping[str, str]) -> Stat
 
 Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
 Naming = Literal["original", "diffusers"]
-Converter = Literal["unet", "vae", "clip", "open_clip", "taesd_encoder", "taesd_decoder"]
+Converter = Literal["unet", "vae", "clip", "open_clip"]
 
 PLACES: dict[Kind, str] = {
     "checkpoint": "name it as `source:`",
@@ -203,6 +202,8 @@ class Identity:
     precision: Precision = _UNREAD
     few_steps: FewSteps | None = None
     """What it was distilled to, by structure or metadata."""
+    edm: bool = False
+    """It was trained as EDM, and holds mean and deviation of its latents, as Playground 2.5."""
     reasons: tuple[str, ...] = ()
     """What each finding rests on, for a person."""
 
@@ -368,6 +369,7 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
         zero_snr=stated.zero_snr,
         parts=tuple(part for part in parts if part.folder in FAMILIES[family].folders),
         few_steps=few_steps,
+        edm="edm_mean" in shapes and "edm_std" in shapes,
         reasons=(
             f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
             f"family: {reason}",
