@@ -6,18 +6,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, Prediction, torch_folder
 from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
-from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
 from olivelike.sources.identify.identify import PLACES, Identity, identify
-from olivelike.sources.identify.published import NETWORK_CLASSES, PUBLISHED, Published, scheduler_file, tokenizer_files
+from olivelike.sources.identify.published import (
+    EDM_SCHEDULER,
+    NETWORK_CLASSES,
+    PUBLISHED,
+    Published,
+    scheduler_file,
+    tokenizer_files,
+)
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+
+_EDM_SCALING = 0.5
+"""Of Playground 2.5's VAE, as diffusers has it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class SingleFile:
     def index(self) -> Config:
         """What would be the pipeline's `model_index.json`; a component that the file lacks is null."""
         family, inpainting = self._published, self.identity.inpainting
-        scheduler, _ = scheduler_file(family, self.prediction, zero_snr=self.zero_snr)
+        scheduler, _ = self._scheduler
         index: dict[str, Any] = {
             "_class_name": family.inpainting_pipeline if inpainting else family.pipeline,
             **family.index,
@@ -84,7 +95,7 @@ class SingleFile:
     @property
     def extras(self) -> dict[str, Path]:
         """The files beside the networks, by relative path: those of this package."""
-        _, scheduler = scheduler_file(self._published, self.prediction, zero_snr=self.zero_snr)
+        _, scheduler = self._scheduler
         return dict(sorted({**tokenizer_files(self._published), "scheduler/scheduler_config.json": scheduler}.items()))
 
     def config(self, folder: str) -> Config:
@@ -96,7 +107,15 @@ class SingleFile:
         if part is None:
             return self._published.configs[folder]
         shapes = {name: tensor.shape for name, tensor in self.header.tensors.items()}
-        return derive_config(self._published, part, shapes, self.prediction)
+        config = derive_config(self._published, part, shapes, self.prediction)
+        if folder != "vae" or not self.identity.edm:
+            return config
+        with open_file(self.path) as file:
+            mean, std = (
+                read_numbers(file, self.path, name, self.header.tensors[name], config["latent_channels"])
+                for name in ("edm_mean", "edm_std")
+            )
+        return {**config, "latents_mean": mean, "latents_std": std, "scaling_factor": _EDM_SCALING}
 
     def checkpoint(self, component: str) -> Checkpoint:
         """Return a component as the file stores it. Raises `SourceError` if the file lacks it."""
@@ -111,6 +130,14 @@ class SingleFile:
             if name.startswith(part.prefix) and _is_of_network(part.prefix, name)
         }
         return Checkpoint(component, library, class_name, self.config(folder), tensors, original=part.converter)
+
+    @property
+    def _scheduler(self) -> tuple[str, Path]:
+        return (
+            EDM_SCHEDULER
+            if self.identity.edm
+            else scheduler_file(self._published, self.prediction, zero_snr=self.zero_snr)
+        )
 
     @property
     def _published(self) -> Published:

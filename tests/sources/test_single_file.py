@@ -348,3 +348,18 @@ def test_a_distilled_file_gets_the_scheduler_that_it_wants(tmp_path, family, nam
     config = json.loads(assets["scheduler/scheduler_config.json"])
     assert config["prediction_type"] == prediction
     assert config["timestep_spacing"] == ("trailing" if scheduler else "leading")
+
+
+def test_a_file_trained_as_edm_gets_its_scheduler_and_the_statistics_of_its_latents(tmp_path) -> None:
+    path = make_single_file(make_checkpoint(tmp_path / "xl", "sdxl"), tmp_path / "playground.safetensors")
+    mean, std = np.array([-1.5, 1.75, -1.25, 2.5], np.float32), np.array([8.5, 5.75, 6.5, 5.25], np.float32)
+    save_file({**load_file(path), "edm_mean": mean.reshape(1, 4, 1, 1), "edm_std": std.astype(np.float16)}, path)
+    source = open_source(SourceSpec(path=path), ["vae_decoder"])
+    config = source.checkpoint("vae_decoder").config
+    assert (config["latents_mean"], config["latents_std"]) == (mean.tolist(), std.tolist())
+    assert config["scaling_factor"] == 0.5
+    scheduler = json.loads(normalise_assets(source.index, source.extras)["scheduler/scheduler_config.json"])
+    assert (scheduler["_class_name"], scheduler["sigma_data"]) == ("EDMDPMSolverMultistepScheduler", 0.5)
+    save_file({**load_file(path), "edm_std": std[:3]}, path)
+    with pytest.raises(SourceError, match="edm_std should be 4 numbers"):
+        open_source(SourceSpec(path=path), ["vae_decoder"])

@@ -73,6 +73,10 @@ def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool)
     return name, _PUBLISHED / "scheduler" / f"{stem}.json"
 
 
+EDM_SCHEDULER: Final = ("EDMDPMSolverMultistepScheduler", _PUBLISHED / "scheduler" / "edm_epsilon.json")
+"""Class and config file of playgroundai/playground-v2.5-1024px-aesthetic."""
+
+
 def tokenizer_files(family: Published) -> dict[str, Path]:
     """Return the tokenizers' files: relative path in a pipeline folder → file of this package.
 
