@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pipeline.request import RequestFields, parse_interval, parse_size
+from olivelike.runtime.pipeline.request import RequestFields, parse_hires, parse_interval, parse_size
 
 STDIN: Final = "-"
 _MOST_BYTES: Final = 16 << 20
@@ -106,6 +106,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "batch_size": ("of_batch", int), "n_iter": ("times", int),
     "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
     "denoising_strength": ("strength", float), "strength": ("strength", float),
+    "hires": ("hires", parse_hires), "upscaler": ("upscaler", Path),
     "subseed": ("variation_seed", int), "variation-seed": ("variation_seed", int),
     "subseed_strength": ("variation_strength", float), "variation-strength": ("variation_strength", float),
 }  # fmt: skip
@@ -169,6 +170,9 @@ def _combined(given: dict[str, Any], place: str) -> RequestFields:
         raise UsageError(f"{place}: gives one side alone; give --width and --height")
     if sides[0] is not None:
         given["size"] = sides
+    if "hires" in given:
+        given["hires"], strength = given["hires"]
+        given |= {} if strength is None else {"hires_strength": strength}
     at_once, times = given.pop("of_batch", None), given.pop("times", None)
     if at_once is not None:
         given["batch_size"] = at_once

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def hires_size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     """Return width and height of what is drawn in the end: the nearest that there is to the enlarged size."""
-    size, unit = request.size or folder.default_size, folder.size_unit
+    size, unit = request.size or folder.default_size, folder.least_unit
     if request.hires is None:
         return size
     width, height = (round(side * request.hires / unit) * unit for side in size)

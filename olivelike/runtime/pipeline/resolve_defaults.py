@@ -174,17 +174,24 @@ def _check_mask(request: Request) -> None:
 
 
 def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
-    unit = folder.size_unit
     image = request.init_image
+    given = request.size or (_turned(image) if image is not None else folder.default_size)
+    unit = folder.size_unit
+    if given[0] % unit or given[1] % unit:
+        unit = folder.least_unit
     if request.size is not None:
         width, height = request.size
         if width < unit or height < unit or width % unit or height % unit:
             near = _nearest(request.size, unit)
             if request.fit and width > 0 and height > 0:
                 return near
+            finest = folder.vae_factor
+            advice = (
+                f", and with `convert: {{any_size: true}}` there are multiples of {finest}" if unit > finest else ""
+            )
             raise UsageError(
                 f"size {width}x{height}: this pipeline makes sides that are multiples of {unit} pixels; "
-                f"the nearest is {near[0]}x{near[1]}"
+                f"the nearest is {near[0]}x{near[1]}{advice}"
             )
         return request.size
     if image is None or request.inpaint_area == "masked":
