@@ -31,7 +31,7 @@ def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
     if request.cache_interval > max(steps, 1):
         raise UsageError(
             f"cache_interval {request.cache_interval} is beyond the {steps} steps, so that only the first would be "
-            f"whole; take 2 to {max(steps, 1)}, such as 3, or drop it"
+            f"whole; take at most {max(steps, 1)}, or drop it"
         )
     if request.cache_interval > 1:
         folder.shallow_unet()

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session import Call, Network
 
-_FARTHEST: Final = 2.0
-"""As far behind the last whole step, at most, as that is behind the one before it."""
+_FARTHEST: Final = 1.5
+"""How far features are foretold, at most: half as far behind the last whole step as that is behind the one before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,7 @@ class _Span:
         (first, before), (second, last) = self._features[0], self._features[-1]
         if first == second:
             return last
-        # Steps are uneven, and those of schedulers of order 2 come in pairs: too far a way is no line any more.
+        # What goes on farther than this follows no line, least of all where steps add noise of their own.
         share = min((moment - first) / (second - first), _FARTHEST)
         return torch.lerp(before, last, share)
 
