@@ -13,6 +13,7 @@ from stored_values import values
 
 from olivelike.digest import digest_file
 from olivelike.errors import SourceError
+from olivelike.model.families import PREVIEW
 from olivelike.model.records.origin import Origin
 from olivelike.sources import SourceSpec, available_components, open_source
 from olivelike.sources.identify import tiny_vae
@@ -185,6 +186,17 @@ def test_a_tiny_vae_of_other_latents_is_refused(both_forms_of, tiny, tmp_path, m
     with pytest.raises(SourceError, match=r"the published one for Stable Diffusion 1\.x.*take TAESDXL"):
         open_source(spec, VAE)
     assert open_source(replace(spec, path=both_forms_of("sd15").folder), VAE)
+
+
+def test_a_tiny_vae_beside_the_own_one_gives_a_decoder_for_previews(both_forms_of, tiny, other) -> None:
+    for source in (both_forms_of("sd15").folder, both_forms_of("sd15").file):
+        spec = SourceSpec(path=source, preview=SourceSpec(path=tiny[1]))
+        assert available_components(spec) >= {*VAE, PREVIEW}
+        opened = open_source(spec, [*VAE, PREVIEW])
+        assert opened.checkpoint(PREVIEW).class_name == "AutoencoderTiny"
+        assert opened.checkpoint("vae_decoder").class_name == "AutoencoderKL"
+    with pytest.raises(SourceError, match=r"this is no tiny VAE.*`preview:` takes TAESD"):
+        open_source(replace(spec, preview=SourceSpec(path=other / "vae")), [PREVIEW])
 
 
 def renamed_all(source, target):

@@ -10,13 +10,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch_pipelines
+from PIL import Image
 from torch_pipelines import paint, psnr
 
 from olivelike.digest import digest_file
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
-from olivelike.model.families import VAES
+from olivelike.model.families import PREVIEW, VAES
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.pictures.preview_file import PreviewFile
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.vae import decode_latents
 from olivelike.runtime.sessions.session import Network, open_session
@@ -173,3 +175,21 @@ def test_a_decoder_without_room_for_the_picture_works_in_tiles_by_itself(tiny_pi
     request = Request(("a red circle",), seed=1)
     assert tiny_pipeline.resolve_defaults(replace(request, size=(64, 64))).tiled_vae
     assert not tiny_pipeline.resolve_defaults(request).tiled_vae
+
+
+def test_steps_are_shown_by_the_decoder_for_previews(tiny_pipeline, little_folder, settings, tmp_path):
+    folder = shutil.copytree(little_folder, tmp_path / "folder")
+    shutil.copytree(tiny_pipeline.folder.path / "vae_decoder", folder / PREVIEW)
+    pipeline, file, shown = open_pipeline(folder, settings), PreviewFile(tmp_path / "now.png"), []
+
+    def on_step(step):
+        file.show(step.preview)
+        shown.append((step.preview.show()[0], step.preview.rough()[0]))
+
+    without = tiny_pipeline.generate(Request(("a red circle",), steps=2, seed=5, size=(32, 32)))
+    made = pipeline.generate(Request(("a red circle",), steps=2, seed=5, size=(32, 32)), on_step=on_step)
+    tiny, rough = shown[-1]
+    assert psnr(tiny, without.pictures[0].image) > 50
+    assert rough.size == (16, 16)
+    with Image.open(tmp_path / "now.png") as written:
+        assert written.size == made.pictures[0].image.size == (32, 32)
