@@ -248,7 +248,7 @@ def test_everything_that_the_client_lists_can_be_listed(api, service):
     assert api.get_scripts() == {"txt2img": [], "img2img": []}
     assert isinstance(api.get_cmd_flags(), dict)
     for lists in (
-        api.get_sd_vae, api.get_latent_upscale_modes, api.get_hypernetworks, api.get_face_restorers,
+        api.get_sd_vae, api.get_hypernetworks, api.get_face_restorers,
         api.get_realesrgan_models, api.get_prompt_styles,
     ):  # fmt: skip
         assert lists() == []

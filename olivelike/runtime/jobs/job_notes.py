@@ -16,6 +16,7 @@ from olivelike.errors import UsageError
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile
+from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 HASH_DIGITS: Final = 10
 """Of a checkpoint's SHA-256, as A1111 prints it."""
 _ALIKE: Final = (
-    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta", "strength", "fit", "clip_skip",
-    "prompt_weights", "variation_strength", "variation_seed", "hires", "hires_strength", "inpaint_area", "mask_blur",
-    "inpaint_padding", "tiled_vae",
+    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta",
+    "strength", "fit", "clip_skip", "prompt_weights", "variation_strength", "variation_seed", "hires",
+    "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae",
 )  # fmt: skip
 """Fields that a request and a record both have."""
 _OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
@@ -197,6 +198,17 @@ def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Itera
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
 
 
+def hires_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line for each second pass that is not as large as was asked for."""
+    asked = dict.fromkeys((one.hires, one.size or folder.default_size, hires_size(one, folder)) for one in requests)
+    for times, (width, height), drawn in asked:
+        if times is not None and drawn != (round(width * times), round(height * times)):
+            yield (
+                f"hires {times:g} of {width}x{height} is drawn at {drawn[0]}x{drawn[1]}, the nearest that this "
+                "pipeline makes"
+            )
+
+
 def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each size of more than four times the area that the UNet was trained on.
 
@@ -208,7 +220,8 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
     own = folder.default_size
     sizes = dict.fromkeys(
-        (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts))) for one in requests
+        (hires_size(one, folder), 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)))
+        for one in requests
     )
     for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])

@@ -13,6 +13,7 @@ from olivelike.errors import UsageError
 from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
+    hires_notes,
     picture_record,
     record_notes,
     recorded_fields,
@@ -178,6 +179,7 @@ def plan_jobs(
     notes = [
         *unread_notes(lines, asked, wildcards),
         *guidance_notes(requests, pipeline),
+        *hires_notes(requests, pipeline),
         *size_notes(requests, pipeline),
         *tile_notes(requests, pipeline),
         *(planner.notes if fast else dict.fromkeys(unsuited_notes(jobs, pipeline))),

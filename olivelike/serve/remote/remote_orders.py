@@ -106,6 +106,8 @@ def plan_orders(
     for line in lines:
         asked = {**fields, "seed": seed, **line.fields}
         asked["seed"] = seed_or_drawn(cast("int | None", asked["seed"]))
+        if "upscaler" in asked or (before is not None and before.upscaler is not None):
+            raise UsageError("servers enlarge by no files (--upscaler): draw without --server, or leave it out")
         if (size := asked.pop("size", None)) is not None:
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}

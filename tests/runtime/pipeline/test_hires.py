@@ -10,16 +10,9 @@ from torch_pipelines import SCHEDULERS, assert_alike, paint, torch_pipeline
 from olivelike.errors import UsageError
 from olivelike.runtime import Request
 from tests.fixtures.little_pipeline import little_checkpoint
-from tests.runtime.small_networks import write_network
+from tests.runtime.small_networks import TWICE, write_network
 
 torch = pytest.importorskip("torch")
-
-TWICE = """\
-<ir_version: 8, opset_import: ["": 17]>
-twice (float[1, 3, h, w] x) => (float[1, 3, h2, w2] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}> {
-  y = Resize<mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">(x, , scales)
-}
-"""
 
 
 def ask(**more):
