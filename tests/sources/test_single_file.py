@@ -186,7 +186,7 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
 def scheduler_of(source):
     """Return the scheduler's config as an output folder gets it."""
     name = "scheduler/scheduler_config.json"
-    return json.loads(normalise_assets(source.index, {name: source.extras[name]})[name])
+    return json.loads(normalise_assets(source.index, {name: source.extras[name]}, None, source.few_steps)[name])
 
 
 def test_marks_of_v_prediction_and_zero_snr_reach_the_scheduler(both_forms_of, tmp_path) -> None:
@@ -337,28 +337,29 @@ def test_an_lcm_in_one_file_is_known_by_its_structure(tmp_path) -> None:
         ("sdxl", "painter", None, "epsilon", None),
     ],
 )
-def test_a_distilled_file_gets_the_scheduler_that_it_wants(tmp_path, family, name, told, prediction, scheduler) -> None:
-    folder = make_checkpoint(tmp_path / family, family, size="small", hollow=True)
-    path = make_single_file(folder, tmp_path / f"{name}.safetensors", hollow=True)
+def test_a_distilled_file_gets_the_scheduler_that_it_wants(
+    tmp_path, both_forms_of, family, name, told, prediction, scheduler
+) -> None:
+    path = tmp_path / f"{name}.safetensors"
+    path.hardlink_to(both_forms_of(family).file)
     source = open_source(SourceSpec(path=path, prediction=told), [])
     assert source.origin.identified is not None
     assert source.origin.identified.prediction == prediction
     assert (source.few_steps and source.few_steps.recipe.class_name) == scheduler
-    assets = normalise_assets(source.index, source.extras, None, source.few_steps)
-    config = json.loads(assets["scheduler/scheduler_config.json"])
+    config = scheduler_of(source)
     assert config["prediction_type"] == prediction
     assert config["timestep_spacing"] == ("trailing" if scheduler else "leading")
 
 
-def test_a_file_trained_as_edm_gets_its_scheduler_and_the_statistics_of_its_latents(tmp_path) -> None:
-    path = make_single_file(make_checkpoint(tmp_path / "xl", "sdxl"), tmp_path / "playground.safetensors")
+def test_a_file_trained_as_edm_gets_its_scheduler_and_the_statistics_of_its_latents(tmp_path, both_forms_of) -> None:
+    path = Path(shutil.copy(both_forms_of("sdxl").file, tmp_path / "playground.safetensors"))
     mean, std = np.array([-1.5, 1.75, -1.25, 2.5], np.float32), np.array([8.5, 5.75, 6.5, 5.25], np.float32)
     save_file({**load_file(path), "edm_mean": mean.reshape(1, 4, 1, 1), "edm_std": std.astype(np.float16)}, path)
     source = open_source(SourceSpec(path=path), ["vae_decoder"])
     config = source.checkpoint("vae_decoder").config
     assert (config["latents_mean"], config["latents_std"]) == (mean.tolist(), std.tolist())
     assert config["scaling_factor"] == 0.5
-    scheduler = json.loads(normalise_assets(source.index, source.extras)["scheduler/scheduler_config.json"])
+    scheduler = scheduler_of(source)
     assert (scheduler["_class_name"], scheduler["sigma_data"]) == ("EDMDPMSolverMultistepScheduler", 0.5)
     save_file({**load_file(path), "edm_std": std[:3]}, path)
     with pytest.raises(SourceError, match="edm_std should be 4 numbers"):
