@@ -57,5 +57,6 @@ def make_tiny_vae(
     ):
         shapes: Any = {name: ("F32", tensors[own].shape) for name, own in names.items()}
         path = root / f"{file}.safetensors"
-        write_safetensors(path, shapes, None if hollow else lambda name, names=names: tensors[names[name]])
+        values = {name: tensors[own] for name, own in names.items()}
+        write_safetensors(path, shapes, None if hollow else values.__getitem__)
     return root, root / "taesd_decoder.safetensors", root / "taesd_combined.safetensors"
