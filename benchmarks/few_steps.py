@@ -70,8 +70,8 @@ def main() -> None:
     print(f"{options.folder}, {options.steps} steps, {options.rounds} rounds")
     print(f"{'way':12}{'seconds':>10}{'times as fast':>16}{'PSNR':>9}")
     for name, taken in seconds.items():
-        ratio = statistics.median(first / own for first, own in zip(seconds["whole"], taken, strict=True))
-        error = np.mean((pictures[name] - pictures["whole"]) ** 2)
+        ratio = statistics.median([first / own for first, own in zip(seconds["whole"], taken, strict=True)])
+        error = float(np.mean((pictures[name] - pictures["whole"]) ** 2))
         psnr = 10 * np.log10(255**2 / error) if error else np.inf
         print(f"{name:12}{statistics.median(taken):10.2f}{ratio:16.2f}{psnr:9.1f}")
 
