@@ -163,12 +163,14 @@ def ablate(
     return Ablation(prepared.workflow.workflow.name, tuple(rows), error, fidelity)
 
 
-def _fidelity(rows: Sequence[Row], prepared: Prepared, sessions: SessionSettings, pictures: int) -> FidelityReport:
+def _fidelity(
+    rows: Sequence[Row], prepared: Prepared, sessions: SessionSettings, pictures: int
+) -> FidelityReport | None:
     published = {row.variant for row in rows if row.size_bytes is not None}
-    first, *others = [
-        Method(str(output.variant), output.path) for output in prepared.outputs if output.variant in published
-    ]
-    return compare_methods(first.folder, others, pictures=pictures, sessions=sessions)
+    variants = [Method(str(output.variant), output.path) for output in prepared.outputs if output.variant in published]
+    if not variants:
+        return None
+    return compare_methods(variants[0].folder, variants[1:], pictures=pictures, sessions=sessions)
 
 
 def verified_rows(
