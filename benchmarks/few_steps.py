@@ -69,11 +69,11 @@ def main() -> None:
             seconds[name].append(taken)
     print(f"{options.folder}, {options.steps} steps, {options.rounds} rounds")
     print(f"{'way':12}{'seconds':>10}{'times as fast':>16}{'PSNR':>9}")
-    for name, taken in seconds.items():
-        ratio = statistics.median([first / own for first, own in zip(seconds["whole"], taken, strict=True)])
+    for name, own in seconds.items():
+        ratio = statistics.median([first / one for first, one in zip(seconds["whole"], own, strict=True)])
         error = float(np.mean((pictures[name] - pictures["whole"]) ** 2))
         psnr = 10 * np.log10(255**2 / error) if error else np.inf
-        print(f"{name:12}{statistics.median(taken):10.2f}{ratio:16.2f}{psnr:9.1f}")
+        print(f"{name:12}{statistics.median(own):10.2f}{ratio:16.2f}{psnr:9.1f}")
 
 
 if __name__ == "__main__":

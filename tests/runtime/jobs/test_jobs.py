@@ -14,8 +14,9 @@ from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.jobs.job_notes import record_notes, size_notes
+from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
+from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora
@@ -191,3 +192,13 @@ def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
     (note,) = notes("fedcba9876")
     assert note.startswith("the picture was made with a checkpoint of hash fedcba9876, ")
     assert note.endswith("with one of 0123456789")
+
+
+def test_cheap_steps_are_in_the_record_and_come_back(little):
+    fields = {"guidance_interval": (0.0, 0.5), "steps": 4, "seed": 3}
+    lines = [PromptLine("a red circle", fields)]
+    record = plan_jobs(little, lines).jobs[0].record
+    assert 'Guidance interval: "0:0.5"' in a1111_text(record)
+    assert parse_a1111(a1111_text(record)).guidance_interval == (0.0, 0.5)
+    again = recorded_fields(record_from_json(record.to_json(), "it"), from_image=False, masked=False)
+    assert (again["guidance_interval"], again["cache_interval"]) == ((0.0, 0.5), 1)
