@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 
 def draw(pipeline: Pipeline, options: argparse.Namespace, more: RequestFields) -> tuple[float, np.ndarray]:
     """Return the seconds of a picture and its pixels."""
-    fields: RequestFields = {"steps": options.steps, "seed": 1, "size": options.size, **more}
+    fields: RequestFields = {
+        "steps": options.steps,
+        "seed": 1,
+        "size": options.size,
+        "prompts": (options.prompt,),
+        **more,
+    }
     began = time.perf_counter()
-    result = pipeline.generate(Request((options.prompt,), **fields))
+    result = pipeline.generate(Request(**fields))
     return time.perf_counter() - began, np.asarray(result.pictures[0].image, np.float64)
 
 
