@@ -41,6 +41,7 @@ def test_a_unet_of_any_size_agrees_with_torch_where_levels_cant_be_halved(tiny, 
     plain = tiny("unet")
     model = run_pass(Registry.built_in().get("convert").cls, plain, any_size=True)
     for name, one in (("any", model), ("plain", plain)):
+        (tmp_path / name).mkdir()
         materialize_model(one, tmp_path / name)
     free, fixed = (open_on_cpu(tmp_path / name) for name in ("any", "plain"))
     random = np.random.default_rng(0)
