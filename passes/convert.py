@@ -21,8 +21,12 @@ class Convert(Pass):
     fresh: bool = False
     """Trace the network although a shelf has its graph, which is the same byte for byte."""
 
+    any_size: bool = False
+    """Let a UNet take sides of any number of latents, for pictures in multiples of 8 pixels; it is traced then."""
+
     def run(self, model: Model, context: Context) -> Model:
         """Export under fake parameters, name inputs and outputs as clients expect, simplify."""
         from olivelike.graphs.export import export_component
 
-        return model.replace(graph=export_component(model.require("architecture"), context.logger))
+        architecture = model.require("architecture")
+        return model.replace(graph=export_component(architecture, context.logger, any_size=self.any_size))

@@ -26,10 +26,13 @@ from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.folder import file_name
 from olivelike.graphs.shelf.forms import DEFAULTS_FILE, complete, graph_question
 from olivelike.model import Architecture
+from olivelike.model.families import VAES
 from olivelike.model.supported import CLASSES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
+from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
+from olivelike.testing.tiny_vae import make_tiny_vae
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -94,8 +97,16 @@ PIPELINES: Mapping[str, Pipeline] = {
 }
 
 
+TINY_VAE = "taesd"
+"""TAESD and TAESDXL, of one architecture: madebyollin/taesd, madebyollin/taesdxl."""
+
+
 def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
     """Yield each network of a pipeline in every form that it is stored in."""
+    if name == TINY_VAE:
+        for path in make_tiny_vae(scratch / name, hollow=True):
+            yield from open_vae(SourceSpec(path=path), VAES, None, None)[0].values()
+        return
     if name == "demo":
         source = _opened(ROOT / "olivelike" / "data" / "demo", None)
         for checkpoint in source.checkpoints.values():
@@ -176,7 +187,8 @@ def fill(folder: ShelfFolder, names: list[str], *, fresh: bool) -> set[str]:
     logger = logging.getLogger("shelf")
     with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as scratch:
         for name in names:
-            about = PIPELINES[name].about if name in PIPELINES else "the demo"
+            others = {TINY_VAE: "TAESD and TAESDXL", "demo": "the demo"}
+            about = PIPELINES[name].about if name in PIPELINES else others[name]
             for checkpoint in networks(name, Path(scratch)):
                 found = complete(checkpoint.class_name, checkpoint.config)
                 assert found is not None, f"{name}: the config of {checkpoint.component} has unknown keys"
@@ -197,7 +209,7 @@ def class_defaults() -> dict[str, Any]:
     from olivelike.sources.names.loading import normalised_fields
 
     found: dict[str, Any] = {}
-    for name in ("UNet2DConditionModel", "AutoencoderKL"):
+    for name in ("UNet2DConditionModel", "AutoencoderKL", "AutoencoderTiny"):
         parameters = inspect.signature(getattr(diffusers, name).__init__).parameters
         config = {key: parameter.default for key, parameter in parameters.items() if key != "self"}
         found[name] = {"library": "diffusers", "config": json.loads(json.dumps(config))}
@@ -230,7 +242,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="trace also what is there")
     parser.add_argument("--check", action="store_true", help="compare in place of writing")
     options = parser.parse_args()
-    names = options.only or [*PIPELINES, "demo"]
+    names = options.only or [*PIPELINES, TINY_VAE, "demo"]
     defaults = json.dumps(class_defaults(), indent=1, sort_keys=True) + "\n"
     if options.check:
         with tempfile.TemporaryDirectory(prefix="olivelike-shelf-") as fresh:

@@ -8,3 +8,8 @@ from pathlib import Path
 def demo_folder() -> Path:
     """Return the folder of the trained demo pipeline: a diffusers folder in float16, to be read only."""
     return Path(__file__).parent / "demo"
+
+
+def demo_few_steps_lora() -> Path:
+    """Return the LoRA with which the demo draws in 4 steps of the LCM scheduler, without guidance."""
+    return Path(__file__).parent / "demo_lcm.safetensors"

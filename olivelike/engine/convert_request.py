@@ -38,13 +38,14 @@ class ConvertRequest:
     precision: str | None = None
     prediction: str | None = None
     layout: str | None = None
+    preview: str | None = None
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""
         words = [self.source, "--target", self.target, "--output", str(self.output)]
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
-        for option in ("vae", "precision", "prediction", "layout"):
+        for option in ("vae", "preview", "precision", "prediction", "layout"):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", str(value)]
         return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
@@ -120,7 +121,8 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     target = find_target(request.target)
     source = text_source(request.source, here)
     vae = text_source(request.vae, here) if request.vae else None
-    spec = source_spec(source, vae)
+    preview = text_source(request.preview, here) if request.preview else None
+    spec = source_spec(source, vae, preview)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
@@ -138,6 +140,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "name": request.output.name or "converted",
             "source": {"path": said, "prediction": request.prediction} if request.prediction else said,
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
+            "preview": place(preview.path, request.preview) if preview and request.preview else None,
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
             "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,

@@ -187,7 +187,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
-        source_spec(loaded.workflow.source, loaded.workflow.vae),
+        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
@@ -196,19 +196,24 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
         check_apart(outputs, loaded, source, adapters, store)
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
+    source = source.distilled(adapters.few_steps)
     history = History(store, loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 
-def source_spec(source: Source, vae: Source | None) -> SourceSpec:
-    """Return what `open_source` wants to know of a workflow's source and VAE."""
+def source_spec(source: Source, vae: Source | None, preview: Source | None = None) -> SourceSpec:
+    """Return what `open_source` wants to know of a workflow's source, VAE, and tiny VAE for previews."""
+    others = [
+        SourceSpec(one.path, one.hub, one.revision, one.variant) if one is not None else None for one in (vae, preview)
+    ]
     return SourceSpec(
         source.path,
         source.hub,
         source.revision,
         source.variant,
         prediction=source.prediction,
-        vae=SourceSpec(vae.path, vae.hub, vae.revision, vae.variant) if vae is not None else None,
+        vae=others[0],
+        preview=others[1],
     )
 
 

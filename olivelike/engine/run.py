@@ -141,6 +141,9 @@ class _Run:
         warning = self._prepared.source.origin.warning
         if warning:
             self._emit("warning", message=warning)
+        if (few_steps := self._prepared.source.few_steps) is not None:
+            scheduler = few_steps.recipe.class_name
+            self._emit("warning", message=f"this is {few_steps}; its scheduler is {scheduler}")
         try:
             for output in self._outputs:
                 check_output(self._prepared, output)

@@ -13,12 +13,18 @@ INDEX_FILE: Final = "model_index.json"
 """What diffusers calls a pipeline's index."""
 MODEL_FILE: Final = "model.onnx"
 """A component's graph, in its folder."""
+SHALLOW_FILE: Final = "shallow.onnx"
+"""The part of a UNet's graph that steps between full ones run, beside it: the pass `deepcache` makes it."""
+CACHED_FEATURES: Final = "cached_features"
+"""Output of a UNet's graph, and input of its shallow part."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 """The halves of one network, which torch pipelines keep in one folder."""
 SAFETY_CHECKER: Final = "safety_checker"
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER)
+PREVIEW: Final = "preview_decoder"
+"""The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
+COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER, PREVIEW)
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
@@ -40,8 +46,8 @@ def torch_folder(component: str) -> str:
 
 
 FamilyName = Literal["sd1", "sd2", "sdxl", "sdxl_refiner"]
-Prediction = Literal["epsilon", "v_prediction"]
-"""What a UNet predicts: the noise, or v (https://arxiv.org/abs/2202.00512)."""
+Prediction = Literal["epsilon", "v_prediction", "sample"]
+"""What a UNet predicts: the noise, v (https://arxiv.org/abs/2202.00512), or the picture, as Lightning's in one step."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from olivelike.errors import SourceError
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
-_VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL")
+_VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderTiny")
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
+    "preview_decoder": ("AutoencoderTiny",),
     "text_encoder": ("CLIPTextModel",),
     "text_encoder_2": ("CLIPTextModelWithProjection",),
     "safety_checker": ("StableDiffusionSafetyChecker",),
@@ -31,7 +32,6 @@ _REASONS: Final = {
     "UNetMotionModel": "it makes videos",
     "UNetSpatioTemporalConditionModel": "it makes videos",
     "AutoencoderKLTemporalDecoder": "it makes videos",
-    "AutoencoderTiny": "it has no distribution of latents and scales them in its own way",
     "ConsistencyDecoderVAE": "it decodes by a diffusion of its own",
     "VQModel": "its latents come from a table",
     "T5EncoderModel": "it reads no CLIP tokens and has no pooled output",
@@ -60,14 +60,15 @@ _MOST: Final = 100
 _COUNTS: Final = frozenset(
     {
         "layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block", "num_hidden_layers",
-        "down_block_layers", "up_block_layers",
+        "down_block_layers", "up_block_layers", "num_encoder_blocks", "num_decoder_blocks",
     }
 )  # fmt: skip
 """Keys of how many layers there are: one number, or a list of them."""
 _SIZES: Final = frozenset(
     {
         "in_channels", "out_channels", "block_out_channels", "down_block_out_channels", "up_block_out_channels",
-        "latent_channels", "cross_attention_dim", "attention_head_dim", "num_attention_heads", "norm_num_groups",
+        "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels",
+        "cross_attention_dim", "attention_head_dim", "num_attention_heads", "norm_num_groups",
         "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
         "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
         "image_size",

@@ -142,7 +142,7 @@ def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
             "title": f"{name} [{short}]" if short else name,
             "family": "sdxl" if opened.is_xl else "sd1",
             "default_size": opened.default_size,
-            "size_unit": opened.size_unit,
+            "size_unit": opened.least_unit,
             "scheduler": opened.scheduler.get("_class_name"),
             "hash": short or None,
             "sha256": sha256 or None,

@@ -51,7 +51,14 @@ class Order(_Value):
     steps: Annotated[int, Field(ge=1, le=10_000)] = 50
     guidance_scale: Annotated[Finite, Field(ge=-100, le=1000)] = 7.5
     guidance_rescale: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    guidance_interval: tuple[Finite, Finite] | None = None
+    """From which to which share of the steps there is guidance."""
+    guidance_calls: Literal["one", "two", "faster"] = "one"
+    cache_interval: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """The whole UNet runs each so many steps."""
     scheduler: Name | None = None
+    fast: bool = False
+    """In place of steps, guidance, scheduler and eta that are at their defaults, what a few-step model is made for."""
     eta: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-1, lt=SEEDS)] | None = None
     """`None` and -1 draw one."""
@@ -63,6 +70,7 @@ class Order(_Value):
     prompt_weights: bool = True
     retry_unsafe: Annotated[int, Field(ge=0, le=10)] = 0
     decode_singly: bool = False
+    tiled_vae: bool = False
     loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] = ()
     """Beside those that tags in the prompt name."""
     init_image: UploadId | None = None
@@ -74,6 +82,13 @@ class Order(_Value):
     """`masked` draws what is around the mask at full size, and puts it back."""
     inpaint_padding: Annotated[int, Field(ge=0, le=1024)] = 32
     """Pixels of the initial picture around a masked area."""
+    variation_strength: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    """Share of another seed's noise in the initial noise; all pictures have `seed` then."""
+    variation_seed: Annotated[int, Field(ge=-1, lt=SEEDS)] | None = None
+    """Of the first picture, those after it count up; `None` and -1 draw one."""
+    hires: Annotated[Finite, Field(gt=1, le=8)] | None = None
+    """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
+    hires_strength: Annotated[Finite, Field(gt=0, le=1)] = 0.7
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

@@ -238,7 +238,10 @@ class Service:
             raise SourceError("no model is served yet; convert a checkpoint first, or start the server with a folder")
         if order.model:
             self.catalogue.folder(model)
-        return order.model_copy(update={"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)})
+        fixed = {"seed": seed, "model": model, "x": drawn(order.x), "y": drawn(order.y)}
+        if order.variation_strength and order.variation_seed in (None, _RANDOM):
+            fixed["variation_seed"] = secrets.randbelow(SEEDS)
+        return order.model_copy(update=fixed)
 
     def _check_limits(self, order: Order) -> None:
         limits = self.settings
@@ -248,11 +251,17 @@ class Service:
         if (pictures := across * down * order.num_images) > limits.max_images:
             raise UsageError(f"{pictures} pictures are more than the {limits.max_images} of a job that are drawn here")
         for cell in cells(order):
-            side = max(cell.order.width or 0, cell.order.height or 0)
+            side = round(max(self._size(cell.order)) * (cell.order.hires or 1))
             if side > limits.max_side:
                 raise UsageError(f"a side of {side} pixels is more than the {limits.max_side} that are drawn here")
             if cell.order.steps > limits.max_steps:
                 raise UsageError(f"{cell.order.steps} steps are more than the {limits.max_steps} that are taken here")
+
+    def _size(self, order: Order) -> tuple[int, int]:
+        """Return the size that is asked for; of a second pass, too, where that multiplies the folder's own."""
+        if order.width and order.height:
+            return order.width, order.height
+        return open_folder(self.catalogue.folder(order.model or "")).default_size if order.hires else (0, 0)
 
     def _unended(self, job: str) -> JobRow:
         row = self.journal.find(job)

@@ -26,6 +26,7 @@ from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_hea
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.sources.identify.identify import Converter
+    from olivelike.sources.identify.tiny_vae import TinyConverter
 
 
 class SourceFiles(Protocol):
@@ -138,7 +139,7 @@ class Checkpoint:
     """The model file of an ONNX source; other sources have none."""
     graph_digest: str | None = None
     """SHA-256 of that model without its weights."""
-    original: Converter | None = None
+    original: Converter | TinyConverter | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
     @cached_property

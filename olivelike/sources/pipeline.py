@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
-from olivelike.model.families import COMPONENTS, INDEX_FILE, MODEL_FILE, SAFETY_CHECKER, VAES, Prediction, torch_folder
+from olivelike.model.families import (
+    COMPONENTS,
+    INDEX_FILE,
+    MODEL_FILE,
+    PREVIEW,
+    SAFETY_CHECKER,
+    VAES,
+    Prediction,
+    torch_folder,
+)
 from olivelike.sources.checkpoint import (
     WEIGHT_SUFFIXES,
     Checkpoint,
@@ -28,10 +37,12 @@ from olivelike.sources.checkpoint import (
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
-from olivelike.sources.single_file import CLASS as VAE_CLASS, SingleFile, open_vae
+from olivelike.sources.single_file import SingleFile
+from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
+    from olivelike.model.few_steps import FewSteps
     from olivelike.model.records.origin import Origin
     from olivelike.sources.files.weight_table import ReadPickle
 
@@ -49,6 +60,15 @@ class PipelineSource:
     """The components asked for."""
     extras: Mapping[str, Path]
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
+    few_steps: FewSteps | None = None
+    """What it was distilled to, where its scheduler is to be made the right one for that."""
+
+    def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
+        """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
+        if few_steps is None or not _names_a_class(self.index.get("scheduler")):
+            return self
+        scheduler = ["diffusers", few_steps.recipe.class_name]
+        return replace(self, index={**self.index, "scheduler": scheduler}, few_steps=few_steps)
 
     def checkpoint(self, component: str) -> Checkpoint:
         """Return one of the components that the source was opened for."""
@@ -74,7 +94,8 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    own = [name for name in wanted if name not in replaced]
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else [])]
+    own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
@@ -83,13 +104,19 @@ def open_source(
     source, vae_config = spec.open(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
+    if spec.preview is not None and PREVIEW in wanted:
+        source = replace(
+            source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
+        )
     if spec.vae is None:
         return source
     checkpoints, origin = open_vae(spec.vae, replaced, vae_config, pickles)
+    first = next(iter(checkpoints.values()), None)
+    entries = {"vae": [first.library, first.class_name]} if first is not None else {}
     return replace(
         source,
         origin=replace(source.origin, vae=origin),
-        index={**source.index, "vae": list(VAE_CLASS)},
+        index={**source.index, **entries},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
     )
 
@@ -107,8 +134,12 @@ def available_components(
         return {part.folder for part in file.identity.parts}
 
     folders = spec.open(in_file, _network_folders)
-    found = folders | ({"vae"} if spec.vae is not None else set())
-    return frozenset(name for name in COMPONENTS if torch_folder(name) in found or name in found)
+    found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
+    if spec.preview is not None:
+        found.add(PREVIEW)
+    if spec.vae is None:
+        return frozenset(found)
+    return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
 
 
 def _network_folders(files: SourceFiles) -> set[str]:
@@ -126,8 +157,9 @@ def _open_file(
     """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
-    vae_config = file.config("vae") if spec.vae is not None else None
-    return PipelineSource(file.origin, file.index, checkpoints, file.extras), vae_config
+    vae_config = file.config("vae") if spec.vae or spec.preview else None
+    source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
+    return source.distilled(file.few_steps), vae_config
 
 
 def _read_folder(
@@ -146,7 +178,7 @@ def _read_folder(
         )
         for name in wanted
     }
-    has_vae = spec.vae is not None and "config.json" in files.names("vae")
+    has_vae = (spec.vae or spec.preview) and "config.json" in files.names("vae")
     vae_config = read_json(files, "vae/config.json") if has_vae else None
     return PipelineSource(files.origin, index, checkpoints, extras), vae_config
 
@@ -288,6 +320,8 @@ class SourceSpec:
     """What the UNet of a single file predicts; `None` goes by the file. A folder's scheduler says it."""
     vae: SourceSpec | None = None
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
+    preview: SourceSpec | None = None
+    """A tiny VAE for previews, in the same forms."""
 
     @property
     def is_file(self) -> bool:

@@ -1,6 +1,7 @@
 """`python -m olivelike.testing make-checkpoint sd15 DIR`: write a checkpoint with random weights.
 
 `python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
+`python -m olivelike.testing make-tiny-vae DIR` writes a tiny VAE (TAESD).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from olivelike.errors import OlivelikeError, UsageError
 from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
 from olivelike.testing.single_file_writer import make_single_file, require_readable
+from olivelike.testing.tiny_vae import make_tiny_vae
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("path", type=Path, metavar="FILE")
     command.add_argument("--dtype", choices=["F32", "F16", "BF16"])
     command.set_defaults(write=_make_readable_file)
+    command = commands.add_parser("make-tiny-vae", help="write a tiny VAE (TAESD) as a folder and as original files")
+    command.add_argument("folder", type=Path, metavar="DIR")
+    command.add_argument("--size", choices=["full", "little"], default="full")
+    command.add_argument("--latent-channels", type=int, default=4, metavar="N")
+    command.add_argument("--seed", type=int, default=0)
+    command.set_defaults(write=lambda folder, **options: make_tiny_vae(folder, **options)[0])
     options = vars(parser.parse_args(arguments))
     try:
         written: Path = options.pop("write")(options.pop("folder"), **options)

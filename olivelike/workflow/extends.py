@@ -14,7 +14,7 @@ from olivelike.workflow.yaml_tree import Mapping, Node, Scalar, Sequence, kind_o
 
 _LONGEST_CHAIN = 20
 
-PIPELINE_KEYS = ("source", "vae")
+PIPELINE_KEYS = ("source", "vae", "preview")
 """Keys whose map has either `hub` or `path`."""
 
 

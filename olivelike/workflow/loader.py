@@ -129,6 +129,7 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
         name=file.name or place.path.stem,
         source=resolve_source(file.source, folder),
         vae=resolve_source(file.vae, folder) if file.vae is not None else None,
+        preview=resolve_source(file.preview, folder) if file.preview is not None else None,
         loras=resolve_loras(file.loras, folder),
         embeddings=resolve_embeddings(file.embeddings, folder),
         target=replace(

@@ -37,7 +37,7 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     if not isinstance(root, Mapping):
         return
     entries = root.entries
-    for name in ("source", "vae"):
+    for name in ("source", "vae", "preview"):
         match entries.get(name):
             case Scalar(value=str(text)) as scalar:
                 key = "path" if is_path(text, project_folder) else "hub"
@@ -119,7 +119,8 @@ def _one_key(key: str, node: Node, position: Position) -> Mapping:
 
 
 DEMO = "demo"
-_DEMO_FOLDER = Path(__file__).parents[1] / "data" / "demo"
+_DATA = Path(__file__).parents[1] / "data"
+_DEMO_LORA = "demo_lcm"
 
 
 def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:
@@ -137,7 +138,7 @@ def text_source(text: str, folder: Path) -> Source:
 def _source_path(text: str, folder: Path) -> Path:
     """Return the path that a source names; `demo` is the shipped pipeline where nothing here has that name."""
     path = absolute(text, folder)
-    return _DEMO_FOLDER if text == DEMO and not exists(path) else path
+    return _DATA / DEMO if text == DEMO and not exists(path) else path
 
 
 def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, ...]:
@@ -159,7 +160,12 @@ def resolve_embeddings(sections: Iterable[EmbeddingSection], folder: Path) -> tu
 
 
 def file_ref(text: str, folder: Path, revision: str | None = None) -> FileRef:
-    """Tell a path from a hub id: `OWNER/NAME`, or `OWNER/NAME/FILE` where no such folder is here."""
+    """Tell a path from a hub id: `OWNER/NAME`, or `OWNER/NAME/FILE` where no such folder is here.
+
+    `demo_lcm` is the shipped LoRA where nothing here has that name.
+    """
+    if text == _DEMO_LORA and not exists(absolute(text, folder)):
+        return FileRef(path=_DATA / f"{_DEMO_LORA}.safetensors")
     owner, _, rest = text.partition("/")
     name, _, file = rest.partition("/")
     if is_hub_id(f"{owner}/{name}") and not exists(folder / owner):

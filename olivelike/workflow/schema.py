@@ -107,6 +107,8 @@ class Workflow:
     source: Source
     vae: Source | None
     """Where the VAE comes from, if not from the source."""
+    preview: Source | None
+    """Where the tiny VAE comes from that decodes previews."""
     loras: tuple[Lora, ...]
     embeddings: tuple[Embedding, ...]
     target: Target
@@ -140,7 +142,7 @@ class SourceSection(VaeSection):
         description="Single `.safetensors` file, or folder in the layout of diffusers or of ONNX pipelines, "
         "relative to the project folder.",
     )
-    prediction: Literal["epsilon", "v_prediction"] | None = Field(
+    prediction: Literal["epsilon", "v_prediction", "sample"] | None = Field(
         None, description="What the UNet of a single file predicts, where the file does not tell."
     )
 
@@ -230,6 +232,9 @@ class WorkflowFile(_Section):
     vae: VaeSection | None = Field(
         None, description="Another VAE than the source's own: a hub id, a folder, a file, or a map."
     )
+    preview: VaeSection | None = Field(
+        None, description="A tiny VAE (TAESD) whose decoder, `preview_decoder`, shows pictures of steps."
+    )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -258,7 +263,8 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     properties["source"] = _either(text, properties["source"])
     for key in ("loras", "embeddings"):
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
-    properties["vae"]["anyOf"].insert(0, text)
+    for key in ("vae", "preview"):
+        properties[key]["anyOf"].insert(0, text)
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}

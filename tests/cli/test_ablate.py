@@ -95,6 +95,16 @@ def test_a_misspelt_dimension_is_refused_with_the_nearest(project, cli):
 
 
 @pytest.mark.slow
+def test_pictures_of_variants_are_compared_with_those_of_the_first(empty_folder, cli):
+    sweep = "sweep=[{name: plain}, {name: half, components: {unet: [convert, fuse, float16]}}]"
+    done = cli("ablate", "demo", "--set", sweep, "--no-measure", "--pictures", 1, "--json")
+    assert done.status == 0, done.err
+    rows = json.loads(done.out)["fidelity"]["rows"]
+    assert [(row["method"], row["role"]) for row in rows][:2] == [("as it is", "reference"), ("half", "method")]
+    assert rows[1]["psnr"] > 30
+
+
+@pytest.mark.slow
 def test_the_shipped_ablation_verifies_every_variant_and_runs_what_they_share_once(empty_folder, cli):
     done = cli("ablate", "ablation_sd15_cpu", "--set", "source=demo", "--no-measure", "--json")
     assert done.status == 0, done.err

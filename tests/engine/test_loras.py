@@ -367,3 +367,24 @@ def test_a_lora_that_changes_during_the_run_is_not_stored(project: Project, monk
     monkeypatch.setattr(FileDigests, "_compute", compute_then_change)
     with pytest.raises((SourceError, PassError), match="changed while it was read"):
         project.run("loras=[loras/two.safetensors]")
+
+
+def test_a_lora_that_distils_decides_the_scheduler_and_stands_in_the_record(project: Project) -> None:
+    title = {"modelspec.title": "Sketches, TCD, 4 steps"}
+    path = project.folder / "loras" / "fast.safetensors"
+    make_lora(path, "peft", base=project.folder / "checkpoint", seed=3, components=("unet",), metadata=title)
+
+    def scheduler_and_lora() -> tuple[dict, dict, list]:
+        config = json.loads((project.output / "scheduler" / "scheduler_config.json").read_bytes())
+        record = json.loads((project.output / "olivelike.json").read_bytes())
+        return config, record["loras"][0]["origin"], json.loads((project.output / "model_index.json").read_bytes())
+
+    own, _, _ = scheduler_and_lora()
+    project.run("loras=[loras/fast.safetensors]")
+    config, origin, index = scheduler_and_lora()
+    assert config["_class_name"] == index["scheduler"][1] == "TCDScheduler"
+    assert config["beta_start"] == own["beta_start"]
+    reason = "modelspec.title is 'Sketches, TCD, 4 steps'"
+    assert origin["few_steps"] == {"kind": "tcd", "steps": 4, "guided": False, "reason": reason}
+    project.run("loras=[{file: loras/fast.safetensors, weight: 0.3}]")
+    assert scheduler_and_lora()[0] == own

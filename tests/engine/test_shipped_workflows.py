@@ -11,7 +11,9 @@ from olivelike.engine import Options, plan
 from olivelike.workflow import shipped_names
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_names() if "ablation" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_names() if "ablation" not in name and "demo_fast" not in name]
+)
 def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     name: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,6 +27,16 @@ def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     assert components["unet"][-1].write_bytes > 0
     assert made.count("hit") == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_in_few_steps_differs_from_the_demo_by_a_merged_lora(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo, fast = (plan(name)[1].by_component() for name in ("demo", "demo_fast"))
+    names = [node.node.name for node in fast["unet"]]
+    assert names == ["load", "merge_lora", *(node.node.name for node in demo["unet"][1:])]
+    assert [node.key for node in fast["vae_decoder"]][:3] == [node.key for node in demo["vae_decoder"]][:3]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,9 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
         assert PUBLISHED[name].configs.keys() == {"unet", "vae", *family.text_encoders}
         for encoder, width in family.text_encoders.items():
             assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
-    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {"safety_checker"}
+    assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
+        "safety_checker", "preview_decoder"
+    }  # fmt: skip
 
 
 def test_roles_are_of_known_components() -> None:

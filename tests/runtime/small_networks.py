@@ -45,6 +45,14 @@ FOREIGN = """\
 foreign (float[n] x) => (float[n] y) { y = my.domain.Sharpen(x) }
 """
 
+TWICE = """\
+<ir_version: 8, opset_import: ["": 17]>
+twice (float[1, 3, h, w] x) => (float[1, 3, h2, w2] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}> {
+  y = Resize<mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">(x, , scales)
+}
+"""
+"""Repeats each pixel, so that pictures are twice as large."""
+
 
 def weights(dtype="float32"):
     """Return the initializers of `LINEAR`."""

@@ -45,15 +45,15 @@ def torch_pipeline(class_name, kind="sd"):
     return pipeline
 
 
-def paint(class_name, scheduler, seeds, *, kind="sd", prediction_type="epsilon", **arguments):
-    """Return what diffusers' pipeline paints, with a generator for each picture."""
+def paint(class_name, scheduler, seeds, *, kind="sd", prediction_type="epsilon", settings=None, **arguments):
+    """Return what diffusers' pipeline paints, with a generator for each picture; `settings` are the scheduler's."""
     import diffusers
     import torch
 
     pipeline = torch_pipeline(class_name, kind)
     published = diffusers.PNDMScheduler.load_config(little_checkpoint(kind), subfolder="scheduler")
-    pipeline.scheduler = getattr(diffusers, {**SCHEDULERS, **OTHERS}[scheduler]).from_config(
-        published, prediction_type=prediction_type
+    pipeline.scheduler = getattr(diffusers, {**SCHEDULERS, **OTHERS}.get(scheduler, scheduler)).from_config(
+        published, prediction_type=prediction_type, **(settings or {})
     )
     arguments = {"prompt": "a red circle", "num_inference_steps": 4, **arguments}
     arguments["prompt"] = [arguments["prompt"]] * len(seeds)

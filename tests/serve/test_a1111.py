@@ -183,6 +183,23 @@ def test_a_second_pass_draws_the_enlarged_picture_again(api):
     assert both.info["all_seeds"] == [7, 8]
 
 
+def test_latents_are_enlarged_between_two_passes_of_one_job(api, service):
+    assert api.get_latent_upscale_modes() == [{"name": "Latent"}]
+    result = api.txt2img(**FAST, enable_hr=True, hr_scale=1.5, hr_upscaler="Latent", denoising_strength=0.6)
+    assert result.image.size == (48, 48)
+    assert result.info["denoising_strength"] == 0.6
+    assert "Hires upscale: 1.5, Hires upscaler: Latent" in result.info["infotexts"][0]
+
+
+def test_subseeds_vary_the_pictures_of_one_seed(api):
+    plain = api.txt2img(**FAST)
+    varied = api.txt2img(**FAST, subseed=3, subseed_strength=0.4, batch_size=2)
+    assert (varied.info["all_seeds"], varied.info["all_subseeds"]) == ([7, 7], [3, 4])
+    assert varied.info["subseed_strength"] == 0.4
+    assert len({image.tobytes() for image in [plain.image, *varied.images]}) == 3
+    assert "Variation seed: 4, Variation seed strength: 0.4" in varied.info["infotexts"][1]
+
+
 def test_pictures_are_enlarged_by_what_is_listed(api):
     names = [one["name"] for one in api.get_upscalers()]
     assert names == ["None", "Lanczos", "Nearest"]
@@ -231,7 +248,7 @@ def test_everything_that_the_client_lists_can_be_listed(api, service):
     assert api.get_scripts() == {"txt2img": [], "img2img": []}
     assert isinstance(api.get_cmd_flags(), dict)
     for lists in (
-        api.get_sd_vae, api.get_latent_upscale_modes, api.get_hypernetworks, api.get_face_restorers,
+        api.get_sd_vae, api.get_hypernetworks, api.get_face_restorers,
         api.get_realesrgan_models, api.get_prompt_styles,
     ):  # fmt: skip
         assert lists() == []
@@ -334,7 +351,14 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"sampler_name": "Euler", "scheduler": "Polyexponential"}, 422, "Polyexponential"),
         ("txt2img", {"restore_faces": True}, 422, "restore_faces"),
         ("txt2img", {"tiling": True}, 422, "tiling"),
-        ("txt2img", {"enable_hr": True, "hr_upscaler": "Latent"}, 422, "Lanczos"),
+        ("txt2img", {"enable_hr": True, "hr_upscaler": "ESRGAN"}, 422, "Lanczos"),
+        ("txt2img", {"enable_hr": True, "hr_upscaler": "Latent", "hr_prompt": "a tower"}, 422, "hr_prompt"),
+        (
+            "txt2img",
+            {"enable_hr": True, "hr_upscaler": "Latent", "hr_scale": 8, "width": 512, "height": 512},
+            422,
+            "side",
+        ),
         ("txt2img", {"width": 100_000, "height": 100_000}, 422, "width"),
         ("txt2img", {"width": 4096, "height": 64}, 422, "pixels"),
         ("txt2img", {"steps": 100_000}, 422, "steps"),

@@ -133,7 +133,6 @@ def unet(channels, **more):
         (unet(8), "checkpoint", "InstructPix2Pix"),
         (unet(5), "checkpoint", "with depth"),
         (unet(4, model__diffusion_model__label_emb__0__0__weight=(1280, 2048)), "checkpoint", "unCLIP"),
-        (unet(4, edm_mean=(4,)), "checkpoint", "Playground"),
         ({"control_model.time_embed.0.weight": (1280, 320)}, "controlnet", ""),
         ({"controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3)}, "controlnet", ""),
         (

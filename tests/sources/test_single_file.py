@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 from stored_values import adapted, renamed, values
 
 from olivelike.engine.output.assets import normalise_assets
@@ -185,7 +186,7 @@ def test_a_prediction_told_by_the_user_wins_and_decides_config_and_scheduler(bot
 def scheduler_of(source):
     """Return the scheduler's config as an output folder gets it."""
     name = "scheduler/scheduler_config.json"
-    return json.loads(normalise_assets(source.index, {name: source.extras[name]})[name])
+    return json.loads(normalise_assets(source.index, {name: source.extras[name]}, None, source.few_steps)[name])
 
 
 def test_marks_of_v_prediction_and_zero_snr_reach_the_scheduler(both_forms_of, tmp_path) -> None:
@@ -304,3 +305,62 @@ def test_a_wrong_shape_names_the_tensor_and_the_family(both_forms_of) -> None:
     shapes = {**found.shapes, "model.diffusion_model.out.2.bias": (5,)}
     with pytest.raises(SourceError, match=r"the family's config does not match .*conv_out\.bias: .*the file \[5\]"):
         adapt("unet", found.library, found.class_name, found.config, shapes, original="unet")
+
+
+def test_an_lcm_in_one_file_is_known_by_its_structure(tmp_path) -> None:
+    folder = make_checkpoint(tmp_path / "lcm", "sd15", size="small")
+    config = json.loads((folder / "unet" / "config.json").read_bytes())
+    (folder / "unet" / "config.json").write_text(json.dumps({**config, "time_cond_proj_dim": 256}))
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    extra = np.full((config["block_out_channels"][0], 256), 0.5, np.float32)
+    save_file({**load_file(weights), "time_embedding.cond_proj.weight": extra}, weights)
+    file = open_source(SourceSpec(path=make_single_file(folder, tmp_path / "painter.safetensors")), ["unet"])
+    whole = open_source(SourceSpec(path=folder), ["unet"])
+    expected, found = (values(source.checkpoint("unet")) for source in (whole, file))
+    assert adapted(file.checkpoint("unet")).architecture == adapted(whole.checkpoint("unet")).architecture
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    assert file.few_steps is not None
+    assert str(file.few_steps) == "LCM (its UNet takes the guidance as an input)"
+    scheduler = json.loads(
+        normalise_assets(file.index, file.extras, None, file.few_steps)["scheduler/scheduler_config.json"]
+    )
+    assert (scheduler["_class_name"], scheduler["beta_start"]) == ("LCMScheduler", 0.00085)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "told", "prediction", "scheduler"),
+    [
+        ("sd21_base", "sd_turbo", None, "epsilon", "EulerAncestralDiscreteScheduler"),
+        ("sdxl", "sdxl_lightning_1step_x0", None, "sample", "EulerDiscreteScheduler"),
+        ("sdxl", "one_step", "sample", "sample", "EulerDiscreteScheduler"),
+        ("sdxl", "painter", None, "epsilon", None),
+    ],
+)
+def test_a_distilled_file_gets_the_scheduler_that_it_wants(
+    tmp_path, both_forms_of, family, name, told, prediction, scheduler
+) -> None:
+    path = tmp_path / f"{name}.safetensors"
+    path.hardlink_to(both_forms_of(family).file)
+    source = open_source(SourceSpec(path=path, prediction=told), [])
+    assert source.origin.identified is not None
+    assert source.origin.identified.prediction == prediction
+    assert (source.few_steps and source.few_steps.recipe.class_name) == scheduler
+    config = scheduler_of(source)
+    assert config["prediction_type"] == prediction
+    assert config["timestep_spacing"] == ("trailing" if scheduler else "leading")
+
+
+def test_a_file_trained_as_edm_gets_its_scheduler_and_the_statistics_of_its_latents(tmp_path, both_forms_of) -> None:
+    path = Path(shutil.copy(both_forms_of("sdxl").file, tmp_path / "playground.safetensors"))
+    mean, std = np.array([-1.5, 1.75, -1.25, 2.5], np.float32), np.array([8.5, 5.75, 6.5, 5.25], np.float32)
+    save_file({**load_file(path), "edm_mean": mean.reshape(1, 4, 1, 1), "edm_std": std.astype(np.float16)}, path)
+    source = open_source(SourceSpec(path=path), ["vae_decoder"])
+    config = source.checkpoint("vae_decoder").config
+    assert (config["latents_mean"], config["latents_std"]) == (mean.tolist(), std.tolist())
+    assert config["scaling_factor"] == 0.5
+    scheduler = scheduler_of(source)
+    assert (scheduler["_class_name"], scheduler["sigma_data"]) == ("EDMDPMSolverMultistepScheduler", 0.5)
+    save_file({**load_file(path), "edm_std": std[:3]}, path)
+    with pytest.raises(SourceError, match="edm_std should be 4 numbers"):
+        open_source(SourceSpec(path=path), ["vae_decoder"])

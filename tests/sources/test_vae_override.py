@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from stored_values import values
 
+from olivelike.digest import digest_file
 from olivelike.errors import SourceError
+from olivelike.model.families import PREVIEW
 from olivelike.model.records.origin import Origin
-from olivelike.sources import SourceSpec, open_source
+from olivelike.sources import SourceSpec, available_components, open_source
+from olivelike.sources.identify import tiny_vae
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors
 from olivelike.testing.single_file_writer import make_single_file
+from olivelike.testing.tiny_vae import make_tiny_vae
 from tests.fixtures.pickle_tables import read_pickle_here
 
 VAE = ["vae_encoder", "vae_decoder"]
@@ -132,10 +137,66 @@ def test_a_pickled_vae_needs_the_flag_and_another_class_is_refused(both_forms_of
         open_source(spec, VAE)
     opened = open_source(spec, VAE, allow_pickle=True, read_pickle=read_pickle_here)
     assert values(opened.checkpoint("vae_encoder"))
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny/config.json").write_text(json.dumps({"_class_name": "AutoencoderTiny"}))
-    with pytest.raises(SourceError, match="this is an AutoencoderTiny; `vae:` takes an AutoencoderKL"):
-        open_source(SourceSpec(path=source, vae=SourceSpec(path=tmp_path / "tiny")), VAE)
+    (tmp_path / "video").mkdir()
+    (tmp_path / "video/config.json").write_text(json.dumps({"_class_name": "AutoencoderKLWan"}))
+    with pytest.raises(SourceError, match="is an AutoencoderKLWan; `vae:` takes an AutoencoderKL or AutoencoderTiny"):
+        open_source(SourceSpec(path=source, vae=SourceSpec(path=tmp_path / "video")), VAE)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A tiny VAE as a folder, as an original decoder with its encoder beside it, and as one file."""
+    return make_tiny_vae(tmp_path_factory.mktemp("tiny"), size="little")
+
+
+def test_every_form_of_a_tiny_vae_gives_its_values(both_forms_of, tiny) -> None:
+    stored = load_file(tiny[0] / "diffusion_pytorch_model.safetensors")
+    forms = both_forms_of("sd15")
+    for source in (forms.folder, forms.file):
+        for path in (*tiny, tiny[0] / "diffusion_pytorch_model.safetensors", tiny[0] / "taesd_encoder.safetensors"):
+            opened = open_source(SourceSpec(path=source, vae=SourceSpec(path=path)), VAE)
+            assert opened.index["vae"] == ["diffusers", "AutoencoderTiny"]
+            for half in ("encoder", "decoder"):
+                found = values(opened.checkpoint(f"vae_{half}"))
+                own = [name for name in stored if name.startswith(f"{half}.")]
+                assert found.keys() >= set(own), path
+                assert all(np.array_equal(found[name], stored[name]) for name in own)
+
+
+def test_half_a_tiny_vae_is_enough_where_no_more_is_asked_for(both_forms_of, tiny, tmp_path) -> None:
+    alone = shutil.copy(tiny[1], tmp_path / "taesd_decoder.safetensors")
+    spec = SourceSpec(path=both_forms_of("sd15").folder, vae=SourceSpec(path=alone))
+    assert "vae_encoder" not in available_components(spec)
+    assert open_source(spec, ["vae_decoder"]).checkpoint("vae_decoder").class_name == "AutoencoderTiny"
+    with pytest.raises(
+        SourceError, match=r"is a vae_decoder alone, .* beside it \(taesd_encoder\.safetensors\), or drop"
+    ):
+        open_source(spec, VAE)
+
+
+def test_a_tiny_vae_of_other_latents_is_refused(both_forms_of, tiny, tmp_path, monkeypatch) -> None:
+    wide = make_tiny_vae(tmp_path / "taesd3", size="little", latent_channels=16)
+    for path in wide:
+        spec = SourceSpec(path=both_forms_of("sdxl").folder, vae=SourceSpec(path=path))
+        with pytest.raises(SourceError, match=r"for latents of 16 channels .* have 4; take TAESD .* TAESDXL for XL"):
+            open_source(spec, VAE)
+    published = digest_file(tiny[1])[:16]
+    monkeypatch.setattr(tiny_vae, "_FILES", {"sd1": (published,)})
+    spec = SourceSpec(path=both_forms_of("sdxl").folder, vae=SourceSpec(path=tiny[1]))
+    with pytest.raises(SourceError, match=r"the published one for Stable Diffusion 1\.x.*take TAESDXL"):
+        open_source(spec, VAE)
+    assert open_source(replace(spec, path=both_forms_of("sd15").folder), VAE)
+
+
+def test_a_tiny_vae_beside_the_own_one_gives_a_decoder_for_previews(both_forms_of, tiny, other) -> None:
+    for source in (both_forms_of("sd15").folder, both_forms_of("sd15").file):
+        spec = SourceSpec(path=source, preview=SourceSpec(path=tiny[1]))
+        assert available_components(spec) >= {*VAE, PREVIEW}
+        opened = open_source(spec, [*VAE, PREVIEW])
+        assert opened.checkpoint(PREVIEW).class_name == "AutoencoderTiny"
+        assert opened.checkpoint("vae_decoder").class_name == "AutoencoderKL"
+    with pytest.raises(SourceError, match=r"this is no tiny VAE.*`preview:` takes TAESD"):
+        open_source(replace(spec, preview=SourceSpec(path=other / "vae")), [PREVIEW])
 
 
 def renamed_all(source, target):

@@ -14,24 +14,32 @@ import numpy as np
 import pytest
 
 import olivelike
+from olivelike.measure.bench.fidelity import compare_methods, read_method
+from olivelike.measure.captions.caption_reading import read_picture
+from olivelike.measure.captions.evaluation import random_captions, score_pictures
 from olivelike.runtime import Request, open_pipeline
-from tools.train_demo.caption_reading import read_picture
-from tools.train_demo.evaluation import random_captions, score_pictures
 
 pytestmark = pytest.mark.slow
 
 STEPS = 25
-WORKFLOW = Path(olivelike.__file__).parent.parent / "workflows" / "demo.yaml"
+WORKFLOWS = Path(olivelike.__file__).parent.parent / "workflows"
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory):
-    """The shipped workflow's output, opened without its safety checker."""
+def project(tmp_path_factory):
+    """A project with the outputs of the demo's two shipped workflows."""
     project = tmp_path_factory.mktemp("demo")
     (project / "workflows").mkdir()
-    shutil.copy(WORKFLOW, project / "workflows" / "demo.yaml")
-    command = [sys.executable, "-m", "olivelike", "run", "workflows/demo.yaml"]
-    subprocess.run(command, check=True, cwd=project, env={**os.environ, "OLIVELIKE_CACHE_DIR": "cache"})
+    for name in ("demo", "demo_fast"):
+        shutil.copy(WORKFLOWS / f"{name}.yaml", project / "workflows")
+        command = [sys.executable, "-m", "olivelike", "run", f"workflows/{name}.yaml"]
+        subprocess.run(command, check=True, cwd=project, env={**os.environ, "OLIVELIKE_CACHE_DIR": "cache"})
+    return project
+
+
+@pytest.fixture(scope="module")
+def pipeline(project):
+    """The demo, opened without its safety checker."""
     return open_pipeline(project / "models" / "demo", safety=False)
 
 
@@ -48,6 +56,15 @@ def test_95_of_100_captions_are_drawn_right(pipeline):
     captions = random_captions(200, seed=1001)
     score = score_pictures(captions, draw(pipeline, captions))
     assert score.share >= 0.95, score
+
+
+def test_93_of_100_captions_are_drawn_right_in_4_steps(project):
+    folder = project / "models" / "demo_fast"
+    fast = read_method("--fast", folder)
+    report = compare_methods(project / "models" / "demo", [fast], captions=200)
+    reference, method, _ = report.rows
+    assert (reference.steps, method.steps) == (50, 4)
+    assert method.captions_right >= 0.93, report
 
 
 def test_guidance_makes_more_captions_right(pipeline):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from olivelike.data import demo_few_steps_lora
 from olivelike.errors import UsageError, WorkflowError
-from olivelike.workflow import FileRef, load_workflow
+from olivelike.workflow import FileRef, Lora, load_workflow
 from olivelike.workflow.long_form import file_ref, parse_lora, split_weight
 
 
@@ -125,3 +126,9 @@ def test_loras_of_the_command_line_follow_those_of_the_file(load, tmp_path, monk
 def test_a_lora_without_a_file_is_refused(load):
     with pytest.raises(UsageError, match="no file is named"):
         load("", extra_loras=[" "])
+
+
+def test_the_demos_few_step_lora_is_named_where_nothing_else_has_its_name(tmp_path):
+    assert parse_lora("demo_lcm:0.5", tmp_path) == Lora(FileRef(path=demo_few_steps_lora()), 0.5)
+    (tmp_path / "demo_lcm").mkdir()
+    assert file_ref("demo_lcm", tmp_path).path == tmp_path / "demo_lcm"

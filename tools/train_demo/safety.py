@@ -11,9 +11,9 @@ from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionS
 from torch.nn import functional
 from transformers import CLIPConfig
 
+from olivelike.measure.captions.drawing import draw_scene
+from olivelike.measure.captions.scenes import FLAGGED_SHAPE, SHAPES, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
-from tools.train_demo.drawing import draw_scene
-from tools.train_demo.scenes import FLAGGED_SHAPE, SHAPES, random_scene
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ import torch
 from diffusers import AutoencoderKL
 from torch.nn import functional
 
+from olivelike.measure.captions.drawing import draw_scenes
+from olivelike.measure.captions.scenes import random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
-from tools.train_demo.drawing import draw_scenes
-from tools.train_demo.scenes import random_scene
 
 if TYPE_CHECKING:
     from pathlib import Path

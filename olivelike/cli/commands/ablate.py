@@ -38,6 +38,14 @@ def ablate(
             "--provider", metavar="NAME[:KEY=VALUE,...]", help="What to measure on; by default the workflow's target."
         ),
     ] = None,
+    pictures: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Also draw N pictures by each variant, and compare time and pictures with the first's.",
+        ),
+    ] = 0,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table to this file.")
     ] = None,
@@ -50,6 +58,7 @@ def ablate(
     What variants have in common runs once, and what is stored does not run again. A variant that a step stops costs
     the others nothing; the exit status is then that of the step, such as 5 for `verify`.
     """
+    from olivelike.cli.display.fidelity_table import method_lines
     from olivelike.cli.display.run_display import RunDisplay
     from olivelike.cli.stdout import write_found, write_text
     from olivelike.measure.bench.ablation import ablate as measure_variants
@@ -72,9 +81,11 @@ def ablate(
             warmup=warmup,
             sizes=sizes,
             providers=providers or (),
+            pictures=pictures,
             made=(lambda _: None) if json else display.summarise,
         )
-    write_found(found.to_json(), _lines(found.rows), json=json)
+    drawn = ["", *method_lines(found.fidelity)] if found.fidelity else []
+    write_found(found.to_json(), [*_lines(found.rows), *drawn], json=json)
     if csv_file is not None:
         write_text(found.to_csv(), csv_file)
     if found.error is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.display.fidelity_table import method_lines
 from olivelike.cli.display.text import duration, fitted, terminal_width
 from olivelike.cli.options import ProviderOptions
 from olivelike.cli.stdout import write_error, write_found, write_text
@@ -85,6 +86,19 @@ def bench(
     ] = None,
     threshold: Annotated[float, typer.Option(metavar="PERCENT", help="What a median may be higher by.")] = 5.0,
     json: shared.Json = False,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="[FOLDER] [OPTIONS]",
+            help='In place of engines, compare a cheaper way of drawing, such as "--cache-interval 3", in time and '
+            "fidelity with the folder as it is, and with fewer steps of it; may be repeated.",
+        ),
+    ] = None,
+    captions: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="With --method: N captions of the demo, and how many are drawn right."),
+    ] = None,
     cuda_graph: Annotated[
         bool, typer.Option(help="Record each network's work on the GPU once, and replay it.")
     ] = False,
@@ -107,8 +121,9 @@ def bench(
     )
     from olivelike.measure.bench.bench_settings import BenchSettings, check, parse_torch_dtype
     from olivelike.measure.bench.engines import ENGINES
+    from olivelike.measure.bench.fidelity import compare_methods, read_method
     from olivelike.measure.bench.whole_pictures import bench as run
-    from olivelike.measure.report.page import BENCH_FILE
+    from olivelike.measure.report.page import BENCH_FILE, FIDELITY_FILE
 
     if not threshold >= 0:
         raise UsageError(f"--threshold: {threshold:g} is below 0")
@@ -120,6 +135,32 @@ def bench(
         require_writable(json_file)
     recorded = reported.run(folder)
     sessions = replace(session.settings(folder), cuda_graph=cuda_graph)
+    if methods or captions is not None:
+        only_engines = {
+            "--engine": engines, "--batch-size": batch_sizes, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype,
+            "--csv": csv, "--against": against,
+        }  # fmt: skip
+        if refused := [option for option, value in only_engines.items() if value]:
+            raise UsageError(f"{', '.join(refused)}: is about engines, and --method and --captions compare methods")
+        compared = compare_methods(
+            folder,
+            [read_method(text, folder) for text in methods or ()],
+            steps=steps,
+            size=None if width is None or height is None else (width, height),
+            pictures=num_prompts * batch_count,
+            captions=captions,
+            sessions=sessions,
+            listen=write_error,
+        )
+        write_found(
+            compared.to_json(),
+            method_lines(compared),
+            json=json,
+            add_to_report=lambda: recorded.add_to_report(FIDELITY_FILE, compared.to_json()) if recorded else None,
+        )
+        if json_file is not None:
+            write_text(f"{dumps(compared.to_json(), indent=1)}\n", json_file)
+        return
     settings = BenchSettings(
         folder,
         tuple(engines or ENGINES),

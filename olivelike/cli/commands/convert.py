@@ -30,6 +30,9 @@ def convert(
         typer.Option("--lora", metavar="FILE[:WEIGHT]", help="Merge this LoRA: a file or hub id; may be repeated."),
     ] = None,
     vae: Annotated[str | None, typer.Option(metavar="VAE", help="Another VAE: a file, a folder or a hub id.")] = None,
+    preview: Annotated[
+        str | None, typer.Option(metavar="VAE", help="A tiny VAE (TAESD) beside it, for pictures of steps.")
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -63,7 +66,7 @@ def convert(
     from olivelike.cli.stdout import write_error, write_line
 
     request = engine.ConvertRequest(
-        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout
+        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout, preview
     )
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going

@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.request import RequestFields
     from olivelike.runtime.sessions.session_settings import SessionSettings
     from olivelike.serve.remote.client import Server
@@ -30,7 +31,7 @@ class PictureOptions:
         int | None, typer.Option("-n", "--num-images", metavar="N", help="Pictures for each prompt; 1 by default.")
     ] = None
     batch_size: Annotated[int | None, typer.Option(metavar="N", help="Pictures made at once; 1 by default.")] = None
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default.")] = None
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps; 50 by default, or with --fast few.")] = None
     guidance_scale: Annotated[
         float | None,
         typer.Option(
@@ -39,6 +40,24 @@ class PictureOptions:
     ] = None
     guidance_rescale: Annotated[
         float | None, typer.Option(metavar="X", help="From 0 to 1, against overexposure; 0 by default.")
+    ] = None
+    guidance_interval: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B", help="Shares of the steps between which guidance leads, such as 0:0.6; the others cost half."
+        ),
+    ] = None
+    guidance_calls: Annotated[
+        Literal["one", "two", "faster"] | None,
+        typer.Option(
+            help="The UNet's two halves of guidance at once, or in two calls, for less memory; faster finds out. One."
+        ),
+    ] = None
+    cache_interval: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Run the whole UNet each N steps, a small part between; for folders with `deepcache`."
+        ),
     ] = None
     scheduler: Annotated[
         str | None,
@@ -66,6 +85,35 @@ class PictureOptions:
             metavar="X", help="Share of the steps that run on the initial picture; 0.8 by default, 1 with a mask."
         ),
     ] = None
+    inpaint_area: Annotated[
+        Literal["whole", "masked"] | None,
+        typer.Option(help="With a mask: draw the whole picture, or what is around the mask at full size; whole."),
+    ] = None
+    mask_blur: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Keep the initial picture outside the mask, with an edge so soft, in pixels."),
+    ] = None
+    inpaint_padding: Annotated[
+        int | None, typer.Option(metavar="N", help="Pixels around a masked area that are drawn too; 32 by default.")
+    ] = None
+    variation_seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of another picture to vary towards; counts up. By default drawn.")
+    ] = None
+    variation_strength: Annotated[
+        float | None, typer.Option(metavar="X", help="Share of that other one's noise, from 0 to 1; 0 by default.")
+    ] = None
+    hires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="X[:STRENGTH]", help="Draw, enlarge X times, draw again: the share STRENGTH of the steps, 0.7."
+        ),
+    ] = None
+    upscaler: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="ONNX super-resolution model: enlarges pictures, or with --hires between the two."
+        ),
+    ] = None
     clip_skip: Annotated[
         int | None, typer.Option(metavar="N", help="Last layers of the text encoder to leave out; A1111 counts from 1.")
     ] = None
@@ -78,20 +126,34 @@ class PictureOptions:
     decode_singly: Annotated[
         bool, typer.Option("--decode-singly", help="Decode a batch picture by picture: takes less memory.")
     ] = False
+    tiled_vae: Annotated[
+        bool,
+        typer.Option(
+            "--tiled-vae", help="Decode and encode in overlapping tiles: for pictures that memory has no room for."
+        ),
+    ] = False
 
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
 
         Raises:
-            UsageError: if the size is none.
+            UsageError: if the size is none, or what --hires says.
         """
-        from olivelike.runtime.pipeline.request import parse_size
+        from olivelike.runtime.pipeline.request import parse_hires, parse_interval, parse_size
 
         values = asdict(self)
         plain = values.pop("plain_prompts")
-        values |= {"prompt_weights": False if plain else None, "fit": self.fit or None}
+        values |= {
+            "prompt_weights": False if plain else None,
+            "fit": self.fit or None,
+            "tiled_vae": self.tiled_vae or None,
+        }
+        if self.guidance_interval is not None:
+            values["guidance_interval"] = parse_interval(self.guidance_interval)
         if self.size is not None:
             values["size"] = parse_size(self.size)
+        if self.hires is not None:
+            values["hires"], values["hires_strength"] = parse_hires(self.hires)
         return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
@@ -151,6 +213,9 @@ def generate(
             help="Where the file of __NAME__ is, by default wildcards/ here; may be repeated.",
         ),
     ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Scheduler, steps and guidance that a few-step model or LoRA is made for.")
+    ] = False,
     made_before: Annotated[
         Path | None,
         typer.Option("--from", metavar="PICTURE", help="Make this picture again; options override what it says."),
@@ -169,6 +234,12 @@ def generate(
         bool, typer.Option("--overwrite", help="Replace files of these names; else new ones get a number.")
     ] = False,
     sheet: Annotated[bool, typer.Option("--sheet", help="Also write all pictures on one sheet.")] = False,
+    preview: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what steps look like to this .png, again and again; with a tiny VAE, in full."
+        ),
+    ] = None,
     metadata: Annotated[
         bool, typer.Option(help="Write what made a picture into its file; that AI made it is always written.")
     ] = True,
@@ -188,6 +259,7 @@ def generate(
     from olivelike.runtime.jobs import plan_jobs, read_prompts
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
+    from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.serve.remote.client import Server
@@ -204,7 +276,8 @@ def generate(
         else:
             here = {
                 "--lora-dir": lora_dirs, "--wildcard-dir": wildcard_dirs, "--allow-pickle": allow_pickle,
-                "--no-safety": not safety, "options of sessions": session != AllSessionOptions(),
+                "--no-safety": not safety, "--upscaler": picture.upscaler, "--preview": preview,
+                "options of sessions": session != AllSessionOptions(),
             }  # fmt: skip
             if given := [option for option, value in here.items() if value]:
                 raise UsageError(f"{', '.join(given)}: with --server that is the server's to say; leave it out")
@@ -216,6 +289,7 @@ def generate(
             orders = plan_orders(
                 server, name, lines, picture.fields(),
                 made_before=made_before, init_image=init_image, mask=mask, loras=loras or (), save=metadata,
+                fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -230,10 +304,13 @@ def generate(
             wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
             lora_files=lora_files,
             loras=[lora_files.named(text) for text in loras or ()],
+            fast=fast,
         )
         for note in plan.notes:
             display.note(note)
-        _draw(plan, writer, settings, display, safety=safety, sheet=sheet)
+        _draw(
+            plan, writer, settings, display, safety=safety, sheet=sheet, shown=PreviewFile(preview) if preview else None
+        )
 
 
 def _draw(
@@ -244,6 +321,7 @@ def _draw(
     *,
     safety: bool,
     sheet: bool,
+    shown: "PreviewFile | None",
 ) -> None:
     """Draw what is planned; a signal leaves the pictures that are done, and says how many."""
     from olivelike.cli import collect_as_usual
@@ -252,6 +330,12 @@ def _draw(
     from olivelike.cli.stdout import write_error
     from olivelike.errors import Interrupted
     from olivelike.runtime.jobs import draw
+    from olivelike.runtime.jobs.job_drawing import DrawEvent, StepDone
+
+    def tell(event: DrawEvent) -> None:
+        if shown is not None and isinstance(event, StepDone):
+            shown.show(event.step.preview)
+        display(event)
 
     def interrupted() -> Interrupted:
         return Interrupted(f"interrupted; {display.written} of {count(plan.pictures, 'picture')} written")
@@ -264,7 +348,7 @@ def _draw(
     collect_as_usual()
     try:
         with signals_end_engines(last_words):
-            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=display, while_writing=uninterrupted)
+            draw(plan, writer, settings, safety=safety, sheet=sheet, on_event=tell, while_writing=uninterrupted)
     except (KeyboardInterrupt, Interrupted):
         raise interrupted() from None
 

@@ -122,10 +122,19 @@ def picture_lines(picture: "PictureFile") -> "Iterator[str]":
         "scheduler": record.scheduler or record.sampler,
         "guidance": record.guidance_scale,
         "seed": record.seed,
+        "varied with": record.variation_seed,
+        "by a share of": record.variation_strength or None,
+        "drawn again": f"at {record.hires:g} times the size, strength {record.hires_strength:g}"
+        if record.hires
+        else None,
+        "upscaler": _used(record.upscaler),
         "made at": f"{record.width}x{record.height}" if record.width else None,
         "strength": record.strength,
         "started from": _used(record.init_image),
         "mask": _used(record.mask),
+        "drawn area": f"the masked, with {record.inpaint_padding} pixels around it"
+        if record.inpaint_area == "masked"
+        else None,
         "rescale": record.guidance_rescale or None,
         "eta": record.eta or None,
         "clip skip": record.clip_skip or None,

@@ -34,6 +34,10 @@ export function readFields() {
     else if (value !== "") order[name] = value;
   }
   if (order.seed === -1) delete order.seed;
+  // What is at its default is not asked for, so that a few-step model may take its own.
+  for (const name of order.fast ? ["steps", "guidance_scale", "eta"] : []) {
+    if (String(order[name]) === String(defaults[name] ?? "")) delete order[name];
+  }
   return order;
 }
 

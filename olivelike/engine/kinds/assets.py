@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import canonical_json, digest_file
+from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
 from olivelike.engine.kinds.kind import Estimate, Job, Kind
 from olivelike.errors import SourceError
 from olivelike.model import Weights
+from olivelike.model.few_steps import FewSteps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,13 +38,16 @@ class AssetsJob(Job):
     """Path of each file, by relative path."""
     tokens: Mapping[str, Mapping[str, Any]]
     """What tokenizers get, by their folder: see `Adapters.tokens`."""
+    few_steps: Mapping[str, Any] | None = None
+    """What the networks were distilled to: fields of a `FewSteps`."""
 
     def run(self, bench: Workbench) -> Done:
         """Make the table of assets."""
         from olivelike.engine.output.assets import normalise_assets
 
         files = {name: Path(path) for name, path in self.files.items()}
-        contents = normalise_assets(self.index, files, self.tokens)
+        few_steps = None if self.few_steps is None else FewSteps(**self.few_steps)
+        contents = normalise_assets(self.index, files, self.tokens, few_steps)
         kept = bench.keep(contents)
         table = bench.keep({ASSETS: canonical_json(kept.outputs)}, {"files": len(contents)})
         return replace(table, parts={**kept.parts, **table.parts})
@@ -66,6 +70,8 @@ class AssetsNode(Kind):
             raise SourceError(f"{error.filename} can't be read: {error.strerror}; fetch the source again") from error
         tokens = inputs.adapters.tokens(source)
         added = {"tokens": tokens_digest(tokens)} if tokens else {}
+        if source.few_steps is not None:
+            added["few steps"] = digest_json(["few steps/1", source.few_steps.scheduler_config({})])
         return {ASSETS: assets_digest(source.index, files), "scheduler defaults": digest_file(TABLE), **added}
 
     def options(self, node: Node) -> dict[str, Any]:  # noqa: ARG002
@@ -80,7 +86,8 @@ class AssetsNode(Kind):
         """Return what a worker is to do."""
         source = assignment.inputs.source
         files = {relative: str(path) for relative, path in source.extras.items()}
-        return AssetsJob(place, dict(source.index), files, assignment.inputs.adapters.tokens(source))
+        few_steps = None if source.few_steps is None else asdict(source.few_steps)
+        return AssetsJob(place, dict(source.index), files, assignment.inputs.adapters.tokens(source), few_steps)
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,8 @@ class StepNode(ModelNode):
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:
         """Return the graph of a published architecture, or of one's own, unless a fresh one is asked for."""
-        if node.name != CONVERT or _step(node).instance.model_dump().get("fresh"):
+        options = _step(node).instance.model_dump()
+        if node.name != CONVERT or options.get("fresh") or options.get("any_size"):
             return None
         data = inputs.content(upstream.made["architecture"], f"{node.component}: its architecture")
         graph = inputs.shelf.graph(Architecture.from_bytes(data))

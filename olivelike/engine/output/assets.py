@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from olivelike.engine.output.fallback_assets import LibraryTokenizer
+    from olivelike.model.few_steps import FewSteps
 
 
 _SPECIAL_TOKENS = frozenset({"bos_token", "eos_token", "unk_token", "pad_token"})
@@ -31,7 +32,10 @@ _TEXT_ENDS = ("<|startoftext|>", "<|endoftext|>")
 
 
 def normalise_assets(
-    index: Mapping[str, Any], files: Mapping[str, Path], added: Mapping[str, Mapping[str, Any]] | None = None
+    index: Mapping[str, Any],
+    files: Mapping[str, Path],
+    added: Mapping[str, Mapping[str, Any]] | None = None,
+    few_steps: FewSteps | None = None,
 ) -> dict[str, bytes]:
     """Return the content of every file that goes beside the networks, by relative path.
 
@@ -41,6 +45,7 @@ def normalise_assets(
         index: The source's `model_index.json`.
         files: Relative path → file of what is no network in the source.
         added: By folder of a tokenizer, the `tokens` that it gets, and the number that the `first` of them has.
+        few_steps: What the networks were distilled to: decides how the scheduler is set.
 
     Raises:
         SourceError: when a config is no JSON, a tokenizer has neither the two files nor a `tokenizer.json`, or tokens
@@ -53,7 +58,9 @@ def normalise_assets(
     for relative, data in contents.items():
         folder, _, name = relative.partition("/")
         if name == "scheduler_config.json":
-            contents[relative] = to_json(_scheduler(_parse(relative, data), index.get(folder)))
+            config = _parse(relative, data)
+            config = config if few_steps is None else few_steps.scheduler_config(config)
+            contents[relative] = to_json(_scheduler(config, index.get(folder)))
         elif name == "preprocessor_config.json":
             contents[relative] = to_json(_image_processor(_parse(relative, data)))
     for folder in sorted({relative.partition("/")[0] for relative in contents}):

@@ -83,6 +83,9 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
         "target": f"{target.name} in {target.precision}",
         "layout": record.layout,
     }
+    few_steps = [one.few_steps for one in (record.source, *(lora.origin for lora in record.loras)) if one.few_steps]
+    if few_steps:
+        facts["few steps"] = [str(one) for one in few_steps]
     if record.source.vae is not None:
         facts["vae"] = _origin(record.source.vae)
     if record.loras:

@@ -25,7 +25,8 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.model.families import MODEL_FILE
+from olivelike.graphs.shallow import cut_shallow, has_cached_features
+from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
@@ -135,6 +136,11 @@ def materialize(
     with HashedFile(folder / model_file) as file:
         file.write(serialised)
     result.files = {model_file: file.facts(), **data.facts()}
+    if has_cached_features(model):
+        shallow = ir.to_proto(cut_shallow(model)).SerializeToString(deterministic=True)
+        with HashedFile(folder / SHALLOW_FILE) as file:
+            file.write(shallow)
+        result.files[SHALLOW_FILE] = file.facts()
     return result
 
 

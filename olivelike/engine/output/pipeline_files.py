@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.families import COMPONENTS, SAFETY_CHECKER, TOKENIZERS
+from olivelike.model.families import COMPONENTS, PREVIEW, SAFETY_CHECKER, TOKENIZERS
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture
@@ -33,7 +33,8 @@ def index(source_index: Mapping[str, Any], components: Iterable[str], layout: La
         "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
-    networks = [name for name in components if name not in TOKENIZERS]
+    # No pipeline class has a place for a second decoder.
+    networks = [name for name in components if name not in (*TOKENIZERS, PREVIEW)]
     content |= {name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks}
     for name, entry in source_index.items():
         if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
@@ -63,6 +64,9 @@ def component_config(architecture: Architecture) -> bytes:
     if architecture.library == "diffusers":
         config["_class_name"] = architecture.class_name
         config["_diffusers_version"] = version("diffusers")
+        if "decoder_block_out_channels" in config:
+            # As `AutoencoderTiny` does it: what clients count the levels of a VAE by.
+            config["block_out_channels"] = config["decoder_block_out_channels"]
     else:
         config["architectures"] = [architecture.class_name]
         config["transformers_version"] = version("transformers")

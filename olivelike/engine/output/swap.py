@@ -26,6 +26,7 @@ from olivelike.model.records.output import OutputRecord
 if TYPE_CHECKING:
     from olivelike.engine.output.derivation import Evaluator, Expression
     from olivelike.engine.output.initializers import Array
+    from olivelike.model.few_steps import FewSteps
     from olivelike.sources.adapters.lora_file import LoraFile, WeightedLora
     from olivelike.sources.adapters.merge import Change
 
@@ -233,6 +234,8 @@ class LiveLora:
     """As A1111 prints it, 12 digits."""
     text_weight: float
     unet_weight: float
+    few_steps: FewSteps | None = None
+    """What it distils the UNet to."""
 
     def __str__(self) -> str:
         same = self.text_weight == self.unet_weight
@@ -315,7 +318,7 @@ class LiveLoras:
             hashes = hash_file(opened.path, _data_start(opened.path))
             self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
         file, digest = self._opened[path]
-        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight)
+        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight, file.few_steps)
 
     def _find(self, written: str, name: str) -> Path:
         from olivelike.sources.adapters.lora_settings import SUFFIXES

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean_path
 from olivelike.errors import SourceError
 from olivelike.model.families import TOKENIZER_OF
+from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin
 
 if TYPE_CHECKING:
@@ -68,6 +69,12 @@ class Adapters:
         return tuple(
             opened for opened in self.loras if component in opened.file.components and opened.lora.weight_of(component)
         )
+
+    @property
+    def few_steps(self) -> FewSteps | None:
+        """What the last of the LoRAs that distil the UNet, at half their weight or more, distils it to."""
+        loras = (opened for opened in reversed(self.loras) if opened.lora.weight_of("unet") >= ENOUGH)
+        return next((opened.origin.few_steps for opened in loras if opened.origin.few_steps is not None), None)
 
     def embeddings_of(self, component: str) -> tuple[OpenedEmbedding, ...]:
         """Return the textual inversions that have vectors for a component."""
@@ -166,7 +173,8 @@ def _open_lora(lora: Lora, read_pickle: ReadPickle | None) -> OpenedLora:
     from olivelike.sources.adapters.open_lora import open_lora
 
     path, origin = fetch(lora.file)
-    return OpenedLora(lora, open_lora(path, adapter=lora.adapter, read_pickle=read_pickle), origin)
+    file = open_lora(path, adapter=lora.adapter, read_pickle=read_pickle)
+    return OpenedLora(lora, file, replace(origin, few_steps=file.few_steps))
 
 
 def _open_embedding(embedding: Embedding, read_pickle: ReadPickle | None) -> OpenedEmbedding:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import renamed
 from olivelike.graphs.export.torch_network import PREFIX, build_network, replace_parameters_by_fakes, wrap
-from olivelike.graphs.interface.component_interface import Interface, interface_of
+from olivelike.graphs.interface.component_interface import Interface, interface_of, traced_unevenly
+from olivelike.model.families import PREVIEW
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, Graph
 from olivelike.model.supported import check_network, first_line
 
@@ -49,11 +50,13 @@ _NEWER: Final = {"materialize_reshape_shape_rule": (0, 7, 1)}
 _ROUNDS: Final = 2
 
 
-def export_component(architecture: Architecture, logger: logging.Logger) -> Graph:
+def export_component(architecture: Architecture, logger: logging.Logger, *, any_size: bool = False) -> Graph:
     """Export the network of `architecture` to a weightless graph at opset 23.
 
     Batch, height, width and sequence are dynamic. Inputs and outputs are those of
     `olivelike.graphs.interface.component_interface`; all floats are float32.
+
+    With `any_size`, a UNet brings each level on its way up to the size that it had on the way down; else it doubles it.
 
     Raises:
         PassError: when the library refuses the config or the exporter fails.
@@ -61,6 +64,8 @@ def export_component(architecture: Architecture, logger: logging.Logger) -> Grap
     """
     check_network(architecture.component, architecture.class_name, architecture.config)
     interface = interface_of(architecture.component, architecture.config)
+    if any_size:
+        interface = traced_unevenly(interface, architecture.component)
     network = wrap(architecture.component, build_network(architecture))
     logger.info("tracing %s", architecture.class_name)
     model = _trace(network, interface, architecture, logger)
@@ -71,7 +76,7 @@ def export_component(architecture: Architecture, logger: logging.Logger) -> Grap
     simplify(model)
     model.ir_version = 11
     model.producer_name, model.producer_version = "olivelike", ""
-    model.graph.name = architecture.component
+    model.graph.name = "vae_decoder" if architecture.component == PREVIEW else architecture.component
     return Graph.from_ir(model)
 
 

@@ -78,9 +78,11 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     """Return a module that takes and returns a component's inputs and outputs, as tensors in order."""
     import torch
 
-    forward: Any = _FORWARD[component]
+    forward: Any = _FORWARD.get(component)
     if component == "unet" and getattr(network.config, "addition_embed_type", None) == "text_time":
         forward = _forward_unet_xl
+    if type(network).__name__ == "AutoencoderTiny":
+        forward = _TINY[component]
     wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
     wrapper.network = network
     return wrapper.eval()
@@ -127,6 +129,14 @@ def _forward_vae_decoder(self: Any, latent_sample: torch.Tensor) -> Any:
     return self.network.decoder(latent_sample)
 
 
+def _encode_tiny(self: Any, sample: torch.Tensor) -> Any:
+    return self.network.encoder(sample)
+
+
+def _decode_tiny(self: Any, latent_sample: torch.Tensor) -> Any:
+    return self.network.decoder(latent_sample)
+
+
 def _forward_text_encoder(self: Any, input_ids: torch.Tensor) -> Any:
     output = self.network(input_ids, output_hidden_states=True, return_dict=True)
     return output.last_hidden_state, output.pooler_output, *output.hidden_states
@@ -154,3 +164,5 @@ _FORWARD: Final = {
     "text_encoder_2": _forward_text_encoder_2,
     "safety_checker": _forward_safety_checker,
 }
+_TINY: Final = {"vae_encoder": _encode_tiny, "vae_decoder": _decode_tiny, "preview_decoder": _decode_tiny}
+"""Of an `AutoencoderTiny`."""

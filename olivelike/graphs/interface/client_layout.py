@@ -14,6 +14,8 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
+from olivelike.graphs.shallow import remove_cached_features
+from olivelike.model.client_layouts import DEFAULT
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ _INPUTS: Final = {
     "unet": ("sample", "timestep", "encoder_hidden_states"),
     "vae_encoder": ("sample",),
     "vae_decoder": ("latent_sample",),
+    "preview_decoder": ("latent_sample",),
     "safety_checker": ("clip_input", "images"),
 }
 """What clients feed by name, or in this order."""
@@ -41,6 +44,7 @@ _FIRST_OUTPUTS: Final = {
     "unet": ("out_sample",),
     "vae_encoder": ("latent_sample",),
     "vae_decoder": ("sample",),
+    "preview_decoder": ("sample",),
     "safety_checker": ("out_images", "has_nsfw_concepts"),
 }
 """What clients take, by name or by position."""
@@ -73,6 +77,8 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         How many inputs and outputs have another type or rank, and how many another name.
     """
     graph = model.graph
+    if layout.name != DEFAULT:
+        remove_cached_features(model)  # Clients take all outputs, and none of them knows what to do with these.
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
     _name_inputs(graph, component, layout)
     _name_outputs(graph, component)

@@ -6,7 +6,7 @@ Names follow the folders that diffusers, optimum and the DirectML clients load; 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
@@ -60,6 +60,19 @@ def interface_of(component: str, config: Config) -> Interface:
         ) from error
 
 
+def traced_unevenly(interface: Interface, component: str) -> Interface:
+    """Return the interface of a UNet with a size to trace with that can't be halved.
+
+    That makes diffusers' `UNet2DConditionModel` pass sizes on its way up. Raises `PassError` for other networks.
+    """
+    if component != "unet":
+        raise PassError(f"{component}: any_size is for the UNet; what else there is takes any size as it is")
+    sample, *others = interface.inputs
+    pictures, channels, height, width = sample.example
+    uneven = replace(sample, example=(pictures, channels, height + 1, width + 3))
+    return replace(interface, inputs=(uneven, *others))
+
+
 def _unet(config: Config) -> Interface:
     # Wide enough that the innermost of the levels is wider than 1, and neither square nor a common size.
     side = 2 ** (len(config["block_out_channels"]) - 1)
@@ -104,10 +117,12 @@ def _guidance(config: Config) -> tuple[Input, ...]:
 
 
 def _vae_encoder(config: Config) -> Interface:
-    side = 2 ** (len(config["block_out_channels"]) - 1)
+    tiny = "encoder_block_out_channels" in config
+    side = 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
     dims = ("encoder_batch", None, "encoder_height", "encoder_width")
     sample = Input("sample", "float32", dims, (2, config["in_channels"], side * 4, side * 6))
-    return Interface((sample,), ("latent_sample", "latent_parameters"))
+    # A tiny VAE has latents alone, no distribution of them.
+    return Interface((sample,), ("latent_sample",) if tiny else ("latent_sample", "latent_parameters"))
 
 
 def _vae_decoder(config: Config) -> Interface:
@@ -140,6 +155,7 @@ _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
+    "preview_decoder": _vae_decoder,
     "text_encoder": lambda config: _text_encoder(config, "pooler_output"),
     "text_encoder_2": lambda config: _text_encoder(config, "text_embeds"),
     "safety_checker": _safety_checker,

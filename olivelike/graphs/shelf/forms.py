@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.digest import digest_json
 from olivelike.graphs.shelf.folder import VERSION
+from olivelike.model.families import PREVIEW
 from olivelike.sources.names.adaptation import PREFIXES
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ INERT: Final[Mapping[str, frozenset[str]]] = {
     "UNet2DConditionModel": frozenset({"sample_size", "dropout"}),
     "AutoencoderKL": frozenset(
         {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
+    ),
+    "AutoencoderTiny": frozenset(
+        {"latent_magnitude", "latent_shift", "scaling_factor", "shift_factor", "force_upcast"}
     ),
     "CLIPTextModel": frozenset(
         {
@@ -119,7 +123,8 @@ def _complete(defaults: Config, config: Config) -> Config | None:
 def _says_nothing(name: str, value: Any, defaults: Config) -> bool:
     """Tell whether a key that a class does not have is known to be of no meaning."""
     if "model_type" not in defaults:
-        return name in _TRAINING
+        # `AutoencoderTiny` writes into its config what another key of it says.
+        return name in _TRAINING or (name == "block_out_channels" and "decoder_block_out_channels" in defaults)
     idle = {**_GENERATION, **({} if "vocab_size" in defaults else _TOKEN_IDS)}
     return name in idle and value == idle[name]
 
@@ -189,7 +194,9 @@ def _differing(defaults: Config, config: Config, inert: frozenset[str], within: 
 def graph_question(architecture: Architecture) -> str:
     """Return the digest of what decides the graph of an architecture."""
     form = form_of(architecture.class_name, architecture.config)
-    return digest_json(["shelf/graph", VERSION, architecture.component, architecture.class_name, form])
+    # A decoder for previews is like any other.
+    component = "vae_decoder" if architecture.component == PREVIEW else architecture.component
+    return digest_json(["shelf/graph", VERSION, component, architecture.class_name, form])
 
 
 def stored_form(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:

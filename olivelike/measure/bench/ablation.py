@@ -23,6 +23,7 @@ from olivelike.errors import (
     VerificationError,
 )
 from olivelike.measure.bench import measure_folders
+from olivelike.measure.bench.fidelity import Method, compare_methods
 from olivelike.model.families import MODEL_FILE, TOKENIZERS
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
@@ -31,6 +32,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, choose_
 if TYPE_CHECKING:
     from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
+    from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
 
@@ -80,10 +82,13 @@ class Ablation:
     rows: tuple[Row, ...]
     error: OlivelikeError | None = None
     """What stopped a variant; its rows say which."""
+    fidelity: FidelityReport | None = None
+    """Pictures of the variants, the first one the reference, if they were asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the name and the rows as JSON values."""
-        return {"workflow": self.workflow, "rows": [row.to_json() for row in self.rows]}
+        found = {"workflow": self.workflow, "rows": [row.to_json() for row in self.rows]}
+        return found if self.fidelity is None else {**found, "fidelity": self.fidelity.to_json()}
 
     def to_csv(self) -> str:
         """Return the rows as the text of a CSV file, with all columns."""
@@ -106,6 +111,7 @@ def ablate(
     warmup: int = 2,
     sizes: Mapping[str, int] | None = None,
     providers: Sequence[str] = (),
+    pictures: int = 0,
     made: Callable[[RunResult], None] = lambda _: None,
 ) -> Ablation:
     """Make the variants of a workflow's `sweep`, and say what each costs.
@@ -121,6 +127,7 @@ def ablate(
         warmup: Runs before them.
         sizes: Of dynamic dimensions, by name.
         providers: What to measure on, as `NAME` or `NAME:KEY=VALUE,...`; by default the workflow's target.
+        pictures: So many pictures by each variant that is a whole pipeline, compared with those of the first one.
         made: Is told how the run ended, before anything is measured.
 
     Raises:
@@ -152,7 +159,18 @@ def ablate(
     rows = verified_rows(prepared, components, results)
     if measure:
         rows = measured_rows(rows, prepared, sessions, sizes=sizes or {}, runs=runs, warmup=warmup)
-    return Ablation(prepared.workflow.workflow.name, tuple(rows), error)
+    fidelity = _fidelity(rows, prepared, sessions, pictures) if pictures else None
+    return Ablation(prepared.workflow.workflow.name, tuple(rows), error, fidelity)
+
+
+def _fidelity(
+    rows: Sequence[Row], prepared: Prepared, sessions: SessionSettings, pictures: int
+) -> FidelityReport | None:
+    published = {row.variant for row in rows if row.size_bytes is not None}
+    variants = [Method(str(output.variant), output.path) for output in prepared.outputs if output.variant in published]
+    if not variants:
+        return None
+    return compare_methods(variants[0].folder, variants[1:], pictures=pictures, sessions=sessions)
 
 
 def verified_rows(

@@ -81,11 +81,16 @@ def bench(settings: BenchSettings, listen: Callable[[Event], None] = lambda _: N
     return BenchReport(tuple(with_speeds(rows)), tuple(skipped))
 
 
+def bench_prompts(count: int) -> list[str]:
+    """Return prompts to measure with: ten are different, then they repeat."""
+    return list(islice(cycle(_PROMPTS), count))
+
+
 def _measure(
     jobs: dict[str, PipelineJob], batch_size: int, checked: Checked, gpu: int | None, listen: Callable[[Event], None]
 ) -> tuple[list[Row], list[Skipped]]:
     settings = checked.settings
-    prompts = list(islice(cycle(_PROMPTS), settings.num_prompts))
+    prompts = bench_prompts(settings.num_prompts)
     turn = Turn(prompts[0], _SEED, batch_size)
     turns = [replace(turn, prompt=prompt) for prompt in prompts for _ in range(settings.batch_count)]
     machine = Machine()

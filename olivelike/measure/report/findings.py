@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from olivelike.measure.bench.fidelity_report import FidelityReport
 from olivelike.model.records.reading import part_of_json
 
 if TYPE_CHECKING:
@@ -144,15 +145,17 @@ class Findings:
     profile: Profile
     verified: Verified
     bench: Bench
+    fidelity: FidelityReport | None
 
 
-def read_findings(folder: Path, profile: object, verified: object, bench: object) -> Findings:
+def read_findings(folder: Path, profile: object, verified: object, bench: object, fidelity: object) -> Findings:
     """Return the JSON that commands left as values; what is not as expected counts as absent."""
     return Findings(
         folder,
         part_of_json(Profile, profile) or Profile(),
         part_of_json(Verified, verified) or Verified(),
         part_of_json(Bench, bench) or Bench(),
+        part_of_json(FidelityReport, fidelity),
     )
 
 

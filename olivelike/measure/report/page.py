@@ -18,7 +18,7 @@ from olivelike.measure.report import comparison
 from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
 from olivelike.measure.report.findings import read_findings
-from olivelike.measure.report.outcome import operators, outcome, placement, speed
+from olivelike.measure.report.outcome import fidelity, operators, outcome, placement, speed
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
@@ -33,8 +33,11 @@ PROFILE_FILE: Final = "profile.json"
 """What `olivelike profile` measured: `FolderProfile.to_json`."""
 BENCH_FILE: Final = "bench.json"
 """What `olivelike bench` measured: `BenchReport.to_json`."""
+FIDELITY_FILE: Final = "fidelity.json"
+"""What `olivelike bench --method` measured: `FidelityReport.to_json`."""
 VERIFICATION_FILE: Final = "verification.json"
 """What `olivelike verify` found: figures by name in `components`, and `pictures`, which name their files."""
+_BESIDE: Final = (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE, FIDELITY_FILE)
 _PLACES: Final = frozenset({"file", "project", "output", "outputs", "path", "log", "folder"})
 """Keys whose values are paths, or lists of them."""
 _FILES_BY_PLACE: Final = frozenset({"output_files", "output_bytes"})
@@ -55,11 +58,13 @@ class Beside:
     profile: object = None
     verification: object = None
     bench: object = None
+    fidelity: object = None
 
 
 def page(record: RunRecord, beside: Beside) -> str:
     """Return a report as HTML that is well-formed as XML too."""
-    run, others = without_absolute_paths(record, [beside.profile, beside.verification, beside.bench])
+    found = [beside.profile, beside.verification, beside.bench, beside.fidelity]
+    run, others = without_absolute_paths(record, found)
     findings = read_findings(beside.folder, *others)
     sections = [
         comparison.errors(run),
@@ -68,6 +73,7 @@ def page(record: RunRecord, beside: Beside) -> str:
         verification(run, findings.verified),
         pictures(run, findings),
         speed(findings.bench),
+        fidelity(findings.fidelity),
         operators(run),
         placement(findings.profile),
         comparison.sizes(run),
@@ -151,7 +157,7 @@ def write_report(record: RunRecord, folder: Path, output: Path | None = None) ->
         OSError: if it can't be written; then an earlier one is as it was.
     """
     path = folder / REPORT_FILE if output is None else output
-    beside = Beside(folder, *(_read(folder / name) for name in (PROFILE_FILE, VERIFICATION_FILE, BENCH_FILE)))
+    beside = Beside(folder, *(_read(folder / name) for name in _BESIDE))
     write_whole(path, page(record, beside).encode(), durable=False)
     return path
 

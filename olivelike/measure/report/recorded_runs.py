@@ -46,7 +46,7 @@ class RecordedRun:
         """Put JSON beside the report, and write the report again. Raises `UsageError` if it can't be written.
 
         Args:
-            name: `PROFILE_FILE`, `BENCH_FILE` or `VERIFICATION_FILE`.
+            name: `PROFILE_FILE`, `BENCH_FILE`, `FIDELITY_FILE` or `VERIFICATION_FILE`.
             content: JSON values; pictures that it names are there already.
         """
         try:

@@ -7,7 +7,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from olivelike.errors import SourceError
 from olivelike.graphs.export.torch_network import build_network
 from olivelike.measure.verify.original import fill
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.jobs.fast import few_steps_of, sped_up
+from olivelike.runtime.jobs.job_notes import recorded_few_steps
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 _WINDOW, _SIGMA = 11, 1.5
 _K1, _K2 = 0.01, 0.03
-_GUIDANCE = 7.5
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,12 @@ def compare_pictures(
     pairs = []
     for index, prompt in enumerate(prompts):
         request = Request((prompt,), seed=seed + index, steps=steps, size=size, prompt_weights=False)
+        if few_steps_of(pipeline.folder, ()) is not None:
+            request = replace(sped_up(request, {"steps"}, pipeline.folder, ())[0], scheduler=None)
         result = pipeline.generate(request)
         pairs.append((result.request, result.pictures[0].image))
     del pipeline  # Both at once may be more than there is memory for.
+    originals.source = originals.source.distilled(recorded_few_steps(folder))
     reference = torch_pipeline(originals)
     found = []
     for request, optimised in pairs:
@@ -89,8 +93,9 @@ def compare_pictures(
             request.prompts[0],
             width=request.size[0],
             height=request.size[1],
-            num_inference_steps=steps,
-            guidance_scale=_GUIDANCE,
+            num_inference_steps=request.steps,
+            guidance_scale=request.guidance_scale,
+            eta=request.eta,
             generator=torch.Generator("cpu").manual_seed(request.seed),
         ).images[0]
         likeness = psnr(optimised, original), ssim(optimised, original)
@@ -188,7 +193,8 @@ def _scheduler(originals: Originals) -> Any:
     cls = getattr(diffusers, entry[1], None) if isinstance(entry, list) else None
     if path is None or cls is None:
         raise SourceError("the source names no scheduler of diffusers, so its pictures can't be made")
-    return cls.from_config(json.loads(path.read_bytes()))
+    config, few_steps = json.loads(path.read_bytes()), originals.source.few_steps
+    return cls.from_config(config if few_steps is None else few_steps.scheduler_config(config))
 
 
 def _tokenizer(originals: Originals, name: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Literal
 
+from olivelike.model.few_steps import FewSteps  # noqa: TC001 - the reader looks types up
 from olivelike.model.records.reading import Content, RecordError
 
 _COMMIT_DIGITS = 12
@@ -49,6 +50,8 @@ class Origin:
     identified: Identification | None = None
     vae: Origin | None = None
     """Where the VAE comes from, if from elsewhere."""
+    few_steps: FewSteps | None = None
+    """What a distilled checkpoint or LoRA is for."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""

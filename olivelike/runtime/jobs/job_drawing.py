@@ -131,7 +131,13 @@ def draw(
         for batch in pipeline.batches(job.request, on_step=on_step):
             for picture in batch.pictures:
                 prompt = job.written[picture.prompt]
-                record = replace(job.record, prompt=prompt, seed=picture.seed, provider=provider)
+                record = replace(
+                    job.record,
+                    prompt=prompt,
+                    provider=provider,
+                    seed=picture.seed,
+                    variation_seed=picture.variation_seed,
+                )
                 first = first or record
                 with while_writing():
                     written.append(writer.save(picture.image, record))

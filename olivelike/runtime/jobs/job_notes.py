@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._text import size
+from olivelike.digest import digest_file
 from olivelike.errors import UsageError
+from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile
+from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
 
@@ -25,10 +28,12 @@ if TYPE_CHECKING:
 HASH_DIGITS: Final = 10
 """Of a checkpoint's SHA-256, as A1111 prints it."""
 _ALIKE: Final = (
-    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "eta", "strength", "fit", "clip_skip",
-    "prompt_weights",
+    "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta",
+    "strength", "fit", "clip_skip", "prompt_weights", "variation_strength", "variation_seed", "hires",
+    "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae",
 )  # fmt: skip
 """Fields that a request and a record both have."""
+_OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
 
 
 def picture_record(
@@ -55,6 +60,7 @@ def picture_record(
         height=request.size[1],
         init_image=used[0],
         mask=used[1],
+        upscaler=None if request.upscaler is None else used_upscaler(request.upscaler),
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
@@ -78,33 +84,60 @@ def _program() -> str:
     return f"olivelike {version('olivelike')}"
 
 
-def recorded_fields(record: PictureRecord, *, from_image: bool) -> RequestFields:
+def used_upscaler(path: Path) -> UsedFile:
+    """Return an upscaler's name and hash for the record."""
+    found = path.stat()
+    return UsedFile(path.name, _file_hash(path, (found.st_mtime_ns, found.st_size)))
+
+
+@lru_cache(maxsize=16)
+def _file_hash(path: Path, _stamp: tuple[int, int]) -> str:
+    return digest_file(path)
+
+
+def recorded_fields(record: PictureRecord, *, from_image: bool, masked: bool) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
-    `from_image` says whether there is an initial picture: A1111 writes a strength for its upscaling without one.
+    `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
-    if not from_image:
-        del values["strength"]
+    left_out = (() if from_image else ("strength",)) + (() if masked else _OF_MASK)
+    if not record.variation_strength:
+        left_out += ("variation_seed",)
+    for name in left_out:
+        del values[name]
     return cast("RequestFields", {name: value for name, value in values.items() if value is not None})
 
 
 def checkpoint_hash(folder: Path) -> str:
     """Return the SHA-256 of the checkpoint that a folder was made from; empty if it does not say."""
+    return _recorded(folder)[0]
+
+
+def recorded_few_steps(folder: Path) -> FewSteps | None:
+    """Return what the last distilling LoRA in a folder, or its checkpoint, is for; `None` if its record has none."""
+    return _recorded(folder)[1]
+
+
+def _recorded(folder: Path) -> tuple[str, FewSteps | None]:
     try:
         found = (folder / RECORD_FILE).stat()
     except OSError:
         found = None
-    return _checkpoint_hash(folder, found and (found.st_mtime_ns, found.st_size))
+    return _read_recorded(folder, found and (found.st_mtime_ns, found.st_size))
 
 
 @lru_cache(maxsize=64)
-def _checkpoint_hash(folder: Path, _stamp: tuple[int, int] | None) -> str:
-    """Read the hash; a record has the derivations of all weights, and takes milliseconds to read."""
+def _read_recorded(folder: Path, _stamp: tuple[int, int] | None) -> tuple[str, FewSteps | None]:
+    """Read them once; a record has the derivations of all weights, and takes milliseconds to read."""
     record = OutputRecord.read(folder)
-    return (record.source.sha256 or "") if record is not None else ""
+    if record is None:
+        return "", None
+    loras = (one.origin.few_steps for one in reversed(record.loras) if one.weights.get("unet", one.weight) >= ENOUGH)
+    few_steps = next((found for found in loras if found is not None), record.source.few_steps)
+    return record.source.sha256 or "", few_steps
 
 
 _NO_CHOICES: Final = "choices are made in prompts alone"
@@ -128,9 +161,6 @@ _LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
 _EXACT: Final = 1000
 """From here on three digits would be written with an exponent."""
-_FLOAT: Final = 4
-_DECODER_CHANNELS: Final = (128, 256)
-"""Of a VAE without a config."""
 
 
 def unread_notes(lines: Sequence[PromptLine], request: Request, wildcards: Wildcards) -> Iterator[str]:
@@ -168,6 +198,17 @@ def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Itera
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
 
 
+def hires_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line for each second pass that is not as large as was asked for."""
+    asked = dict.fromkeys((one.hires, one.size or folder.default_size, hires_size(one, folder)) for one in requests)
+    for times, (width, height), drawn in asked:
+        if times is not None and drawn != (round(width * times), round(height * times)):
+            yield (
+                f"hires {times:g} of {width}x{height} is drawn at {drawn[0]}x{drawn[1]}, the nearest that this "
+                "pipeline makes"
+            )
+
+
 def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
     """Return a line for each size of more than four times the area that the UNet was trained on.
 
@@ -179,14 +220,14 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
     own = folder.default_size
     sizes = dict.fromkeys(
-        (one.size or own, 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts))) for one in requests
+        (hires_size(one, folder), 1 if one.decode_singly else min(one.batch_size, len(one.seeded_prompts)))
+        for one in requests
     )
     for (width, height), pictures in sizes:  # Each once, in order; `pictures` are decoded at once.
         times = width * height / (own[0] * own[1])
         if times > _LARGE:
-            channels = sum((list(folder.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
             free = psutil.virtual_memory().available
-            memory = pictures * width * height * channels * _FLOAT
+            memory = folder.decoder_memory((width, height), pictures)
             yield (
                 f"{width}x{height} is {_factor(times)} times the area that this UNet was trained on "
                 f"({own[0]}x{own[1]}): a step takes at least {_factor(times)} times as long, and up to "
@@ -194,6 +235,16 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
                 f"the VAE decoder at least {size(memory)} of memory ({size(free)} are free), and what is shown "
                 "often repeats"
             )
+
+
+def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
+    """Return a line if a VAE works in tiles that sees them otherwise than whole pictures, as all but tiny ones do."""
+    side = min(folder.default_size)
+    if any(one.tiled_vae and one.size and max(one.size) > side for one in requests) and not folder.has_tiny_vae:
+        yield (
+            f"the VAE works in tiles of {side}x{side}, as memory has no room for more or --tiled-vae says: each has "
+            "tones of its own, which fade into each other (a tiny VAE has no such seams)"
+        )
 
 
 def _factor(times: float) -> str:
@@ -229,11 +280,20 @@ def image_notes(record: PictureRecord, used: tuple[UsedFile | None, UsedFile | N
             )
         if before is not None and now is not None and before.hash != now.hash:
             yield f"the picture was made from {before.name}; {now.name} ({option}) has other content"
-    if record.strength is not None and record.init_image is None and used[0] is None:
+    if record.strength is not None and record.init_image is None and used[0] is None and record.hires is None:
         yield (
             f"the picture has strength {record.strength:g}, as one that was made from a picture or enlarged, but does "
             "not say from which; it is made from the prompt alone (--init-image starts from a picture)"
         )
+
+
+def upscaler_notes(record: PictureRecord, now: UsedFile | None) -> Iterator[str]:
+    """Return notes on what enlarges the picture; the same as in `record_notes`."""
+    before = record.upscaler
+    if before is not None and now is None:
+        raise UsageError(f"the picture was enlarged by {before.name}, which is not in it; give it with --upscaler")
+    if before is not None and now is not None and before.hash != now.hash:
+        yield f"the picture was enlarged by {before.name}; {now.name} (--upscaler) has other content"
 
 
 def _lora_notes(record: PictureRecord, folder: Path, loras: Sequence[UsedFile]) -> Iterator[str]:

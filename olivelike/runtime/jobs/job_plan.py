@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
+from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     guidance_notes,
+    hires_notes,
     picture_record,
     record_notes,
     recorded_fields,
     size_notes,
+    tile_notes,
     unread_notes,
+    upscaler_notes,
 )
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import PictureRecord, UsedFile, read_picture_record
@@ -30,6 +34,7 @@ from olivelike.runtime.prompts.wildcards import Wildcards
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from olivelike.model.few_steps import FewSteps
     from olivelike.runtime.pipeline.pipeline import Initializers
 
     UsedImage = tuple[Image, UsedFile]
@@ -52,6 +57,10 @@ class Lora(Protocol):
     @property
     def unet_weight(self) -> float:
         """Its weight for the UNet."""
+
+    @property
+    def few_steps(self) -> FewSteps | None:
+        """What it distils the UNet to."""
 
 
 class LoraFiles(Protocol):
@@ -112,6 +121,7 @@ class _Picture:
     prompt: str
     written: str
     seed: int
+    variation_seed: int | None
     tags: tuple[LoraTag, ...]
 
 
@@ -126,6 +136,7 @@ def plan_jobs(
     wildcards: Wildcards | None = None,
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
+    fast: bool = False,
 ) -> JobPlan:
     """Make the choices that prompts leave to the seed, open the files that are named, and check what is asked for.
 
@@ -142,6 +153,7 @@ def plan_jobs(
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
+        fast: take scheduler, steps and guidance that a few-step model is made for, where `fields` have none.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     if before is not None and made_before is not None:
@@ -155,20 +167,29 @@ def plan_jobs(
     if mask is not None:
         given["mask"], used[1] = open_image(mask) if isinstance(mask, Path) else mask
     if before is not None:
-        given = {**recorded_fields(before, from_image=init_image is not None), **given}
+        given = {**recorded_fields(before, from_image=init_image is not None, masked=mask is not None), **given}
     asked = replace(Request(()), **given)
     wildcards = wildcards or Wildcards([Path("wildcards")])
     pipeline = open_folder(folder)
-    planner = _Planner(pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]))
+    planner = _Planner(
+        pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None
+    )
     jobs = tuple(planner.jobs(asked, lines))
     requests = [job.request for job in jobs]
     notes = [
         *unread_notes(lines, asked, wildcards),
         *guidance_notes(requests, pipeline),
+        *hires_notes(requests, pipeline),
         *size_notes(requests, pipeline),
+        *tile_notes(requests, pipeline),
+        *(planner.notes if fast else dict.fromkeys(unsuited_notes(jobs, pipeline))),
     ]
     if before is not None:
-        notes[:0] = record_notes(before, folder, (used[0], used[1]), jobs[0].record.loras)
+        now = jobs[0].record
+        notes[:0] = [
+            *record_notes(before, folder, (used[0], used[1]), now.loras),
+            *upscaler_notes(before, now.upscaler),
+        ]
     return JobPlan(folder, jobs, tuple(notes), lora_files)
 
 
@@ -179,16 +200,24 @@ class _Planner:
     lora_files: LoraFiles | None
     always: tuple[Lora, ...]
     used: tuple[UsedFile | None, UsedFile | None]
+    given: frozenset[str] | None
+    """Fields that stay where all else is made fast; `None` leaves all as it is."""
+    notes: dict[str, None] = field(default_factory=dict)
+    """What was made fast, in lines."""
 
     def jobs(self, asked: Request, lines: Sequence[PromptLine]) -> Iterator[Job]:
         if not lines:
             resolve_defaults(asked, self.folder)  # It says that there is no prompt.
-        base = replace(asked, seed=seed_or_drawn(asked.seed))
+        base = replace(asked, seed=seed_or_drawn(asked.seed), variation_seed=_variation_seed(asked))
         own = [replace(base, **_fields(line)) for line in lines]
+        own = [replace(request, variation_seed=_variation_seed(request)) for request in own]
         # The first picture of each, before `resolve_defaults` imports torch.
-        for line, request in zip(lines, own, strict=True):
+        for place, (line, request) in enumerate(zip(lines, own, strict=True)):
             for picture in self._pictures(0, line, replace(request, num_images=1)):
-                self._tagged(picture.tags)
+                loras = (*self.always, *self._tagged(picture.tags))
+                if self.given is not None:
+                    own[place], note = sped_up(request, self.given | line.fields.keys(), self.folder, loras)
+                    self.notes[note] = None
         own = [self._resolved(request, line) for line, request in zip(lines, own, strict=True)]
         pictures = [
             picture for number, line in enumerate(lines) for picture in self._pictures(number, line, own[number])
@@ -203,6 +232,8 @@ class _Planner:
             prompts=tuple(picture.prompt for picture in pictures),
             seed=pictures[0].seed,
             seeds=tuple(picture.seed for picture in pictures),
+            variation_seed=pictures[0].variation_seed,
+            variation_seeds=_all_or_none(picture.variation_seed for picture in pictures),
             num_images=1,
         )
         loras = (*self.always, *self._tagged(pictures[0].tags))
@@ -228,7 +259,8 @@ class _Planner:
     def _pictures(self, number: int, line: PromptLine, request: Request) -> Iterator[_Picture]:
         assert request.seed is not None
         for more in range(request.num_images):
-            seed = (request.seed + more) % SEEDS
+            seed = (request.seed + (0 if request.variation_strength else more)) % SEEDS
+            varied = None if request.variation_seed is None else (request.variation_seed + more) % SEEDS
             prompt = written = line.prompt
             tags: tuple[LoraTag, ...] = ()
             if request.prompt_weights:
@@ -238,12 +270,23 @@ class _Planner:
                 except UsageError as error:
                     where = line.place or f"prompt '{shortened(line.prompt)}'"
                     raise UsageError(f"{where}: {error}") from error
-            yield _Picture(number, prompt, written, seed, tags)
+            yield _Picture(number, prompt, written, seed, varied, tags)
 
 
 def seed_or_drawn(asked: int | None) -> int:
     """Return the seed that is asked for, or one at random: for `None` and -1."""
     return secrets.randbelow(SEEDS) if asked in (None, _RANDOM) else asked
+
+
+def _variation_seed(asked: Request) -> int | None:
+    """Return the variation seed that is asked for, or one at random if one is needed."""
+    drawn = asked.variation_seed in (None, _RANDOM)
+    return (seed_or_drawn(None) if asked.variation_strength else None) if drawn else asked.variation_seed
+
+
+def _all_or_none(seeds: Iterable[int | None]) -> tuple[int, ...] | None:
+    found = tuple(seed for seed in seeds if seed is not None)
+    return found or None
 
 
 def _fields(line: PromptLine) -> RequestFields:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import SourceError, UsageError
-from olivelike.runtime.pipeline.request import RequestFields, parse_size
+from olivelike.runtime.pipeline.request import RequestFields, parse_hires, parse_interval, parse_size
 
 STDIN: Final = "-"
 _MOST_BYTES: Final = 16 << 20
@@ -100,11 +100,15 @@ _READ: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "seed": ("seed", int), "steps": ("steps", int),
     "cfg_scale": ("guidance_scale", float), "guidance-scale": ("guidance_scale", float),
     "guidance-rescale": ("guidance_rescale", float), "eta": ("eta", float),
+    "guidance-interval": ("guidance_interval", parse_interval), "cache-interval": ("cache_interval", int),
     "sampler_name": ("scheduler", str), "scheduler": ("scheduler", str),
     "width": ("width", int), "height": ("height", int), "size": ("size", parse_size),
     "batch_size": ("of_batch", int), "n_iter": ("times", int),
     "num-images": ("num_images", int), "clip-skip": ("clip_skip", int),
     "denoising_strength": ("strength", float), "strength": ("strength", float),
+    "hires": ("hires", parse_hires), "upscaler": ("upscaler", Path),
+    "subseed": ("variation_seed", int), "variation-seed": ("variation_seed", int),
+    "subseed_strength": ("variation_strength", float), "variation-strength": ("variation_strength", float),
 }  # fmt: skip
 """Options of a line, with underscores as A1111's script has them and with hyphens as this command's."""
 _TEXTS: Final = {
@@ -113,6 +117,22 @@ _TEXTS: Final = {
 
 
 def _options(line: str, place: str) -> PromptLine:
+    given = _given(line, place)
+    if "prompt" not in given:
+        raise UsageError(f"{place}: has no --prompt")
+    return PromptLine(given.pop("prompt"), _combined(given, place), place)
+
+
+def read_options(text: str, place: str) -> RequestFields:
+    """Read the options of a line that has no prompt of its own. Raises `UsageError` for one that can't be read."""
+    given = _given(text, place)
+    if "prompt" in given:
+        raise UsageError(f"{place}: a prompt can't be given here; leave --prompt out")
+    return _combined(given, place)
+
+
+def _given(line: str, place: str) -> dict[str, Any]:
+    """Return the values of options by the names of their fields."""
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -140,9 +160,7 @@ def _options(line: str, place: str) -> PromptLine:
             given[field_name] = read(value)
         except ValueError:
             raise UsageError(f"{place}: --{name} {value!r} is no number") from None
-    if "prompt" not in given:
-        raise UsageError(f"{place}: has no --prompt")
-    return PromptLine(given.pop("prompt"), _combined(given, place), place)
+    return given
 
 
 def _combined(given: dict[str, Any], place: str) -> RequestFields:
@@ -152,6 +170,9 @@ def _combined(given: dict[str, Any], place: str) -> RequestFields:
         raise UsageError(f"{place}: gives one side alone; give --width and --height")
     if sides[0] is not None:
         given["size"] = sides
+    if "hires" in given:
+        given["hires"], strength = given["hires"]
+        given |= {} if strength is None else {"hires_strength": strength}
     at_once, times = given.pop("of_batch", None), given.pop("times", None)
     if at_once is not None:
         given["batch_size"] = at_once

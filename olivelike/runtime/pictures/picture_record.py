@@ -17,8 +17,8 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike._untrusted import parse_json
 from olivelike.errors import SessionError, SourceError, UsageError
@@ -41,6 +41,10 @@ class UsedFile:
     """Hexadecimal SHA-256 or its beginning; of a LoRA the first 12 digits of A1111's AutoV3."""
     weight: float | None = None
     """Of a LoRA."""
+
+
+_LATER: Final = {"later": True}
+"""Of a field that is written only where it is not the default, so that other pictures' files stay the same."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +86,36 @@ class PictureRecord:
     """Program that made it, such as `olivelike 0.1.0`."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Further fields that A1111 wrote, as text."""
+    guidance_interval: tuple[float, float] | None = None
+    """From which to which share of the steps there was guidance."""
+    cache_interval: int = 1
+    """Steps from one to the next in which the whole UNet ran."""
     fit: bool = False
     """Whether initial picture and mask were cropped to the size's shape."""
+    variation_strength: float = field(default=0.0, metadata=_LATER)
+    """Share of another seed's noise in the initial noise."""
+    variation_seed: int | None = field(default=None, metadata=_LATER)
+    """That seed, of this very picture."""
+    hires: float | None = field(default=None, metadata=_LATER)
+    """How many times as large it was drawn again."""
+    hires_strength: float = field(default=0.7, metadata=_LATER)
+    upscaler: UsedFile | None = field(default=None, metadata=_LATER)
+    """What enlarged it: between the two, with `hires`; else in the end."""
+    inpaint_area: Literal["whole", "masked"] = field(default="whole", metadata=_LATER)
+    """`masked` was drawn around the mask alone, at the size."""
+    mask_blur: int | None = field(default=None, metadata=_LATER)
+    """Pixels of the edge where the initial picture was put back; `None` if it was not."""
+    inpaint_padding: int = field(default=32, metadata=_LATER)
+    tiled_vae: bool = field(default=False, metadata=_LATER)
+    """Pixels around a masked area."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, allow_nan=False)
+        values = asdict(self)
+        for one in fields(self):
+            if one.metadata == _LATER and values[one.name] == one.default:
+                del values[one.name]
+        return json.dumps({"format": _FORMAT, **values}, allow_nan=False)
 
 
 def record_from_json(text: str, where: str) -> PictureRecord:
@@ -128,6 +156,8 @@ _PLAIN_SCHEDULE = "Uniform"
 """Always written: without a schedule type, A1111 has another one for many samplers."""
 _BEFORE_DEFAULTS = re.compile(r"v1\.[0-8]\.")
 """Versions of A1111 in which a sampler without a schedule type had the plain one."""
+_LATENT = "Latent"
+"""A1111's upscaler of latents."""
 _RNG = "CPU"
 """Makes A1111 draw its noise as torch's generator on the CPU does."""
 
@@ -183,9 +213,19 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         ("Size", size),
         ("Model hash", record.model_hash),
         ("Model", record.model),
-        ("Denoising strength", record.strength),
+        ("Denoising strength", record.strength if record.hires is None else record.hires_strength),
+        ("Hires upscale", record.hires),
+        ("Hires upscaler", (record.upscaler.name if record.upscaler else _LATENT) if record.hires else None),
+        ("Postprocess upscaler", record.upscaler.name if record.upscaler and not record.hires else None),
+        ("Variation seed", record.variation_seed),
+        ("Variation seed strength", record.variation_strength or None),
+        ("Mask blur", record.mask_blur),
+        ("Inpaint area", "Only masked" if record.inpaint_area == "masked" else None),
+        ("Masked area padding", record.inpaint_padding if record.inpaint_area == "masked" else None),
         ("Clip skip", record.clip_skip + 1 if record.clip_skip else None),
         ("Eta", record.eta or None),
+        ("Guidance interval", record.guidance_interval and "{:g}:{:g}".format(*record.guidance_interval)),
+        ("Cache interval", record.cache_interval if record.cache_interval > 1 else None),
         ("Emphasis", None if record.prompt_weights else "None"),
         ("Lora hashes", hashes or None),
     )
@@ -203,7 +243,9 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
         ("CFG scale", "guidance_scale", _finite), ("CFG Rescale", "guidance_rescale", _finite), ("Seed", "seed", int),
         ("Model hash", "model_hash", str), ("Model", "model", str), ("Denoising strength", "strength", _finite),
         ("Clip skip", "clip_skip", lambda text: max(int(text), 1) - 1), ("Eta", "eta", _finite),
-        ("Version", "version", str), ("Lora hashes", "loras", _loras),
+        ("Guidance interval", "guidance_interval", _interval), ("Cache interval", "cache_interval", int),
+        ("Version", "version", str), ("Lora hashes", "loras", _loras), ("Variation seed", "variation_seed", int),
+        ("Variation seed strength", "variation_strength", _finite),
     ):  # fmt: skip
         if name in rest:
             with contextlib.suppress(ValueError):  # Another program's own notation stays among the other fields.
@@ -213,6 +255,11 @@ def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRe
     if size is not None:
         found["width"], found["height"] = int(size[1]), int(size[2])
         del rest["Size"]
+    if rest.get("Hires upscaler") == _LATENT and "strength" in found and "Hires steps" not in rest:
+        with contextlib.suppress(ValueError, KeyError):
+            found["hires"] = _finite(rest["Hires upscale"])
+            found["hires_strength"] = found.pop("strength")
+            del rest["Hires upscale"], rest["Hires upscaler"]
     if rest.get("Emphasis") == "None":
         found["prompt_weights"] = False
         del rest["Emphasis"]
@@ -230,6 +277,11 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is no number to work with")
     return value
+
+
+def _interval(text: str) -> tuple[float, float]:
+    first, end = (_finite(share) for share in text.split(":"))
+    return first, end
 
 
 def _loras(text: str) -> tuple[UsedFile, ...]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import Interrupted, SourceError
+from olivelike.errors import Interrupted
+from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps
+from olivelike.runtime.pipeline.unet_calls import UNetCalls, UNets
 from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
 
@@ -15,9 +18,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
+    from olivelike.runtime.pipeline.conditioning import Conditioning
     from olivelike.runtime.pipeline.latents import BatchState, Start
-    from olivelike.runtime.sessions.session import Call, Network
+    from olivelike.runtime.sessions.session import Network
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,55 +48,54 @@ class DenoisingCallbacks:
     attempt: int
     on_step: Callable[[Step], None] | None
     cancel: Event | None
+    previewer: Callable[[], Network | None] = lambda: None
+    """Opens the tiny decoder that shows steps, if there is one."""
 
 
 def denoise(
     start: Start,
     conditioning: Conditioning,
     state: BatchState,
-    unet: Network,
+    unets: UNets,
     decoder: Network,
     callbacks: DenoisingCallbacks,
 ) -> torch.Tensor:
-    """Run the UNet on each timestep.
+    """Run the UNet on each timestep; steps without its deep layers take what those made in an earlier step.
 
     Raises `Interrupted` if `callbacks.cancel` is set, and `SessionError` if the engine fails.
 
     Args:
         start: latents and timesteps to begin with.
+        unets: the UNet, and its shallow part where `cache_interval` asks for it.
         decoder: `vae_decoder`, for previews.
 
     Returns:
         Latents of shape (pictures, channels, height, width), float32, on the UNet's device.
     """
     request, scheduler, latents = state.request, state.scheduler, start.latents
-    pictures, channels = latents.shape[:2]
-    shown, guided, terms = conditioning.at(0), conditioning.guided, conditioning.terms
-    of_prompts = range(pictures) if terms is None else terms.pictures
-    rows = [*range(pictures), *of_prompts] if guided else [*of_prompts]
-    prepared = _prepare(unet, start, shown, rows)
-    call = _show(unet, prepared, shown)
-    sample, timestep = call.inputs["sample"], call.inputs["timestep"]
-    (output,) = call.outputs.values()
-    # Both halves of the guided batch are the same latents: one write each, no tensor in between.
-    parts = [part[:, :channels] for part in sample.split(pictures)] if terms is None else []
-    scale = request.guidance_scale if request.guided and shown.guidance is None else 1.0
+    guided, terms = conditioning.guided, conditioning.terms
+    calls = UNetCalls(unets, start, conditioning)
+    # Schedulers of order 2 call the UNet twice in a step.
+    order, steps = scheduler.order, -(-len(start.timesteps) // scheduler.order)
+    within = guided_steps(request.guidance_interval, steps)
+    facts = unets.whole.session.provider, *latents.shape
+    halves = GuidanceCalls(request.guidance_calls, state.folder.model("unet"), facts)
+    embedded = conditioning.at(0).guidance is not None
     extras = _step_arguments(state, latents)
     for number, moment in enumerate(start.timesteps):
         if callbacks.cancel is not None and callbacks.cancel.is_set():
             raise Interrupted(f"cancelled after {number} of {len(start.timesteps)} steps")
-        if (wanted := conditioning.at(number // scheduler.order)) is not shown:
-            shown, call = wanted, _show(unet, prepared, wanted)
-        scaled = scheduler.scale_model_input(latents, moment)
-        for part in parts:
-            part.copy_(scaled)
-        if terms is not None:
-            sample[:, :channels].copy_(scaled[rows])
-        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
-        call.run()
+        step = number // order
+        # Terms are differences from the negative prompt, at any scale.
+        runs_negative = guided and (step in within or terms is not None)
+        scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
+        reuse = step % request.cache_interval != 0
+        with halves.timed() if runs_negative else nullcontext():
+            output = calls.predict(scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart)
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
         prediction = output.to(latents.dtype)
-        if guided:
+        if runs_negative:
+            scale = request.guidance_scale if request.guided and not embedded and step in within else 1.0
             prediction = guide(prediction, scale, request.guidance_rescale, terms)
         elif prediction is output:
             prediction = output.clone()
@@ -103,50 +105,10 @@ def denoise(
             latents = start.blend.apply(latents, number, scheduler)
         if callbacks.on_step is not None:
             guess = getattr(stepped, "pred_original_sample", None)
-            preview = Preview(latents if guess is None else guess, decoder, state.folder)
+            preview = Preview(latents if guess is None else guess, decoder, state.folder, callbacks.previewer)
             place = (callbacks.batch, callbacks.batches, callbacks.attempt)
             callbacks.on_step(Step(*place, number + 1, len(start.timesteps), float(moment), preview))
     return latents
-
-
-def _prepare(unet: Network, start: Start, conditions: Conditions, rows: list[int]) -> Call:
-    """Return the UNet's call for rows of these pictures, with what an inpainting UNet takes beside the latents."""
-    _, channels, height, width = start.latents.shape
-    batch = len(rows)
-    more = 0 if start.channels is None else start.channels.shape[1]
-    leading = _leading(conditions)
-    known = {"sample", "timestep", *leading}
-    if unknown := [name for name in unet.session.inputs if name not in known]:
-        raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
-    shape = (batch, channels + more, height, width)
-    call = unet.prepare(
-        {
-            "sample": shape,
-            "timestep": (1,) * len(unet.input("timestep").dims),
-            **{name: tuple(value.shape) for name, value in leading.items()},
-        },
-        {next(iter(unet.session.outputs)): (batch, channels, height, width)},
-    )
-    if start.channels is not None:
-        call.inputs["sample"][:, channels:].copy_(start.channels[rows])
-    return call
-
-
-def _show(unet: Network, call: Call, conditions: Conditions) -> Call:
-    """Return the call with other conditions, which stay until the next ones are shown."""
-    leading = _leading(conditions)
-    for name, value in leading.items():
-        call.inputs[name].copy_(value)
-    return unet.hold(call, tuple(leading))
-
-
-def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
-    leading = {"encoder_hidden_states": conditions.states}
-    if conditions.pooled is not None and conditions.times is not None:
-        leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
-    if conditions.guidance is not None:
-        leading["timestep_cond"] = conditions.guidance
-    return leading
 
 
 def _step_arguments(state: BatchState, latents: torch.Tensor) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import SEEDS, Request
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session import Network
 
 
+_ALIKE: Final = 0.9995
+"""Cosine above which two vectors have no arc between them to speak of."""
+
+
 @dataclass(frozen=True, eq=False)
 class BatchState:
     """What all that makes a batch of pictures needs."""
@@ -38,6 +42,8 @@ class BatchState:
     """Of diffusers, with its timesteps set."""
     seeds: tuple[int, ...]
     """One for each picture."""
+    variations: tuple[int, ...]
+    """One for each picture, if the request has a `variation_strength`."""
     sources: list[torch.Generator]
     """Generators of these seeds."""
     device: str
@@ -51,8 +57,10 @@ class BatchState:
         return height // self.folder.vae_factor, width // self.folder.vae_factor
 
 
-def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str) -> BatchState:
-    """Make generators and scheduler of a batch.
+def begin_batch(
+    request: Request, folder: PipelineFolder, seeds: Sequence[int], device: str, variations: Sequence[int] = ()
+) -> BatchState:
+    """Make generators and scheduler of a batch, whose pictures may have variation seeds.
 
     Raises `UsageError` for a scheduler that there is none of, or a number of steps that it refuses, and `SourceError`
     if the folder's own is for networks of another kind, or its config is damaged.
@@ -65,7 +73,7 @@ def begin_batch(request: Request, folder: PipelineFolder, seeds: Sequence[int], 
         raise UsageError(
             f"{name} refuses {request.steps} steps: {error}; take another number of steps, or another scheduler"
         ) from error
-    return BatchState(request, folder, scheduler, tuple(seeds), generators(seeds), device)
+    return BatchState(request, folder, scheduler, tuple(seeds), tuple(variations), generators(seeds), device)
 
 
 def generators(seeds: Sequence[int]) -> list[torch.Generator]:
@@ -87,6 +95,24 @@ def draw_noise(shape: tuple[int, ...], sources: Sequence[torch.Generator]) -> to
     import torch
 
     return torch.cat([torch.randn((1, *shape), generator=source) for source in sources])
+
+
+def initial_noise(state: BatchState, channels: int) -> torch.Tensor:
+    """Draw what denoising begins with: each seed's noise, or a point on the way to that of its variation seed.
+
+    The way is the arc between the two along each column of each channel, as in A1111's `modules/rng.py`.
+    """
+    import torch
+
+    shape = (channels, *state.latent_size)
+    drawn = draw_noise(shape, state.sources)
+    if not state.variations:
+        return drawn.to(state.device)
+    share, other = state.request.variation_strength, draw_noise(shape, generators(state.variations))
+    cosine = torch.cosine_similarity(drawn, other, dim=2).unsqueeze(2).clamp(-1, 1)
+    angle = torch.acos(cosine)
+    mixed = (torch.sin((1 - share) * angle) * drawn + torch.sin(share * angle) * other) / torch.sin(angle)
+    return torch.where(cosine > _ALIKE, torch.lerp(drawn, other, share), mixed).to(state.device)
 
 
 def seed_of_attempt(seed: int, attempt: int) -> int:
@@ -113,7 +139,7 @@ class Start:
 
 def from_noise(state: BatchState, channels: int) -> Start:
     """Start from noise alone, in so many channels."""
-    drawn = draw_noise((channels, *state.latent_size), state.sources).to(state.device)
+    drawn = initial_noise(state, channels)
     scheduler = state.scheduler
     if state.folder.is_xl:
         _begin_at(state, 0)
@@ -125,12 +151,15 @@ def from_picture(state: BatchState, encoder: Network, channels: int) -> Start:
     request = state.request
     assert request.init_image is not None
     assert request.size is not None
-    timesteps = _last_timesteps(state)
     pixels = to_pixels(request.init_image, request.size, state.folder)
-    encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources)
-    drawn = draw_noise(tuple(encoded.shape[1:]), state.sources)
-    latents = _add_noise(state, encoded.to(state.device), drawn.to(state.device), timesteps)
-    return Start(latents, timesteps)
+    return from_latents(state, encode_picture(pixels, encoder, channels, state.folder, state.sources))
+
+
+def from_latents(state: BatchState, encoded: torch.Tensor) -> Start:
+    """Start from latents of pictures, with as much noise as the request's strength says."""
+    timesteps = last_timesteps(state)
+    drawn = initial_noise(state, encoded.shape[1])
+    return Start(_add_noise(state, encoded.to(state.device), drawn, timesteps), timesteps)
 
 
 def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, unet_channels: int) -> Start:
@@ -145,7 +174,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     assert request.init_image is not None
     assert request.mask is not None
     assert request.size is not None
-    timesteps = _last_timesteps(state)
+    timesteps = last_timesteps(state)
     pixels = to_pixels(request.init_image, request.size, state.folder)
     mask = to_mask(request.mask, request.size, state.folder)
     knows_masks = unet_channels == masked_channels(channels)
@@ -153,8 +182,7 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     encoded = None
     if not (knows_masks and from_scratch):
         encoded = encode_picture(pixels, encoder, channels, state.folder, state.sources).to(state.device)
-    shape = (channels, *state.latent_size)
-    drawn = draw_noise(shape, state.sources).to(state.device)
+    drawn = initial_noise(state, channels)
     if from_scratch:
         latents = drawn * state.scheduler.init_noise_sigma
     else:
@@ -163,15 +191,16 @@ def from_picture_with_hole(state: BatchState, encoder: Network, channels: int, u
     small_mask: torch.Tensor = interpolate(mask, size=state.latent_size)
     if not knows_masks:
         assert encoded is not None
-        # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
-        draw_noise(shape, state.sources)
+        if not state.folder.has_tiny_vae:
+            # Diffusers encodes the masked picture here too, without use; what it draws moves the later draws.
+            draw_noise((channels, *state.latent_size), state.sources)
         return Start(latents, timesteps, blend=Blend(encoded, drawn, small_mask.to(state.device), timesteps))
     masked = encode_picture(pixels * (mask < 0.5), encoder, channels, state.folder, state.sources)
     taken = torch.cat([small_mask.expand(len(masked), -1, -1, -1), masked], dim=1)
     return Start(latents, timesteps, channels=taken.to(state.device))
 
 
-def _last_timesteps(state: BatchState) -> torch.Tensor:
+def last_timesteps(state: BatchState) -> torch.Tensor:
     """Return the timesteps that `strength` leaves, and tell the scheduler where it begins."""
     steps, strength = state.request.steps, state.request.strength
     assert strength is not None

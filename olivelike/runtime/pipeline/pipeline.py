@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import SAFETY_CHECKER
+from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
+from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
     begin_batch,
+    from_latents,
     from_noise,
     from_picture,
     from_picture_with_hole,
+    last_timesteps,
     masked_channels,
     seed_of_attempt,
 )
+from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.pipeline_folder import (
     PipelineFolder,
     check_folder_target,
@@ -31,19 +38,24 @@ from olivelike.runtime.pipeline.pipeline_folder import (
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
 from olivelike.runtime.pipeline.safety import SafetyCheck, black, read_preprocessing
+from olivelike.runtime.pipeline.unet_calls import UNets
 from olivelike.runtime.pipeline.vae import decode_latents, to_images
 from olivelike.runtime.prompts.prompt_encoding import open_tokenizer
 from olivelike.runtime.sessions.providers import memory_errors
-from olivelike.runtime.sessions.session import Network, check_dimensions, open_session
+from olivelike.runtime.sessions.session import Network, check_dimensions, open_session, read_model_file
 
 if TYPE_CHECKING:
     from threading import Event
 
     import numpy as np
+    import torch
 
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Initializers = Mapping[str, Mapping[str, np.ndarray[Any, Any]]]
+
+_SHALLOW: Final = "unet/shallow"
+"""Among a pipeline's networks: part of the UNet, and changed by what changes that."""
 
 
 def open_pipeline(
@@ -94,6 +106,7 @@ class Pipeline:
         self._settings = settings
         self._initializers = initializers
         self._networks = dict(shared or {})
+        self._open_upscaler: tuple[Path, Upscaler] | None = None
         # Cheap ones first, so that what is wrong with the folder is known before gigabytes are read.
         self._check = self._open_checker() if safety else None
         self._encoders = [
@@ -115,7 +128,7 @@ class Pipeline:
         Networks that neither changes are shared, so that of the two pipelines one draws at a time.
         """
         changed = self._initializers.keys() | initializers.keys()
-        shared = {name: network for name, network in self._networks.items() if name not in changed}
+        shared = {name: network for name, network in self._networks.items() if name.partition("/")[0] not in changed}
         return Pipeline(
             self.folder, self._settings, safety=self.checks_safety, initializers=initializers, shared=shared
         )
@@ -169,41 +182,85 @@ class Pipeline:
     def _batches(
         self, request: Request, on_step: Callable[[Step], None] | None, cancel: Event | None
     ) -> Iterator[Batch]:
-        prompts, size = request.seeded_prompts, request.batch_size
-        batches = [prompts[first : first + size] for first in range(0, len(prompts), size)]
-        for number, batch in enumerate(batches, 1):
+        drawn, put_back = part_of_picture(request)
+        prompts, varied, size = request.seeded_prompts, request.variations, request.batch_size
+        firsts = range(0, len(prompts), size)
+        for number, first in enumerate(firsts, 1):
+            batch = prompts[first : first + size]
             began = time.monotonic()
             pictures: dict[int, Picture] = {}
             for attempt in range(1, request.retry_unsafe + 2):
                 left = [place for place in range(len(batch)) if place not in pictures or pictures[place].flagged]
                 if not left:
                     break
-                callbacks = DenoisingCallbacks(number, len(batches), attempt, on_step, cancel)
-                made, scheduler = self._make([batch[place] for place in left], request, callbacks)
+                callbacks = DenoisingCallbacks(number, len(firsts), attempt, on_step, cancel, self._tiny_decoder)
+                chosen = [varied[first + place] for place in left] if varied else []
+                made, scheduler = self._make([batch[place] for place in left], chosen, drawn, callbacks)
                 pictures |= dict(zip(left, made, strict=True))
             ordered = tuple(pictures[place] for place in range(len(batch)))
-            yield Batch(number, len(batches), ordered, time.monotonic() - began, scheduler)
+            if put_back is not None:
+                ordered = tuple(
+                    picture if picture.flagged else replace(picture, image=put_back.apply(picture.image))
+                    for picture in ordered
+                )
+            if request.upscaler is not None and request.hires is None:
+                upscaler = self._upscaler(request.upscaler)
+                ordered = tuple(replace(picture, image=upscaler.enlarge(picture.image)) for picture in ordered)
+            yield Batch(number, len(firsts), ordered, time.monotonic() - began, scheduler)
 
     def _make(
-        self, prompts: Sequence[tuple[str, int]], request: Request, callbacks: DenoisingCallbacks
+        self,
+        prompts: Sequence[tuple[str, int]],
+        variations: Sequence[int],
+        request: Request,
+        callbacks: DenoisingCallbacks,
     ) -> tuple[list[Picture], str]:
         """Draw pictures with one batch of the UNet, and check them; return them and the scheduler's class."""
         import torch
 
         with torch.no_grad(), memory_errors(request.size, len(prompts)):
             seeds = [seed_of_attempt(seed, callbacks.attempt) for _, seed in prompts]
-            state = begin_batch(request, self.folder, seeds, self.unet.device)
-            conditioning = encode([prompt for prompt, _ in prompts], request, self.folder, self._encoders)
+            folder = self.folder.in_tiles() if request.tiled_vae else self.folder
+            state = begin_batch(request, folder, seeds, self.unet.device, variations)
+            texts = [prompt for prompt, _ in prompts]
             start = self._start(state)
-            done = denoise(start, conditioning, state, self.unet, self._decoder, callbacks)
-            pixels = decode_latents(done, self._decoder, self.folder, singly=request.decode_singly)
+            if request.hires is None:
+                done = self._denoised(texts, state, start, callbacks)
+            else:
+                larger = second_pass(request, folder)
+                second = begin_batch(larger, folder, seeds, self.unet.device, variations)
+                first_callbacks, callbacks = in_turn(callbacks, (start.timesteps, last_timesteps(second)))
+                drawn = self._denoised(texts, state, start, first_callbacks)
+                done = self._denoised(texts, second, from_latents(second, self._enlarged(drawn, second)), callbacks)
+            pixels = decode_latents(done, self._decoder, folder, singly=request.decode_singly)
         images = to_images(pixels)
         flags = self._check.flags(images) if self._check is not None else [None] * len(images)
         pictures = [
-            Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt)
-            for (prompt, first), seed, image, flagged in zip(prompts, seeds, images, flags, strict=True)
+            Picture(black(image) if flagged else image, prompt, seed, first, flagged, callbacks.attempt, varied)
+            for (prompt, first), seed, varied, image, flagged in zip(
+                prompts, seeds, variations or repeat(None), images, flags, strict=False
+            )
         ]
         return pictures, type(state.scheduler).__name__
+
+    def _denoised(
+        self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
+    ) -> torch.Tensor:
+        conditioning = encode(prompts, state.request, self.folder, self._encoders)
+        unets = UNets(self.unet, self._shallow() if state.request.cache_interval > 1 else None)
+        return denoise(start, conditioning, state, unets, self._decoder, callbacks)
+
+    def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
+        """Return latents at the size of the batch that goes on with them."""
+        if state.request.upscaler is None:
+            return enlarge_latents(latents, state)
+        networks = self._decoder, self._open("vae_encoder")
+        return enlarge_by(self._upscaler(state.request.upscaler), latents, state, networks)
+
+    def _upscaler(self, path: Path) -> Upscaler:
+        if self._open_upscaler is None or self._open_upscaler[0] != path:
+            self._open_upscaler = path, Upscaler(path, self._settings)
+        return self._open_upscaler[1]
 
     def _start(self, state: BatchState) -> Start:
         if state.request.init_image is None:
@@ -219,12 +276,28 @@ class Pipeline:
         preprocessing = read_preprocessing(self.folder.path / "feature_extractor" / "preprocessor_config.json")
         return SafetyCheck(self._open(SAFETY_CHECKER), preprocessing)
 
+    def _tiny_decoder(self) -> Network | None:
+        """Open what shows steps: the decoder for previews, or that of a tiny VAE."""
+        if self.folder.has(PREVIEW):
+            return self._open(PREVIEW)
+        return self._decoder if self.folder.has_tiny_vae else None
+
     def _open(self, component: str) -> Network:
         if component not in self._networks:
             initializers = self._initializers.get(component)
             session = open_session(self.folder.model(component), self._settings, initializers)
             self._networks[component] = Network(component, session)
         return self._networks[component]
+
+    def _shallow(self) -> Network:
+        """Open the UNet's shallow part, which has some of its weights."""
+        if _SHALLOW not in self._networks:
+            path = self.folder.shallow_unet()
+            given = self._initializers.get("unet", {})
+            own = {tensor.name for tensor in read_model_file(path).graph.initializer} if given else set()
+            arrays = {name: array for name, array in given.items() if name in own}
+            self._networks[_SHALLOW] = Network("unet", open_session(path, self._settings, arrays))
+        return self._networks[_SHALLOW]
 
     def _channels(self) -> tuple[int, int]:
         """Return the channels that the UNet takes, and those of latents."""

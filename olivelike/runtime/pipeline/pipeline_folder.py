@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -20,7 +20,9 @@ from olivelike.model.families import (
     FAMILIES,
     INDEX_FILE,
     MODEL_FILE,
+    PREVIEW,
     SAFETY_CHECKER,
+    SHALLOW_FILE,
     TEXT_ENCODERS,
     TOKENIZER_OF,
     Family,
@@ -32,6 +34,9 @@ from olivelike.runtime.sessions.providers import find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 _VAE_LEVELS: Final = 4
+_DECODER_CHANNELS: Final = (128, 256)
+"""Of a VAE without a config."""
+_FLOAT: Final = 4
 _CONFIGS: Final = ("unet/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
@@ -47,6 +52,8 @@ class PipelineFolder:
     unet: Mapping[str, Any]
     vae: Mapping[str, Any]
     scheduler: Mapping[str, Any]
+    vae_tile: int | None = None
+    """Latents along a side of what the VAE takes at once, for requests in tiles; `None` for whole pictures."""
 
     @property
     def is_xl(self) -> bool:
@@ -73,13 +80,24 @@ class PipelineFolder:
     @property
     def vae_factor(self) -> int:
         """Pixels per latent, along one side."""
-        return int(2 ** (len(self.vae.get("block_out_channels", range(_VAE_LEVELS))) - 1))
+        levels: Any = (
+            self.vae.get("block_out_channels") or self.vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)
+        )
+        return int(2 ** (len(levels) - 1))
 
     @property
     def size_unit(self) -> int:
         """What each side of a picture is a multiple of: the graph doubles sizes on its way up, whatever they were."""
         levels = len(self.unet.get("block_out_channels", self._family.unet_widths))
         return int(self.vae_factor * 2 ** (levels - 1))
+
+    @cached_property
+    def least_unit(self) -> int:
+        """What each side is a multiple of if the UNet was converted with `any_size`; its record is read for that."""
+        record = OutputRecord.read(self.path)
+        passes = record.components["unet"].passes if record is not None and "unet" in record.components else ()
+        any_size = any(one.name == "convert" and one.options.get("any_size") for one in passes)
+        return int(self.vae_factor if any_size else self.size_unit)
 
     @property
     def default_size(self) -> tuple[int, int]:
@@ -92,6 +110,24 @@ class PipelineFolder:
     def scaling_factor(self) -> float:
         """What latents are divided by before the VAE decodes them."""
         return float(self.vae.get("scaling_factor") or self._family.scaling_factor)
+
+    def for_previews(self) -> PipelineFolder:
+        """Return the folder with what its decoder for previews says of itself as its VAE."""
+        return replace(self, vae=self.config(PREVIEW))
+
+    def in_tiles(self) -> PipelineFolder:
+        """Return the folder with a VAE that takes at once what the UNet was trained on, the smaller side of it."""
+        return replace(self, vae_tile=min(self.default_size) // self.vae_factor)
+
+    def decoder_memory(self, size: tuple[int, int], pictures: int) -> int:
+        """Return the bytes that the VAE's decoder takes at least: two tensors at full size, before its last layers."""
+        channels: int = sum((list(self.vae.get("block_out_channels") or _DECODER_CHANNELS) * 2)[:2])
+        return pictures * size[0] * size[1] * channels * _FLOAT
+
+    @property
+    def has_tiny_vae(self) -> bool:
+        """Whether the VAE is an `AutoencoderTiny`, which encodes a picture as latents, not as a distribution."""
+        return "decoder_block_out_channels" in self.vae
 
     @property
     def latents_mean_and_std(self) -> tuple[list[float], list[float]] | None:
@@ -112,7 +148,7 @@ class PipelineFolder:
 
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
-        names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder"]
+        names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
         names += [SAFETY_CHECKER] if safety else []
         return {name: self.model(name) for name in names if self.has(name)}
 
@@ -123,6 +159,16 @@ class PipelineFolder:
             raise SourceError(
                 f"{self.path}: has no {component}/{MODEL_FILE}, which this needs; add {component} to "
                 f"`components:` of its workflow, and {_AGAIN}"
+            )
+        return path
+
+    def shallow_unet(self) -> Path:
+        """Return the file of the UNet's shallow part. Raises `SourceError` if it is not there."""
+        path = self.path / "unet" / SHALLOW_FILE
+        if not path.is_file():
+            raise SourceError(
+                f"{self.path}: has no unet/{SHALLOW_FILE}, which steps between whole ones run; put `deepcache` behind "
+                "the other steps of `unet` in its workflow and run it again, or take cache_interval 1"
             )
         return path
 

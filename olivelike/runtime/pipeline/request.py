@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from olivelike.errors import SafetyError, UsageError
 
@@ -34,6 +35,10 @@ class Request:
     """How strongly the prompt leads; at 1 and below, the UNet runs on the prompt alone."""
     guidance_rescale: float = 0.0
     """Share of section 3.4 of https://arxiv.org/abs/2305.08891, against overexposure."""
+    guidance_interval: tuple[float, float] | None = None
+    """From which to which share of the steps guidance leads; the prompt alone does before and behind."""
+    cache_interval: int = 1
+    """Each so many steps the whole UNet runs; between them its shallow part, which the pass `deepcache` writes."""
     scheduler: str | None = None
     """A class of diffusers or a name of A1111; `None` is the folder's own."""
     eta: float = 0.0
@@ -42,6 +47,12 @@ class Request:
     """Of each prompt's first picture; the next ones have the seeds that follow. `None` draws one."""
     seeds: tuple[int, ...] | None = None
     """The seed of each prompt's first picture, in place of one for all."""
+    variation_strength: float = 0.0
+    """Share of another seed's noise in the initial noise, as A1111's `subseed_strength`."""
+    variation_seed: int | None = None
+    """That seed, of each prompt's first picture; the next ones have those that follow, and keep `seed`."""
+    variation_seeds: tuple[int, ...] | None = None
+    """The same of each prompt, in place of one for all."""
     size: tuple[int, int] | None = None
     """Width and height in pixels; `None` is that of `init_image`, or what the UNet was trained on."""
     fit: bool = False
@@ -52,14 +63,32 @@ class Request:
     """Where to paint: white. Needs `init_image`; stretched to the picture's size."""
     strength: float | None = None
     """Share of the steps that run on `init_image`; 0.8 by default, 1 with a mask."""
+    inpaint_area: Literal["whole", "masked"] = "whole"
+    """`masked` draws what is around the mask at `size`, and puts it back into the picture."""
+    mask_blur: int | None = None
+    """Put the initial picture back where the mask is black, with an edge so soft, in pixels; `None` does not."""
+    inpaint_padding: int = 32
+    """Pixels of the initial picture around a masked area."""
+    hires: float | None = None
+    """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
+    hires_strength: float = 0.7
+    """Share of the steps that run again then."""
+    upscaler: Path | None = None
+    """ONNX file of a super-resolution network: for `hires`, or for the finished pictures."""
     clip_skip: int = 0
     """Last layers of the text encoder to leave out; A1111 counts from 1."""
     prompt_weights: bool = True
     """Whether `(word:1.2)` and `BREAK` in prompts mean what they do in A1111."""
     retry_unsafe: int = 0
     """How often a picture that the safety checker flags is drawn again, with a new seed."""
+    guidance_calls: Literal["one", "two", "faster"] = "one"
+    """Whether the UNet runs on negative prompts and prompts at once, or one after the other, which takes less memory;
+    `faster` finds out which is, once per folder."""
     decode_singly: bool = False
     """Decode the pictures of a batch one after the other, which takes less memory."""
+    tiled_vae: bool = False
+    """Whether the VAE decodes and encodes in overlapping tiles, which takes less memory still; pictures that are larger
+    than what the UNet was trained on are never quite the same then."""
 
     @property
     def guided(self) -> bool:
@@ -72,10 +101,19 @@ class Request:
         assert self.seed is not None
         seeds = self.seeds or (self.seed,) * len(self.prompts)
         return [
-            (prompt, (seed + number) % SEEDS)
+            (prompt, (seed + (0 if self.variation_strength else number)) % SEEDS)
             for prompt, seed in zip(self.prompts, seeds, strict=True)
             for number in range(self.num_images)
         ]
+
+    @property
+    def variations(self) -> list[int]:
+        """The variation seed of each picture; empty if they have none."""
+        if not self.variation_strength:
+            return []
+        assert self.variation_seed is not None
+        seeds = self.variation_seeds or (self.variation_seed,) * len(self.prompts)
+        return [(seed + number) % SEEDS for seed in seeds for number in range(self.num_images)]
 
 
 class RequestFields(TypedDict, total=False):
@@ -88,19 +126,43 @@ class RequestFields(TypedDict, total=False):
     steps: int
     guidance_scale: float
     guidance_rescale: float
+    guidance_interval: tuple[float, float] | None
+    cache_interval: int
     scheduler: str | None
     eta: float
     seed: int | None
     seeds: tuple[int, ...] | None
+    variation_strength: float
+    variation_seed: int | None
+    variation_seeds: tuple[int, ...] | None
     size: tuple[int, int] | None
     fit: bool
     init_image: Image | None
     mask: Image | None
     strength: float | None
+    inpaint_area: Literal["whole", "masked"]
+    mask_blur: int | None
+    inpaint_padding: int
+    hires: float | None
+    hires_strength: float
+    upscaler: Path | None
     clip_skip: int
     prompt_weights: bool
     retry_unsafe: int
+    guidance_calls: Literal["one", "two", "faster"]
     decode_singly: bool
+    tiled_vae: bool
+
+
+def parse_interval(text: str) -> tuple[float, float]:
+    """Read `0.2:0.8`. Raises `UsageError` if it is none."""
+    try:
+        first, end = (float(share) for share in text.split(":"))
+    except ValueError:
+        raise UsageError(
+            f"guidance interval {text!r} is none; write two shares of the steps, such as 0.2:0.8"
+        ) from None
+    return first, end
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -109,6 +171,18 @@ def parse_size(text: str) -> tuple[int, int]:
     if match is None:
         raise UsageError(f"--size {text!r} is no size; write width and height such as 512x768")
     return int(match[1]), int(match[2])
+
+
+def parse_hires(text: str) -> tuple[float, float | None]:
+    """Read `1.5` or `1.5:0.6`: how many times as large, and with which strength; `None` leaves that open.
+
+    Raises `UsageError` if it is neither.
+    """
+    times, colon, strength = text.partition(":")
+    try:
+        return float(times), float(strength) if colon else None
+    except ValueError:
+        raise UsageError(f"--hires {text!r} is neither X nor X:STRENGTH; write 1.5 or 1.5:0.6") from None
 
 
 @dataclass(frozen=True)
@@ -126,6 +200,8 @@ class Picture:
     """Whether the safety checker flagged it; `None` if none ran."""
     attempts: int = 1
     """Drawings until this one, all but the last of them flagged."""
+    variation_seed: int | None = None
+    """The seed whose noise has a share in it; `None` if there is none."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
+from olivelike.runtime.pictures.upscaling import check_upscaler
+from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.latents import begin_batch
+from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import SEEDS, Request
 
 if TYPE_CHECKING:
@@ -22,6 +25,8 @@ _MOST_IMAGES: Final = 100_000
 """Of a prompt; each has its place in memory before the first one is drawn."""
 _MOST_STEPS: Final = 10_000
 """Ten times as many as networks are trained on; a picture's record, from anyone, may ask for more."""
+_MOST_BLUR: Final = 1024
+_MOST_TIMES: Final = 8
 _ORIENTATION: Final = 0x0112
 _ON_ITS_SIDE: Final = frozenset({5, 6, 7, 8})
 """Of EXIF's orientation."""
@@ -36,6 +41,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     _check_counts(request)
     _check_ranges(request)
     _check_mask(request)
+    _check_enlarging(request)
     size = _size(request, folder)
     seed = request.seeds[0] if request.seeds else request.seed
     seed = secrets.randbelow(SEEDS) if seed is None else seed
@@ -47,12 +53,30 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
             f"strength {strength:g} of {request.steps} steps leaves no step; "
             f"take at least strength {1 / request.steps:.2g}, or more steps"
         )
-    resolved = replace(_cropped(request, size), seed=seed, size=size, strength=strength)
-    if resolved.init_image is not None:
+    varied = request.variation_seeds[0] if request.variation_seeds else request.variation_seed
+    if varied is None and request.variation_strength:
+        varied = secrets.randbelow(SEEDS)
+    resolved = replace(_cropped(request, size), seed=seed, variation_seed=varied, size=size, strength=strength)
+    resolved = replace(resolved, tiled_vae=request.tiled_vae or _exceeds_memory(resolved, folder))
+    if resolved.init_image is not None or (resolved.hires is not None and resolved.upscaler is not None):
         folder.model("vae_encoder")
     _check_layers(request, folder)
+    check_cheap_steps(resolved, folder)
     begin_batch(resolved, folder, (), "cpu")
+    part_of_picture(resolved)
     return resolved
+
+
+def _exceeds_memory(request: Request, folder: PipelineFolder) -> bool:
+    """Tell whether the VAE has no room for a whole picture that is larger than the UNet was trained on."""
+    width, height = request.size or folder.default_size
+    size = round(width * (request.hires or 1)), round(height * (request.hires or 1))
+    if size[0] * size[1] <= folder.default_size[0] * folder.default_size[1]:
+        return False
+    import psutil
+
+    at_once = 1 if request.decode_singly else min(request.batch_size, len(request.seeded_prompts))
+    return folder.decoder_memory(size, at_once) > psutil.virtual_memory().available
 
 
 def _check_counts(request: Request) -> None:
@@ -64,6 +88,8 @@ def _check_counts(request: Request) -> None:
         ("steps", request.steps, 1, _MOST_STEPS),
         ("clip_skip", request.clip_skip, 0, None),
         ("retry_unsafe", request.retry_unsafe, 0, None),
+        ("mask_blur", request.mask_blur or 0, 0, _MOST_BLUR),
+        ("inpaint_padding", request.inpaint_padding, 0, None),
     ):
         if value < least:
             raise UsageError(f"{name} is {value}; it must be at least {least}")
@@ -85,7 +111,8 @@ def _check_layers(request: Request, folder: PipelineFolder) -> None:
 
 
 def _check_ranges(request: Request) -> None:
-    for seed in (request.seed, *(request.seeds or ())):
+    seeds = (request.seed, request.variation_seed, *(request.seeds or ()), *(request.variation_seeds or ()))
+    for seed in seeds:
         if seed is not None and not 0 <= seed < SEEDS:
             raise UsageError(f"seed {seed} is not between 0 and {SEEDS - 1}")
     if not math.isfinite(request.guidance_scale):
@@ -95,14 +122,46 @@ def _check_ranges(request: Request) -> None:
         raise UsageError(f"strength {strength:g} is not above 0 and at most 1")
     if strength is not None and request.init_image is None:
         raise UsageError("strength is given without an initial picture to apply it to; give one, or drop it")
-    for name, value in (("guidance_rescale", request.guidance_rescale), ("eta", request.eta)):
+    for name, value in (
+        ("guidance_rescale", request.guidance_rescale),
+        ("eta", request.eta),
+        ("variation_strength", request.variation_strength),
+    ):
         if not 0 <= value <= 1:
             raise UsageError(f"{name} {value:g} is not between 0 and 1")
+    if request.variation_seed is not None and not request.variation_strength:
+        raise UsageError(
+            "variation_seed is given, and no variation_strength, the share of its noise; give one above 0, such as 0.1"
+        )
+
+
+def _check_enlarging(request: Request) -> None:
+    if request.upscaler is not None:
+        check_upscaler(request.upscaler)
+    if request.hires is None:
+        return
+    if not 1 < request.hires <= _MOST_TIMES:
+        raise UsageError(f"hires {request.hires:g} is not above 1 and at most {_MOST_TIMES}: how many times as large")
+    if not 0 < request.hires_strength <= 1:
+        raise UsageError(f"the strength of hires, {request.hires_strength:g}, is not above 0 and at most 1")
+    if int(request.steps * request.hires_strength) < 1:
+        raise UsageError(
+            f"hires with strength {request.hires_strength:g} of {request.steps} steps leaves no step; "
+            f"take at least strength {1 / request.steps:.2g}, or more steps"
+        )
+    if request.init_image is not None:
+        raise UsageError(
+            "hires enlarges what is drawn from a prompt alone; an initial picture is brought to the size that is "
+            "given, so give a larger one"
+        )
 
 
 def _check_mask(request: Request) -> None:
     image, mask = request.init_image, request.mask
     if mask is None:
+        if request.inpaint_area == "masked" or request.mask_blur is not None:
+            what = "inpaint_area masked" if request.inpaint_area == "masked" else "mask_blur"
+            raise UsageError(f"{what} is given without a mask that it is about; give one, or drop it")
         return
     if image is None:
         raise UsageError("a mask is given without an initial picture to paint in; give one, or drop the mask")
@@ -115,20 +174,27 @@ def _check_mask(request: Request) -> None:
 
 
 def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
-    unit = folder.size_unit
     image = request.init_image
+    given = request.size or (_turned(image) if image is not None else folder.default_size)
+    unit = folder.size_unit
+    if given[0] % unit or given[1] % unit:
+        unit = folder.least_unit
     if request.size is not None:
         width, height = request.size
         if width < unit or height < unit or width % unit or height % unit:
             near = _nearest(request.size, unit)
             if request.fit and width > 0 and height > 0:
                 return near
+            finest = folder.vae_factor
+            advice = (
+                f", and with `convert: {{any_size: true}}` there are multiples of {finest}" if unit > finest else ""
+            )
             raise UsageError(
                 f"size {width}x{height}: this pipeline makes sides that are multiples of {unit} pixels; "
-                f"the nearest is {near[0]}x{near[1]}"
+                f"the nearest is {near[0]}x{near[1]}{advice}"
             )
         return request.size
-    if image is None:
+    if image is None or request.inpaint_area == "masked":
         return folder.default_size
     turned = _turned(image)
     if request.fit:
@@ -155,7 +221,7 @@ def _turned(image: Image) -> tuple[int, int]:
 
 def _cropped(request: Request, size: tuple[int, int]) -> Request:
     """Return the request with its pictures in the shape of the size: the middle of each, if it is to fit."""
-    if not request.fit or request.init_image is None:
+    if not request.fit or request.init_image is None or request.inpaint_area == "masked":
         return request
     mask = request.mask
     return replace(

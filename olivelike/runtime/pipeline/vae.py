@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.runtime.pictures.picture_record import to_pictures
@@ -34,11 +34,16 @@ def encode_picture(
     sampled = "latent_parameters" in encoder.session.outputs
     # A distribution has a mean and a variance for each channel.
     output, planes = ("latent_parameters", 2 * channels) if sampled else ("latent_sample", channels)
-    height, width = (side // folder.vae_factor for side in pixels.shape[-2:])
-    call = encoder.prepare({"sample": tuple(pixels.shape)}, {output: (1, planes, height, width)})
-    call.inputs["sample"].copy_(pixels)
-    call.run()
-    found = call.outputs[output].float().cpu().expand(len(sources), -1, -1, -1)
+    tiles = _Tiles.over(pixels.shape[-2:], (folder.vae_factor, 1), folder)
+    (height, width), (rows, columns) = tiles.given, tiles.made
+    call = encoder.prepare({"sample": (1, 3, height, width)}, {output: (1, planes, rows, columns)})
+
+    def encode(part: torch.Tensor) -> torch.Tensor:
+        call.inputs["sample"].copy_(part)
+        call.run()
+        return call.outputs[output].float().cpu()
+
+    found = tiles.join(pixels, planes, encode).expand(len(sources), -1, -1, -1)
     latents = DiagonalGaussianDistribution(found).sample(list(sources)) if sampled else found.clone()
     if (statistics := folder.latents_mean_and_std) is None:
         return torch.mul(latents, folder.scaling_factor)
@@ -65,16 +70,93 @@ def decode_latents(
     else:
         mean, std = (torch.tensor(values, device=latents.device).view(1, -1, 1, 1) for values in statistics)
         unscaled = latents * std / folder.scaling_factor + mean
-    pictures, _, height, width = latents.shape
+    pictures, channels, height, width = latents.shape
     at_once = 1 if singly else pictures
-    size = (height * folder.vae_factor, width * folder.vae_factor)
-    call = decoder.prepare({"latent_sample": (at_once, *latents.shape[1:])}, {"sample": (at_once, 3, *size)})
-    decoded = torch.empty((pictures, 3, *size))
-    for some, pixels in zip(unscaled.split(at_once), decoded.split(at_once), strict=True):
-        call.inputs["latent_sample"].copy_(some)
+    tiles = _Tiles.over((height, width), (1, folder.vae_factor), folder)
+    call = decoder.prepare({"latent_sample": (at_once, channels, *tiles.given)}, {"sample": (at_once, 3, *tiles.made)})
+
+    def decode(part: torch.Tensor) -> torch.Tensor:
+        call.inputs["latent_sample"].copy_(part)
         call.run()
-        pixels.copy_(call.outputs["sample"])
+        return call.outputs["sample"]
+
+    decoded = torch.empty((pictures, 3, height * folder.vae_factor, width * folder.vae_factor))
+    for some, pixels in zip(unscaled.split(at_once), decoded.split(at_once), strict=True):
+        tiles.join(some, 3, decode, pixels)
     return decoded
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Parts of one size that cover a picture and overlap by a quarter; one part, if it is no larger."""
+
+    corners: tuple[tuple[int, int], ...]
+    """Of each, in latents."""
+    size: tuple[int, int]
+    """Height and width of each, in latents."""
+    scales: tuple[int, int]
+    """Pixels or latents per latent, of what the VAE takes and of what it makes."""
+
+    @classmethod
+    def over(cls, sides: Sequence[int], scales: tuple[int, int], folder: PipelineFolder) -> _Tiles:
+        """Return the parts of what the VAE takes, of this height and width."""
+        latents = [side // scales[0] for side in sides]
+        size = [min(side, folder.vae_tile or side) for side in latents]
+        starts = [_starts(side, part) for side, part in zip(latents, size, strict=True)]
+        return cls(tuple((row, column) for row in starts[0] for column in starts[1]), (size[0], size[1]), scales)
+
+    @property
+    def given(self) -> tuple[int, int]:
+        """Height and width of what the VAE takes at once."""
+        return self.size[0] * self.scales[0], self.size[1] * self.scales[0]
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """Height and width of what it makes of that."""
+        return self.size[0] * self.scales[1], self.size[1] * self.scales[1]
+
+    def join(
+        self,
+        whole: torch.Tensor,
+        channels: int,
+        run: Callable[[torch.Tensor], torch.Tensor],
+        into: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return what `run` makes of each part, in one; where parts overlap, one fades into the other."""
+        import torch
+
+        if len(self.corners) == 1:
+            return run(whole) if into is None else into.copy_(run(whole))
+        (given, made), (height, width) = self.scales, whole.shape[-2:]
+        across = (len(whole), channels, height // given * made, width // given * made)
+        joined = torch.zeros(across) if into is None else into.zero_()
+        weights = torch.zeros(across[-2:])
+        fade = torch.outer(*(_fade(side) for side in self.made))
+        for row, column in self.corners:
+            taken, placed = (
+                (..., slice(row * scale, row * scale + part[0]), slice(column * scale, column * scale + part[1]))
+                for scale, part in ((given, self.given), (made, self.made))
+            )
+            joined[placed] += run(whole[taken]).float().cpu() * fade
+            weights[placed[1:]] += fade
+        return joined.div_(weights)
+
+
+def _starts(side: int, part: int) -> list[int]:
+    """Return where parts begin that cover a side and overlap by at least a quarter."""
+    count = 1 if side == part else -(-(side - part // 4) // (part - part // 4))
+    return [round(number * (side - part) / max(count - 1, 1)) for number in range(count)]
+
+
+def _fade(side: int) -> torch.Tensor:
+    """Return weights of a part: where it overlaps another, they rise in the middle of the overlap.
+
+    The outermost pixels are those that know least of what is beside them; the picture's own edges have no other.
+    """
+    import torch
+
+    place = torch.arange(side) + 0.5
+    return ((torch.minimum(place, side - place) - side / 16) / (side / 8)).clamp(1e-6, 1.0)
 
 
 def to_images(pixels: torch.Tensor) -> list[Image]:
@@ -124,6 +206,16 @@ class Preview:
     """What the scheduler takes the finished latents to be, or the noisy ones if it does not say."""
     decoder: Network
     folder: PipelineFolder
+    previewer: Callable[[], Network | None] = lambda: None
+    """Opens the decoder of a tiny VAE, if there is one."""
+
+    def show(self) -> list[Image]:
+        """Return what a tiny VAE decodes, as large as the finished picture, or `rough` where the folder has none."""
+        tiny = self.previewer()
+        if tiny is None:
+            return self.rough()
+        folder = self.folder if tiny is self.decoder else self.folder.for_previews()
+        return to_images(decode_latents(self.latents, tiny, replace(folder, vae_tile=None), singly=True))
 
     def rough(self) -> list[Image]:
         """Return a picture of one pixel per latent: a linear fit to what the VAEs of SD and SDXL decode.

@@ -115,6 +115,12 @@ SCHEDULES: Mapping[str, Options] = {
 }
 """A1111's schedule type → settings; for the classes that have them."""
 
+_ALL_ALONG: Mapping[str, Options] = {
+    **dict.fromkeys(("EulerAncestralDiscreteScheduler", "DDIMScheduler"), (("timestep_spacing", "trailing"),)),
+    **dict.fromkeys(("LCMScheduler", "TCDScheduler"), (("original_inference_steps", 1000),)),
+}
+"""Classes without other schedule types → settings for `SGM Uniform`: steps from the last timestep on, evenly."""
+
 DEFAULT_SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("DPM++ 2M", "DPM++ SDE", "DPM2", "DPM2 a"), "Karras"),
     **dict.fromkeys(("DPM++ 2M SDE", "DPM++ 2M SDE Heun", "DPM++ 3M SDE"), "Exponential"),
@@ -196,7 +202,8 @@ def sampler_of(class_name: str, settings: Mapping[str, object]) -> tuple[str, st
         for schedule, options in SCHEDULES.items():
             if all(bool(settings.get(k)) == v if k in SIGMAS else settings.get(k) == v for k, v in options):
                 return sampler, schedule
-    return sampler, None
+    all_along = _ALL_ALONG.get(class_name)
+    return sampler, "SGM Uniform" if all_along and all(settings.get(k) == v for k, v in all_along) else None
 
 
 def packages_for(class_name: str | None, settings: Mapping[str, object]) -> tuple[str, ...]:
@@ -215,6 +222,8 @@ def _spellings() -> dict[str, SchedulerChoice]:
     for sampler, (class_name, options) in SAMPLERS.items():
         if class_name not in _WITH_SIGMAS:
             found[sampler] = _choice(class_name, options)
+            if class_name in _ALL_ALONG:
+                found[f"{sampler} SGM Uniform"] = _choice(class_name, options + _ALL_ALONG[class_name])
             continue
         found[sampler] = _choice(class_name, options + _sigmas(None))
         for schedule, more in SCHEDULES.items():

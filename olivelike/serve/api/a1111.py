@@ -12,6 +12,7 @@ from olivelike.errors import SourceError
 from olivelike.runtime.schedulers.scheduler_names import find_scheduler, written_schedule
 from olivelike.serve.api.a1111_lists import WebUI, lists_router, webui_of
 from olivelike.serve.api.a1111_models import (
+    LATENT_MODES,
     SAMPLER_ALIASES,
     SCHEDULE_NAMES,
     Drawing,
@@ -58,12 +59,15 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     """Draw pictures for a prompt; with `enable_hr`, each again at a larger size, from its enlarged form."""
     service, webui = service_of(request), webui_of(request)
     asked.require_possible()
-    if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in UPSCALERS:
-        raise refused(f"hr_upscaler {asked.hr_upscaler!r}: latents are not enlarged here; take Lanczos or Nearest")
-    order = _order(service, webui, asked, save=asked.save_images and not asked.enable_hr)
+    scale, known = asked.latent_scale(), (*LATENT_MODES, *UPSCALERS)
+    if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
+        raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
+    twice = asked.enable_hr and scale is None
+    more = {} if scale is None else {"hires": scale, "hires_strength": asked.second_strength}
+    order = _order(service, webui, asked, save=asked.save_images and not twice, **more)
     job = await _drawn(service, order, asked, client_of(request))
     pictures = job.pictures
-    if asked.enable_hr and pictures:
+    if twice and pictures:
         pictures = await _second_pass(request, asked, pictures)
     return await _answer(service, webui, asked, order, pictures)
 
@@ -131,7 +135,8 @@ def _order(service: Service, webui: WebUI, asked: Drawing, **more: Any) -> Order
             "num_images": asked.n_iter * asked.batch_size, "batch_size": asked.batch_size, "steps": asked.steps,
             "guidance_scale": asked.cfg_scale, "scheduler": scheduler, "seed": max(asked.seed, -1),
             "eta": asked.eta if draws_noise else None, "clip_skip": _clip_skip(skipped), "width": width,
-            "height": height, "fit": True, **more,
+            "height": height, "fit": True, "variation_strength": asked.subseed_strength,
+            "variation_seed": max(asked.subseed, -1) if asked.subseed_strength else None, **more,
         }
     )  # fmt: skip
 
@@ -195,13 +200,14 @@ async def _second_pass(request: Request, asked: TextToImage, pictures: list[Pict
                 "scheduler": asked.hr_scheduler or asked.scheduler,
                 "steps": asked.hr_second_pass_steps or asked.steps,
                 "seed": picture.seed, "n_iter": 1, "batch_size": 1, "width": size[0], "height": size[1],
+                "subseed": (picture.record or {}).get("variation_seed") or -1,
             }
         )  # fmt: skip
         if asked.hr_checkpoint_name and asked.hr_checkpoint_name != "Use same checkpoint":
             again.override_settings = {**asked.override_settings, "sd_model_checkpoint": asked.hr_checkpoint_name}
         second = _order(
             service, webui, again, init_image=(await service.upload(large)).id, save=asked.save_images,
-            strength=0.75 if asked.denoising_strength is None else asked.denoising_strength,
+            strength=asked.second_strength,
         )  # fmt: skip
         job = await _drawn(service, second, again, client_of(request))
         found += job.pictures
@@ -227,6 +233,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
     record = (first.record if first else None) or {}
     prompts = [one.prompt for one in pictures] or [asked.prompt]
     seeds = [one.seed for one in pictures] or [asked.seed]
+    subseeds = [(one.record or {}).get("variation_seed") or one.seed for one in pictures] or seeds
     return {
         "prompt": prompts[0],
         "all_prompts": prompts,
@@ -234,9 +241,9 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "all_negative_prompts": [asked.negative_prompt] * len(prompts),
         "seed": seeds[0],
         "all_seeds": seeds,
-        "subseed": seeds[0],
-        "all_subseeds": seeds,
-        "subseed_strength": 0,
+        "subseed": subseeds[0],
+        "all_subseeds": subseeds,
+        "subseed_strength": order.variation_strength,
         "width": first.width if first else order.width,
         "height": first.height if first else order.height,
         "sampler_name": record.get("sampler") or asked.sampler_name or asked.sampler_index or "",
@@ -251,7 +258,7 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
         "sd_vae_hash": None,
         "seed_resize_from_w": -1,
         "seed_resize_from_h": -1,
-        "denoising_strength": record.get("strength"),
+        "denoising_strength": order.hires_strength if order.hires else record.get("strength"),
         "extra_generation_params": {"Schedule type": record["schedule"]} if record.get("schedule") else {},
         "index_of_first_image": 0,
         "infotexts": [one.parameters or "" for one in pictures] or [""],

@@ -14,7 +14,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
-from olivelike.serve.api.a1111_models import SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
+from olivelike.serve.api.a1111_models import LATENT_MODES, SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
@@ -137,6 +137,12 @@ async def upscalers() -> list[dict[str, Any]]:
     return [{"name": name, "model_name": None, "model_path": None, "model_url": None, "scale": 4} for name in UPSCALERS]
 
 
+@lists_router.get("/latent-upscale-modes")
+async def latent_upscale_modes() -> list[dict[str, str]]:
+    """List the ways to enlarge latents between two passes."""
+    return [{"name": name} for name in LATENT_MODES]
+
+
 @lists_router.get("/loras")
 async def loras(request: Request) -> list[dict[str, Any]]:
     """List the LoRAs that prompts may name."""
@@ -175,7 +181,7 @@ async def _nothing() -> list[Any]:
 
 
 for _path in (
-    "latent-upscale-modes", "sd-vae", "sd-modules", "hypernetworks", "face-restorers", "realesrgan-models",
+    "sd-vae", "sd-modules", "hypernetworks", "face-restorers", "realesrgan-models",
     "prompt-styles", "script-info", "extensions",
 ):  # fmt: skip
     lists_router.get(f"/{_path}", name=_path)(_nothing)

@@ -64,11 +64,7 @@ class Drawing(_Form):
             raise refused(f"Script '{self.script_name}' not found")
         for name in self.alwayson_scripts:
             raise refused(f"always on script {name} not found")
-        for name, asked in (
-            ("restore_faces", self.restore_faces),
-            ("tiling", self.tiling),
-            ("subseed_strength", self.subseed_strength),
-        ):
+        for name, asked in (("restore_faces", self.restore_faces), ("tiling", self.tiling)):
             if asked:
                 raise refused(f"{name} is not done here")
 
@@ -87,6 +83,27 @@ class TextToImage(Drawing):
     hr_scheduler: str | None = None
     hr_prompt: str = ""
     hr_negative_prompt: str = ""
+
+    @property
+    def second_strength(self) -> float:
+        """Share of the steps that the second pass runs."""
+        return 0.75 if self.denoising_strength is None else self.denoising_strength
+
+    def latent_scale(self) -> float | None:
+        """Return how many times as large latents are drawn again; `None` if pixels are enlarged, or nothing is.
+
+        Raises `RequestRefusedError` for a second pass that differs in more than its size.
+        """
+        if not self.enable_hr or self.hr_upscaler not in LATENT_MODES:
+            return None
+        same = (None, "", "Use same checkpoint", "Use same sampler", "Use same scheduler", 0)
+        other = (
+            "hr_second_pass_steps", "hr_resize_x", "hr_resize_y", "hr_checkpoint_name", "hr_sampler_name",
+            "hr_scheduler", "hr_prompt", "hr_negative_prompt",
+        )  # fmt: skip
+        if given := [name for name in other if getattr(self, name) not in same]:
+            raise refused(f"{given[0]} with hr_upscaler {self.hr_upscaler!r} is not done here; take Lanczos")
+        return self.hr_scale
 
 
 class ImageToImage(Drawing):
@@ -152,6 +169,8 @@ class PngInfo(_Form):
     image: str
 
 
+LATENT_MODES: Final = ("Latent",)
+"""A1111's ways to enlarge latents: bilinear."""
 SAMPLER_ALIASES: Final = {
     "DPM++ 2M": ["k_dpmpp_2m"],
     "DPM++ SDE": ["k_dpmpp_sde"],

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike._files import write_whole
 from olivelike.errors import Interrupted, StoreError
 from olivelike.runtime.pictures.picture_record import PictureRecord, a1111_text, encode_picture
+from olivelike.runtime.pictures.preview_file import Pace, side_by_side
 from olivelike.runtime.pictures.writer import SheetPicture, picture_sheet
 from olivelike.runtime.pipeline.request import Picture, require_safe
 from olivelike.runtime.sessions.session import ENGINE_CALLS
@@ -67,7 +68,8 @@ class JobDrawing:
         self._opened: tuple[object, ...] = ()
         self._batches = self._batch = self._steps = self._steps_done = 0
         self._began: float | None = None
-        self._told = self._shown = 0.0
+        self._told = 0.0
+        self._pace = Pace(_PREVIEW_SECONDS)
 
     def stop(self, *, skip: bool) -> None:
         """End the job, or its batch, from another thread: before its next step, or in it if that takes long."""
@@ -173,9 +175,9 @@ class JobDrawing:
         if step.number == 1:
             first = place + (step.batch - 1) * part.job.request.batch_size
             more["prompts"] = part.job.prompts(first // part.job.request.batch_size + 1)
-        if self._painting.previews and (step.number == 1 or now - self._shown >= _PREVIEW_SECONDS):
-            self._shown = now
-            more["preview"] = data_url(side_by_side(step.preview.rough()))
+        if self._painting.previews and (step.number == 1 or self._pace.due()):
+            more["preview"] = data_url(side_by_side(step.preview.show()))
+            self._pace.took(time.monotonic() - now)
         self._painting.tell(
             "step", job=self.message.job, step=step.number, steps=step.total, batch=self._batch + 1,
             batches=self._batches, attempt=step.attempt, timestep=step.timestep, done=round(done),
@@ -183,16 +185,15 @@ class JobDrawing:
         )  # fmt: skip
 
     def _save(self, number: int, picture: Picture, part: Part, record: PictureRecord) -> None:
-        record = replace(record, prompt=part.job.written[picture.prompt], seed=picture.seed)
-        image = picture.image
-        if part.put_back is not None and not picture.flagged:
-            image = part.put_back.apply(image)
+        record = replace(
+            record, prompt=part.job.written[picture.prompt], seed=picture.seed, variation_seed=picture.variation_seed
+        )
         name = f"{self.message.first + number:05}-{picture.seed}.png"
         values = {
             "number": number, "seed": picture.seed, "first_seed": picture.first_seed, "attempts": picture.attempts,
             "flagged": picture.flagged, "record": record.to_json(),
         }  # fmt: skip
-        self._files[number] = self._write("picture", name, image, record, values)
+        self._files[number] = self._write("picture", name, picture.image, record, values)
 
     def _draw_sheet(self, plan: OrderPlan) -> None:
         from PIL import Image
@@ -237,17 +238,3 @@ def data_url(image: Image) -> str:
     data = io.BytesIO()
     image.save(data, "WEBP", quality=80, method=0)
     return f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode()}"
-
-
-def side_by_side(images: list[Image]) -> Image:
-    """Return pictures of equal size as one, in rows that are as long as there are rows."""
-    from PIL import Image
-
-    if len(images) == 1:
-        return images[0]
-    across = next(side for side in range(1, len(images) + 1) if side * side >= len(images))
-    width, height = images[0].size
-    whole = Image.new("RGB", (across * width, -(-len(images) // across) * height))
-    for number, image in enumerate(images):
-        whole.paste(image, (number % across * width, number // across * height))
-    return whole

@@ -14,9 +14,7 @@ from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
 from olivelike.runtime.pictures.picture_reading import open_image
-from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.prompts.wildcards import Wildcards
-from olivelike.serve.drawing.inpainting import PutBack, around_mask, soften
 from olivelike.serve.drawing.plots import Cell, cells
 from olivelike.serve.orders import LoraChoice, Order
 
@@ -25,8 +23,10 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import Request, RequestFields
 
 _ALIKE = (
-    "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale", "scheduler", "eta",
-    "seed", "fit", "strength", "clip_skip", "prompt_weights", "retry_unsafe", "decode_singly",
+    "negative_prompt", "num_images", "batch_size", "steps", "guidance_scale", "guidance_rescale",
+    "guidance_interval", "guidance_calls", "cache_interval", "scheduler", "eta",
+    "seed", "fit", "strength", "inpaint_area", "mask_blur", "inpaint_padding", "clip_skip", "prompt_weights",
+    "retry_unsafe", "decode_singly", "tiled_vae", "variation_seed", "variation_strength", "hires", "hires_strength",
 )  # fmt: skip
 """Fields that an order and a request both have."""
 
@@ -52,8 +52,6 @@ class Part:
     job: Job
     numbers: tuple[int, ...]
     """Of its pictures, among all of the order."""
-    put_back: PutBack | None
-    """Where they go in the initial picture; `None` if they are whole."""
 
     @property
     def steps(self) -> int:
@@ -91,57 +89,42 @@ def plan_order(order: Order, files: Files) -> OrderPlan:
     for place, cell in placed:  # Each folder is opened once, and each LoRA merged once.
         groups.setdefault(_shared(cell.order), []).append((place, cell))
     for group in groups.values():
-        plan, put_back = _plan_group([cell for _, cell in group], files)
+        plan = _plan_group([cell for _, cell in group], files)
         notes |= dict.fromkeys(plan.notes)
         numbers = (place * order.num_images + more for place, _ in group for more in range(order.num_images))
         parts += [
-            Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts), put_back)
-            for job in plan.jobs
+            Part(plan.folder, plan, job, tuple(next(numbers) for _ in job.request.seeded_prompts)) for job in plan.jobs
         ]
     return OrderPlan(tuple(parts), tuple(cell for _, cell in placed for _ in range(order.num_images)), tuple(notes))
 
 
 def _shared(order: Order) -> tuple[Any, ...]:
     """Return what cells that are planned together have in common."""
-    return order.model, order.loras, (order.width, order.height) if order.inpaint_area == "masked" else None
+    return order.model, order.loras, order.fast
 
 
-def _plan_group(group: Sequence[Cell], files: Files) -> tuple[JobPlan, PutBack | None]:
+def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     first = group[0].order
     assert first.model is not None
     folder = files.models[first.model]
     opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
     image, mask = (_upload(files.uploads, name) for name in (first.init_image, first.mask))
-    size = open_folder(folder).default_size if first.inpaint_area == "masked" else None
-    put_back = _put_back(first, size, image, mask)
-    if put_back is not None and put_back.box is not None and image and mask:
-        image = put_back.original.crop(put_back.box), image[1]
-        mask = put_back.mask.crop(put_back.box), mask[1]
     plan = plan_jobs(
         folder,
-        [PromptLine(cell.order.prompt, _fields(cell.order, size)) for cell in group],
+        [PromptLine(cell.order.prompt, _fields(cell.order)) for cell in group],
         init_image=image,
         mask=mask,
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],
+        fast=first.fast,
     )
     if loras := list(dict.fromkeys(lora for job in plan.jobs for lora in job.loras)):
         try:
             opened.check(loras, folder)  # type: ignore[arg-type]  # They are its own.
         except SourceError as error:
             raise UsageError(str(error)) from error
-    return plan, put_back
-
-
-def _put_back(
-    order: Order, otherwise: tuple[int, int] | None, image: UsedImage | None, mask: UsedImage | None
-) -> PutBack | None:
-    if image is None or mask is None:
-        return None
-    if (size := _size(order, otherwise)) is not None and order.inpaint_area == "masked":
-        return around_mask(image[0], mask[0], blur=order.mask_blur or 0, padding=order.inpaint_padding, size=size)
-    return None if order.mask_blur is None else soften(image[0], mask[0], order.mask_blur)
+    return plan
 
 
 def _upload(folder: Path, name: str | None) -> UsedImage | None:
@@ -154,15 +137,13 @@ def _upload(folder: Path, name: str | None) -> UsedImage | None:
     return image, UsedFile(f"{name[:12]}.png", name)
 
 
-def _fields(order: Order, size: tuple[int, int] | None) -> RequestFields:
+def _fields(order: Order) -> RequestFields:
     fields: dict[str, Any] = {name: value for name in _ALIKE if (value := getattr(order, name)) is not None}
-    if (size := _size(order, size)) is not None:
-        fields["size"] = size
+    if order.fast:  # What is not asked for may change.
+        fields = {name: value for name, value in fields.items() if value != Order.model_fields[name].default}
+    if order.width and order.height:
+        fields["size"] = order.width, order.height
     return cast("RequestFields", fields)
-
-
-def _size(order: Order, otherwise: tuple[int, int] | None) -> tuple[int, int] | None:
-    return (order.width, order.height) if order.width and order.height else otherwise
 
 
 @lru_cache(maxsize=32)
@@ -180,4 +161,5 @@ def remaining(job: Job, place: int) -> Request:
     """Return a job's request without so many of its first pictures."""
     request = job.request
     assert request.seeds is not None
-    return replace(request, prompts=request.prompts[place:], seeds=request.seeds[place:])
+    varied = None if request.variation_seeds is None else request.variation_seeds[place:]
+    return replace(request, prompts=request.prompts[place:], seeds=request.seeds[place:], variation_seeds=varied)

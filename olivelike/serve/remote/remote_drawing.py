@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from PIL import Image
 
+    from olivelike.model.few_steps import FewSteps
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.writer import SheetPicture
     from olivelike.runtime.pipeline.vae import Preview
@@ -286,6 +287,7 @@ class _Named:
     """With its weight."""
     hash: str = ""
     unet_weight: float = 1.0
+    few_steps: FewSteps | None = None
 
     def __str__(self) -> str:
         return self.text

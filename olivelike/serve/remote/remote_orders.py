@@ -66,6 +66,7 @@ def plan_orders(
     mask: Path | None = None,
     loras: Sequence[str] = (),
     save: bool = True,
+    fast: bool = False,
 ) -> RemotePlan:
     """Make orders of prompts and options, with seeds of their own, and send the server the pictures to start from.
 
@@ -76,6 +77,7 @@ def plan_orders(
         model: its name at the server.
         loras: `NAME` or `NAME:WEIGHT`, of the server's own.
         save: whether the pictures stay in the server's gallery too.
+        fast: let the server take what a few-step model is made for.
         lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image` and `mask`.
     """
     before = read_picture_record(made_before) if made_before is not None else None
@@ -84,7 +86,7 @@ def plan_orders(
         init_image = init_image or find_used(before.init_image, made_before)
         mask = mask or find_used(before.mask, made_before)
         lines = lines or [PromptLine(before.prompt)]
-        fields = {**recorded_fields(before, from_image=init_image is not None), **fields}
+        fields = {**recorded_fields(before, from_image=init_image is not None, masked=mask is not None), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
     used: list[UsedFile | None] = [None, None]
@@ -104,9 +106,11 @@ def plan_orders(
     for line in lines:
         asked = {**fields, "seed": seed, **line.fields}
         asked["seed"] = seed_or_drawn(cast("int | None", asked["seed"]))
+        if "upscaler" in asked or (before is not None and before.upscaler is not None):
+            raise UsageError("servers enlarge by no files (--upscaler): draw without --server, or leave it out")
         if (size := asked.pop("size", None)) is not None:
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
-        body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save}
+        body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
         orders.append(RemoteOrder(body, line.place))
     return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes))
 

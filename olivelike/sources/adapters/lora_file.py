@@ -6,6 +6,7 @@ Whether the factors of one module are complete and fit each other, and what weig
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from olivelike.errors import SourceError
 from olivelike.model.families import FAMILIES, FamilyName, family_of_text_width
+from olivelike.model.few_steps import FewSteps, few_steps_of_metadata, few_steps_of_path
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
 
+_NAMED_FAMILY = re.compile(r"sd|xl", re.IGNORECASE)
 _EXTRAS = frozenset({"alpha", "dora_scale", "magnitude"})
 _LORA = frozenset({"down", "up", "mid"})
 
@@ -104,6 +107,19 @@ class LoraFile:
     ranks: frozenset[int]
     metadata: Mapping[str, str]
     """The header's own metadata."""
+
+    @property
+    def few_steps(self) -> FewSteps | None:
+        """What it distils a UNet to, by its metadata, or as a last hint its name; those change the UNet alone."""
+        return None if self.components != {"unet"} else few_steps_of_metadata(self.metadata) or self._named
+
+    @property
+    def _named(self) -> FewSteps | None:
+        found = few_steps_of_path(self.path)
+        if found is None or found.steps or found.kind not in ("lightning", "turbo", "hyper"):
+            return found
+        # Words of the language are in names of styles, too.
+        return found if _NAMED_FAMILY.search(found.reason) else None
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
-from olivelike.model.weights import ITEM_SIZES
 from olivelike.sources.adapters.lora_file import (
     LoraFile,
     LoraModule,
@@ -37,12 +33,8 @@ from olivelike.sources.adapters.lora_settings import (
     settings_from_file,
     settings_from_header,
 )
-from olivelike.sources.files.weight_table import Header, RawTensor, ReadPickle, read_weight_table
+from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 
-_SCALARS = {
-    "F64": "<d", "F32": "<f", "F16": "<e", "BF16": "<f", "I64": "<q", "I32": "<i", "I16": "<h", "U8": "<B",
-}  # fmt: skip
-"""How `struct` unpacks a scalar, such as an alpha."""
 _FLOATING = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 
@@ -164,26 +156,9 @@ def _read_alphas(path: Path, header: Header, grouped: Mapping[str, list[LoraKey]
         return {}
     try:
         with open_file(path) as file:
-            return {name: _read_scalar(file, path, key, header.tensors[key]) for name, key in stored.items()}
+            return {name: read_numbers(file, path, key, header.tensors[key])[0] for name, key in stored.items()}
     except OSError as error:
         raise SourceError(f"{path}: can't be read: {error.strerror}; get the file again") from error
-
-
-def _read_scalar(file: BinaryIO, path: Path, name: str, tensor: RawTensor) -> float:
-    """Return the one value of a stored tensor, a finite number, without a library."""
-    if math.prod(tensor.shape) != 1 or tensor.dtype not in _SCALARS:
-        raise SourceError(
-            f"{path}: {name} should be one number and is {tensor.dtype} of shape {list(tensor.shape)}; "
-            "get the file again"
-        )
-    file.seek(tensor.offset)
-    data = file.read(ITEM_SIZES[tensor.dtype])
-    if tensor.dtype == "BF16":  # the upper half of a float32
-        data = b"\0\0" + data
-    value = float(struct.unpack(_SCALARS[tensor.dtype], data)[0])
-    if not math.isfinite(value):
-        raise SourceError(f"{path}: {name} is {value}; get the file again, or another version of it")
-    return value
 
 
 def _module(

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, Final, NoReturn
 
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import open_file, parse_json
@@ -51,6 +51,32 @@ class Header:
     tensors: Mapping[str, RawTensor]
     metadata: Mapping[str, str]
     file_size: int
+
+
+_FORMATS: Final[Mapping[str, str]] = {
+    "F64": "d", "F32": "f", "F16": "e", "BF16": "f", "I64": "q", "I32": "i", "I16": "h", "U8": "B",
+}  # fmt: skip
+"""How `struct` unpacks a number."""
+
+
+def read_numbers(file: BinaryIO, path: Path, name: str, tensor: RawTensor, count: int = 1) -> list[float]:
+    """Return the few values of a stored tensor, finite numbers, without a library.
+
+    Raises `SourceError` if there are not `count` of them, or one is no number. `file` is open at `path`.
+    """
+    if math.prod(tensor.shape) != count or tensor.dtype not in _FORMATS:
+        wanted = "one number" if count == 1 else f"{count} numbers"
+        raise SourceError(
+            f"{path}: {name} should be {wanted} and is {tensor.dtype} of shape {list(tensor.shape)}; get the file again"
+        )
+    file.seek(tensor.offset)
+    data = file.read(count * ITEM_SIZES[tensor.dtype])
+    if tensor.dtype == "BF16":  # the upper half of a float32
+        data = b"".join(b"\0\0" + data[place : place + 2] for place in range(0, len(data), 2))
+    values = [float(value) for value in struct.unpack(f"<{count}{_FORMATS[tensor.dtype]}", data)]
+    if strange := [value for value in values if not math.isfinite(value)]:
+        raise SourceError(f"{path}: {name} is {strange[0]}; get the file again, or another version of it")
+    return values
 
 
 def read_header(path: Path) -> Header:

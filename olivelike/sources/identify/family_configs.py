@@ -70,6 +70,8 @@ def _unet(family: Published, template: Config, shapes: Shapes) -> Config:
         "out_channels": shapes["out.2.weight"][0],
         "up_block_types": [f"{'CrossAttn' if any(d) else ''}UpBlock2D" for d in levels.up],
     }
+    if (guidance := shapes.get("time_embed.cond_proj.weight")) is not None:
+        found["time_cond_proj_dim"] = guidance[-1]
     linear = len(_first(shapes, r"\.proj_in\.weight$")) == 2
     if linear or "use_linear_projection" in template:
         found["use_linear_projection"] = linear

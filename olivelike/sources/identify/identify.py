@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
+from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
+from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
     from olivelike.sources.files.weight_table import RawTensor
@@ -52,8 +54,6 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "T2I-Adapter": ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight"),
     "IP-Adapter": ("ip_adapter.", "image_proj."),
     "GLIGEN": (".fuser.attn.",),
-    "Playground 2.5": ("edm_mean",),
-    "LCM (a UNet that takes the guidance as an input)": ("time_embed.cond_proj.", "time_embedding.cond_proj."),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
 }
 
@@ -89,6 +89,7 @@ _WORDS: dict[str, Prediction] = {
     "v-prediction": "v_prediction",
     "epsilon": "epsilon",
     "eps": "epsilon",
+    "sample": "sample",
 }
 _METADATA_WORDS = ("modelspec.prediction_type", "modelspec.predict_key")
 
@@ -199,6 +200,10 @@ class Identity:
     parts: tuple[Part, ...] = ()
     """The components, for original names."""
     precision: Precision = _UNREAD
+    few_steps: FewSteps | None = None
+    """What it was distilled to, by structure or metadata."""
+    edm: bool = False
+    """It was trained as EDM, and holds mean and deviation of its latents, as Playground 2.5."""
     reasons: tuple[str, ...] = ()
     """What each finding rests on, for a person."""
 
@@ -224,6 +229,8 @@ _LORA_MARKS = (
     "lora_linear_layer.", ".hada_w1_", ".lokr_w1", ".lokr_w2", ".oft_blocks", ".oft_diag", ".dora_scale",
     ".lora_magnitude_vector",
 )  # fmt: skip
+_TEXT_LORAS = ("lora_te", "text_encoder")
+"""Changes of text encoders, which nothing that was distilled has."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _CONTROLNET_MARKS = ("control_model.", "controlnet_cond_embedding.", "input_hint_block.", "lllite_")
@@ -303,7 +310,10 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     if kind == "embedding":
         return found
     stated = read_prediction(shapes, metadata)
-    return replace(found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr)
+    few_steps = None if any(name.startswith(_TEXT_LORAS) for name in shapes) else few_steps_of_metadata(metadata)
+    return replace(
+        found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr, few_steps=few_steps
+    )
 
 
 def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
@@ -343,7 +353,10 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
     title = FAMILIES[family].title
     stated = read_prediction(shapes, metadata)
     inpainting = channels == 9
-    expected = stated.value or ("epsilon" if inpainting else FAMILIES[family].prediction)
+    few_steps = few_steps_of_metadata(metadata)
+    if "time_embed.cond_proj.weight" in unet:
+        few_steps = FewSteps("lcm", reason="its UNet takes the guidance as an input")
+    expected = stated.value or ("epsilon" if inpainting or few_steps else FAMILIES[family].prediction)
     kind: Kind = "checkpoint" if len(parts) > 1 else "unet"
     return Identity(
         kind,
@@ -355,6 +368,8 @@ def _original(shapes: Shapes, metadata: Mapping[str, str], unet_prefix: str) -> 
         expected_prediction=expected,
         zero_snr=stated.zero_snr,
         parts=tuple(part for part in parts if part.folder in FAMILIES[family].folders),
+        few_steps=few_steps,
+        edm="edm_mean" in shapes and "edm_std" in shapes,
         reasons=(
             f"{kind}: holds {', '.join(part.folder for part in parts)} in original names",
             f"family: {reason}",
@@ -391,6 +406,8 @@ def _unet_family(unet: Shapes, prefixes: set[str]) -> tuple[FamilyName | None, s
 def _lone_network(shapes: Shapes) -> Identity:
     """Identify a file with one network, or with none that is known."""
     names = shapes.keys()
+    if halves := tiny_halves(shapes):
+        return _tiny_vae(shapes, halves)
     vae, texts = _vae_part(shapes), _text_parts(shapes)
     if vae is not None and not texts:
         return _lone_vae(shapes, vae.prefix, "original", (vae,))
@@ -414,6 +431,18 @@ def _lone_vae(shapes: Shapes, prefix: str, naming: Naming, parts: tuple[Part, ..
     if (channels := shape[1] if len(shape) > 1 else 0) != 4:
         return _unsupported("vae", f"another family ({channels} latent channels)")
     return Identity("vae", naming=naming, parts=parts, reasons=("vae: names of its decoder",))
+
+
+def _tiny_vae(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Identity:
+    held = " and ".join(half.component for half in halves)
+    reason = f"vae: numbered layers of TAESD, its {held}"
+    try:
+        channels = tiny_config(shapes, halves)["latent_channels"]
+    except (ValueError, IndexError) as error:
+        return _unsupported("vae", NETWORK, str(error))
+    if channels != 4:
+        return _unsupported("vae", f"{NETWORK} for another family ({channels} latent channels)", reason)
+    return Identity("vae", network=NETWORK, naming="original" if halves[0].original else "diffusers", reasons=(reason,))
 
 
 def _text_parts(names: Collection[str]) -> tuple[Part, ...]:

@@ -65,12 +65,16 @@ def scheduler_file(family: Published, prediction: Prediction, *, zero_snr: bool)
         zero_snr: the network was trained with zero terminal signal-to-noise ratio, https://arxiv.org/abs/2305.08891.
     """
     euler = family.scheduler == "EulerDiscreteScheduler"
-    if prediction == "epsilon":
+    if prediction != "v_prediction":
         name, stem = family.scheduler, "euler_epsilon" if euler else "pndm_epsilon"
     else:
         name = "EulerDiscreteScheduler" if euler else "DDIMScheduler"
         stem = ("euler" if euler else "ddim") + "_v_prediction" + ("_zero_snr" if zero_snr else "")
     return name, _PUBLISHED / "scheduler" / f"{stem}.json"
+
+
+EDM_SCHEDULER: Final = ("EDMDPMSolverMultistepScheduler", _PUBLISHED / "scheduler" / "edm_epsilon.json")
+"""Class and config file of playgroundai/playground-v2.5-1024px-aesthetic."""
 
 
 def tokenizer_files(family: Published) -> dict[str, Path]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike._untrusted import open_file, parse_json
 from olivelike.errors import SourceError
+from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
@@ -41,6 +42,14 @@ class WeightFileInfo:
     """Why a LoRA or embedding could not be used."""
 
     @property
+    def few_steps(self) -> FewSteps | None:
+        """What a checkpoint or LoRA was distilled to; as a last hint its name says so."""
+        if self.identity.kind == "lora":
+            return None if self.lora is None else self.lora.few_steps
+        named = few_steps_of_path(self.path) if self.identity.kind in ("checkpoint", "unet") else None
+        return self.identity.few_steps or named
+
+    @property
     def data_start(self) -> int | None:
         """Where a safetensors file's tensors begin, in bytes; `None` for pickled files."""
         if self.path.suffix != ".safetensors":
@@ -58,6 +67,7 @@ class WeightFileInfo:
             "size": self.size,
             "tensors": len(self.header.tensors),
             **self.identity.to_json(),
+            "few_steps": None if self.few_steps is None else asdict(self.few_steps),
             "keys": _key_groups(self.header),
             "lora": _lora_json(self.lora) if self.lora is not None else None,
             "embedding": embedding,
@@ -79,6 +89,8 @@ class WeightFileInfo:
         if identity.prediction is not None or identity.expected_prediction is not None:
             stated = "as the file says" if identity.prediction else "as is usual for its family"
             yield "prediction", f"{identity.prediction or identity.expected_prediction}, {stated}"
+        if self.few_steps is not None:
+            yield "few steps", str(self.few_steps)
         yield "precision", _precision(identity)
         yield "tensors", str(len(self.header.tensors))
         for prefix, count in _key_groups(self.header).items():

@@ -10,6 +10,7 @@ transpose is recognised by its offset and strides.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import SourceError
@@ -93,6 +94,10 @@ def adapt(
         return SourceError(told)
 
     loading: Loading = load(network_class, config, {name: view.shape for name, view in views.items()}, refuse)
+    if original is not None and original.startswith("taesd_"):
+        # Such a file holds one half; nothing reads the other one's parameters.
+        other = "decoder." if original == "taesd_encoder" else "encoder."
+        loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(other)))
     _check(component, class_name, loading, original)
     architecture = Architecture(component, loader, class_name, loading.config)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
@@ -160,7 +165,7 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
 
     Args:
         component: for messages.
-        original: the converter: `unet`, `vae`, `clip` or `open_clip`.
+        original: the converter, of `PREFIXES`.
         config: the network's `config.json`.
         shapes: stored name → shape, of one network.
 
@@ -178,7 +183,7 @@ def convert_names(component: str, original: str, config: Config, shapes: Mapping
     with quiet(logging), _views_for_copies():
         try:
             converted = _convert(original, config, renamed)
-        except (KeyError, IndexError, AttributeError, RuntimeError) as error:
+        except (KeyError, IndexError, AttributeError, RuntimeError, ValueError) as error:
             raise SourceError(
                 f"{component}: diffusers can't convert the stored names ({error!r}); the file is incomplete or "
                 "of another network"
@@ -207,6 +212,9 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
     match original:
         case "unet":
             converted = converters.convert_ldm_unet_checkpoint(tensors, dict(config))
+            # LCM's input, which diffusers' converter does not know.
+            if (guidance := tensors.get("model.diffusion_model.time_embed.cond_proj.weight")) is not None:
+                converted["time_embedding.cond_proj.weight"] = guidance
         case "vae":
             converted = converters.convert_ldm_vae_checkpoint(tensors, dict(config))
         case "clip":
@@ -214,6 +222,11 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
         case "open_clip":
             network = SimpleNamespace(config=SimpleNamespace(hidden_size=config["hidden_size"]))
             converted = converters.convert_open_clip_checkpoint(network, tensors, prefix="")
+        case "taesd_encoder" | "taesd_decoder":
+            # The decoder's first layer has no weights, and `AutoencoderTiny` does not count it.
+            half, first = ("encoder", 0) if original == "taesd_encoder" else ("decoder", 1)
+            numbered = {name.partition("."): tensor for name, tensor in tensors.items()}
+            converted = {f"{half}.layers.{int(n) - first}.{rest}": tensor for (n, _, rest), tensor in numbered.items()}
         case _:
             raise ValueError(f"no converter {original!r}")
     return converted

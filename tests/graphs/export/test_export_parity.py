@@ -36,6 +36,28 @@ def test_float16_agrees_with_torch_to_5e_3(component, tiny):
     compare_with_torch(run_pass(FLOAT16, tiny(component), target="cpu")).require(5e-3)
 
 
+@pytest.mark.slow
+def test_a_unet_of_any_size_agrees_with_torch_where_levels_cant_be_halved(tiny, tmp_path):
+    plain = tiny("unet")
+    model = run_pass(Registry.built_in().get("convert").cls, plain, any_size=True)
+    for name, one in (("any", model), ("plain", plain)):
+        (tmp_path / name).mkdir()
+        materialize_model(one, tmp_path / name)
+    free, fixed = (open_on_cpu(tmp_path / name) for name in ("any", "plain"))
+    random = np.random.default_rng(0)
+    for height, width in ((8, 8), (9, 8), (7, 13), (11, 6)):
+        feeds = {
+            "sample": random.standard_normal((2, 4, height, width), dtype=np.float32),
+            "timestep": np.array([977], np.float32),
+            "encoder_hidden_states": random.standard_normal((2, 7, 32), dtype=np.float32),
+        }
+        (actual,) = free.run(None, feeds)
+        (expected,) = run_torch(torch_network(plain), feeds)
+        assert relative_error(actual, expected) <= 1e-5
+        if height == width:
+            assert (actual == fixed.run(None, feeds)[0]).all()
+
+
 def test_each_picture_of_a_batch_may_have_its_own_timestep(tiny, tmp_path):
     model = tiny("unet")
     materialize_model(model, tmp_path)

@@ -14,13 +14,15 @@ from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.jobs.job_notes import record_notes, size_notes
+from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
+from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Batch
 from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 from tests.fixtures.sample_records import write_output_record
+from tests.runtime.small_networks import TWICE, write_network
 
 FEW: dict = {"steps": 2, "seed": 7}
 
@@ -54,6 +56,45 @@ def test_a_script_draws_what_the_pipeline_gives_and_makes_it_again(little, tmp_p
     other = plan_jobs(little, fields={"seed": 9}, made_before=paths[1])
     assert other.jobs[0].request.seeded_prompts == [("a red circle", 9)]
     assert other.jobs[0].request.steps == 2
+
+
+def test_pictures_that_were_varied_enlarged_or_painted_in_part_are_made_again(little, tmp_path):
+    upscaler = write_network(tmp_path, TWICE)
+    photo, hole = tmp_path / "photo.png", tmp_path / "hole.png"
+    few = np.random.default_rng(1).integers(0, 255, (5, 6, 3), dtype=np.uint8)
+    Image.fromarray(few).resize((96, 80)).save(photo)
+    Image.fromarray(np.pad(np.full((20, 20), 255, np.uint8), ((8, 52), (8, 68)))).save(hole)
+    area = {"inpaint_area": "masked", "mask_blur": 2, "inpaint_padding": 4}
+    for number, (fields, files, given) in enumerate(
+        (
+            ({"variation_strength": 0.3, "num_images": 2}, {}, {}),
+            ({"hires": 1.5, "hires_strength": 0.5, "size": (32, 32)}, {}, {}),
+            ({"upscaler": upscaler}, {}, {"upscaler": upscaler}),
+            (area, {"init_image": photo, "mask": hole}, {}),
+        )
+    ):
+        plan = plan_jobs(little, read_prompts(["a red circle"]), {**FEW, **fields}, **files)
+        *_, made = draw(plan, PictureWriter(str(tmp_path / f"made{number}-{{index}}.png")))
+        (again,) = draw(plan_jobs(little, fields=given, made_before=made), PictureWriter(tmp_path / f"{number}.png"))
+        assert again.read_bytes() == made.read_bytes()
+        assert replace(plan.jobs[0].request, prompts=()) != Request((), **FEW)
+    with pytest.raises(UsageError, match=r"enlarged by model\.onnx.*--upscaler"):
+        plan_jobs(little, made_before=tmp_path / "2.png")
+    plain = plan_jobs(little, read_prompts(["a red circle"]), FEW).jobs[0].record.to_json()
+    assert not any(word in plain for word in ("variation", "hires", "upscaler", "inpaint", "mask_blur"))
+
+
+def test_a_second_pass_that_is_not_quite_as_large_as_asked_is_noted(little):
+    plan = plan_jobs(little, read_prompts(["a", "b"]), {**FEW, "size": (32, 32), "hires": 1.3})
+    assert [note for note in plan.notes if "hires" in note] == [
+        "hires 1.3 of 32x32 is drawn at 40x40, the nearest that this pipeline makes"
+    ]
+
+
+def test_options_of_a_line_may_vary_and_enlarge(tmp_path):
+    (tmp_path / "jobs.txt").write_text("--prompt a --subseed 3 --subseed_strength 0.5 --hires 1.5:0.6")
+    (line,) = read_prompts([f"@{tmp_path / 'jobs.txt'}"])
+    assert line.fields == {"variation_seed": 3, "variation_strength": 0.5, "hires": 1.5, "hires_strength": 0.6}
 
 
 def test_what_happens_is_told_in_order(little, tmp_path):
@@ -151,3 +192,13 @@ def test_another_checkpoint_is_noted_by_its_hash(tmp_path):
     (note,) = notes("fedcba9876")
     assert note.startswith("the picture was made with a checkpoint of hash fedcba9876, ")
     assert note.endswith("with one of 0123456789")
+
+
+def test_cheap_steps_are_in_the_record_and_come_back(little):
+    fields = {"guidance_interval": (0.0, 0.5), "steps": 4, "seed": 3}
+    lines = [PromptLine("a red circle", fields)]
+    record = plan_jobs(little, lines).jobs[0].record
+    assert 'Guidance interval: "0:0.5"' in a1111_text(record)
+    assert parse_a1111(a1111_text(record)).guidance_interval == (0.0, 0.5)
+    again = recorded_fields(record_from_json(record.to_json(), "it"), from_image=False, masked=False)
+    assert (again["guidance_interval"], again["cache_interval"]) == ((0.0, 0.5), 1)

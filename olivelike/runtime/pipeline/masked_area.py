@@ -5,7 +5,7 @@ As A1111's `modules/processing.py` does with `mask_blur` and "inpaint at full re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from olivelike.errors import UsageError
@@ -13,6 +13,8 @@ from olivelike.runtime.pipeline.vae import upright
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from olivelike.runtime.pipeline.request import Request
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom."""
@@ -42,7 +44,22 @@ class PutBack:
         return Image.composite(whole, self.original, self.mask)
 
 
-def soften(image: Image, mask: Image, blur: int) -> PutBack:
+def part_of_picture(request: Request) -> tuple[Request, PutBack | None]:
+    """Return what is drawn of a request, and what puts it back; `None` if pictures stay as they are drawn.
+
+    Raises `UsageError` if an area is asked for and nothing is masked. The request has nothing left open.
+    """
+    image, mask, size = request.init_image, request.mask, request.size
+    if image is None or mask is None or size is None:
+        return request, None
+    if request.inpaint_area == "whole":
+        return request, None if request.mask_blur is None else _soften(image, mask, request.mask_blur)
+    area = _around_mask(image, mask, blur=request.mask_blur or 0, padding=request.inpaint_padding, size=size)
+    assert area.box is not None
+    return replace(request, init_image=area.original.crop(area.box), mask=area.mask.crop(area.box)), area
+
+
+def _soften(image: Image, mask: Image, blur: int) -> PutBack:
     """Return what puts a drawing behind a soft mask; `blur` is in pixels of the picture."""
     from PIL import ImageFilter
 
@@ -51,12 +68,12 @@ def soften(image: Image, mask: Image, blur: int) -> PutBack:
     return PutBack(original, mask.filter(ImageFilter.GaussianBlur(blur)) if blur else mask, None)
 
 
-def around_mask(image: Image, mask: Image, *, blur: int, padding: int, size: tuple[int, int]) -> PutBack:
+def _around_mask(image: Image, mask: Image, *, blur: int, padding: int, size: tuple[int, int]) -> PutBack:
     """Return what puts the surroundings of a mask back that were drawn at a size.
 
     Raises `UsageError` if nothing is masked.
     """
-    soft = soften(image, mask, blur)
+    soft = _soften(image, mask, blur)
     found = soft.mask.getbbox()
     if found is None:
         raise UsageError("the mask is black all over, so that there is nothing to paint; paint white what is to change")

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from tools.train_demo.drawing import PICTURE_SIZE, shape_coverage
-from tools.train_demo.scenes import COLORS, SHAPES
+from olivelike.measure.captions.drawing import PICTURE_SIZE, shape_coverage
+from olivelike.measure.captions.scenes import COLORS, SHAPES
 
 _BORDER = 2
 _TEMPLATE_SIZE = 32

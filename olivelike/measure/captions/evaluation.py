@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tools.train_demo.caption_reading import read_picture
-from tools.train_demo.captions import random_caption, read_caption
-from tools.train_demo.scenes import random_scene
+from olivelike.measure.captions.caption_reading import read_picture
+from olivelike.measure.captions.captions import random_caption, read_caption
+from olivelike.measure.captions.scenes import random_scene
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tools.train_demo.caption_reading import Reading
+    from olivelike.measure.captions.caption_reading import Reading
 
 FEATURES = ("shape", "color", "background", "size", "position")
 COUNTED = ("shape", "color", "background")

@@ -1,0 +1,130 @@
+"""The shallow part of a UNet, for DeepCache (https://arxiv.org/abs/2312.00858).
+
+Of one step to the next, deep layers change little. So some steps run only the last layers of the way up, on what the
+layers before them made in an earlier step: those are cut out of the whole graph, over the same weights.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import onnx_ir as ir
+
+from olivelike.errors import PassError
+from olivelike.graphs.editing.values import evaluate
+from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.graph import weight_values
+
+_MARK: Final = "olivelike.cached_features"
+"""Metadata key of a model with a shallow part; its value is the branch."""
+_SAMPLE, _PREDICTION = "sample", "out_sample"
+_RANK: Final = 4
+_SIDE: Final = 1 << 10
+"""Height and width at which sizes of features are looked at, a multiple of what networks halve."""
+
+
+def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
+    """Give a UNet's graph the output `cached_features`, in place: what goes up into the layers that stay.
+
+    A UNet's way up has one layer per connection from the way down, where the two are joined. `branch` counts them from
+    the last one, as DeepCache does: those above it stay. Raises `PassError` if there is no such layer.
+
+    Returns:
+        How many operators the whole graph has, and its shallow part.
+    """
+    graph = model.graph
+    joints = _joints(graph)
+    if not joints:
+        raise PassError("deepcache: the graph has no connections from its way down to its way up; it is no UNet")
+    if branch >= len(joints):
+        raise PassError(
+            f"deepcache: branch {branch} is beyond the {len(joints)} layers up; take 0 to {len(joints) - 1}"
+        )
+    features = joints[-1 - branch].inputs[0]
+    assert features is not None
+    if features.is_graph_output() or CACHED_FEATURES in {value.name for value in graph.outputs}:
+        raise PassError("deepcache: the graph has such an output already; drop the step, or convert the network anew")
+    features.name = CACHED_FEATURES
+    graph.outputs.append(features)
+    model.metadata_props[_MARK] = str(branch)
+    return {"operators": len(graph), "shallow_operators": len(cut_shallow(model.clone()).graph)}
+
+
+def remove_cached_features(model: ir.Model) -> bool:
+    """Take the output away again, for clients that want one; tell whether there was one."""
+    if model.metadata_props.pop(_MARK, None) is None:
+        return False
+    kept = [value for value in model.graph.outputs if value.name != CACHED_FEATURES]
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(kept)
+    return True
+
+
+def has_cached_features(model: ir.Model) -> bool:
+    """Tell whether a graph has a shallow part."""
+    return _MARK in model.metadata_props
+
+
+def cut_shallow(model: ir.Model) -> ir.Model:
+    """Reduce a graph, in place, to its shallow part: `cached_features` becomes an input, and return it.
+
+    Height and width of that input are named after those of `sample`: `unet_sample_height`, or `unet_sample_height/2`
+    for half of it, rounded up.
+    """
+    graph = model.graph
+    output = next(value for value in graph.outputs if value.name == CACHED_FEATURES)
+    features = output
+    # A layout or a change of precision may have put a `Cast` behind it.
+    while not features.uses() and (node := features.producer()) is not None and node.inputs[0] is not None:
+        features = node.inputs[0]
+    sample = next(value for value in graph.inputs if value.name == _SAMPLE)
+    kept = [value for value in graph.outputs if value.name == _PREDICTION]
+    graph.outputs.clear()
+    graph.outputs.extend(kept)
+    output.name = f"{CACHED_FEATURES}.inner"
+    fed = ir.Value(name=CACHED_FEATURES, shape=_named(features, sample), type=features.type)
+    features.replace_all_uses_with(fed)
+    for node in reversed(list(graph)):
+        if not any(value.uses() or value.is_graph_output() for value in node.outputs):
+            graph.remove(node, safe=True)
+    inputs = [value for value in graph.inputs if value.uses()]
+    graph.inputs.clear()
+    graph.inputs.extend([*inputs, fed])
+    for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+        del graph.initializers[name]
+    return model
+
+
+def _joints(graph: ir.Graph) -> list[ir.Node]:
+    """Return where features of the way down come in: images, joined in pairs."""
+    weights = weight_values(graph)
+    return [
+        node
+        for node in graph
+        if node.op_type == "Concat"
+        and len(node.inputs) == 2
+        and all(
+            value is not None and value not in weights and value.shape is not None and len(value.shape) == _RANK
+            for value in node.inputs
+        )
+    ]
+
+
+def _named(features: ir.Value, sample: ir.Value) -> ir.Shape:
+    """Return a shape in names of the sample's dimensions."""
+    assert features.shape is not None
+    assert sample.shape is not None
+    known = {dim.value for dim in sample.shape if isinstance(dim, ir.SymbolicDim)}
+    dims: list[int | str] = []
+    for dim in features.shape:
+        if isinstance(dim, int):
+            dims.append(dim)
+            continue
+        names = known.intersection(re.findall(r"\w+", dim.value or ""))
+        if len(names) != 1:
+            raise PassError(f"deepcache: a size of the cached features is unknown: {features.shape}")
+        (name,) = names
+        share = _SIDE // evaluate(str(dim.value), lambda _: _SIDE)
+        dims.append(f"{name}" if share == 1 else f"{name}/{share}")
+    return ir.Shape(dims)

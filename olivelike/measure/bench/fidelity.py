@@ -1,0 +1,215 @@
+"""`bench --method`: what cheaper ways of drawing save, and what they cost the pictures.
+
+Each method stands beside an honest control: the folder as it is, with as many steps as fit into the method's time. All
+take turns in this process, prompt by prompt, in an order that rotates, so that a drift of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import UsageError
+from olivelike.measure.bench.fidelity_report import FidelityReport, FidelityRow, Role
+from olivelike.measure.bench.whole_pictures import bench_prompts
+from olivelike.runtime.jobs import plan_jobs
+from olivelike.runtime.jobs.prompt_lines import PromptLine, read_options
+from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
+from olivelike.runtime.pipeline.request import RequestFields
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from olivelike.runtime.jobs import JobPlan
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+_SEED: Final = 123
+_MOST: Final = 10_000
+_TIMED: Final = 4
+"""Pictures that tell how many steps a control has time for, after a first one that opens and allocates."""
+_FAST: Final = re.compile(r"(?<!\S)--fast(?!\S)")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of drawing."""
+
+    text: str
+    """What the table calls it."""
+    folder: Path
+    """The pipeline that it draws with."""
+    fields: RequestFields = field(default_factory=RequestFields)
+    fast: bool = False
+    """Whether it takes scheduler, steps and guidance that a few-step model is made for."""
+
+
+def read_method(text: str, folder: Path) -> Method:
+    """Read `[FOLDER] [--fast] [--OPTION VALUE …]`: without a folder it is the one that is measured.
+
+    Raises `UsageError` for options that a picture does not have, or if nothing is asked for.
+    """
+    plain, fast = _FAST.subn("", f" {text}")
+    named, option, rest = plain.partition(" --")
+    where, named = f"--method {text!r}", named.strip()
+    fields = read_options(option + rest, where)
+    if not fields and not named and not fast:
+        raise UsageError(f'{where}: asks for nothing; write options such as "--cache-interval 3", a folder, or both')
+    taken = {"seed", "seeds", "size", "num_images", "batch_size"} & fields.keys()
+    if taken:
+        raise UsageError(f"{where}: {', '.join(sorted(taken))} is the same for all methods; leave it out")
+    return Method(text, Path(named).expanduser() if named else folder, fields, fast > 0)
+
+
+def compare_methods(
+    folder: Path,
+    methods: Sequence[Method],
+    *,
+    steps: int = 50,
+    size: tuple[int, int] | None = None,
+    pictures: int = 10,
+    captions: int | None = None,
+    sessions: SessionSettings | None = None,
+    listen: Callable[[str], None] = lambda _: None,
+) -> FidelityReport:
+    """Draw the same pictures in each way, and compare time and pictures.
+
+    Args:
+        folder: The pipeline as it is: the reference, and the control of each method.
+        methods: Ways to draw with it, or with others.
+        steps: Of the reference, and of methods that say nothing else.
+        size: Width and height; by default what the UNet was trained on.
+        pictures: Drawn in each way, each of its own prompt and seed.
+        captions: So many captions of the demo as prompts, of which those that are drawn right are counted.
+        sessions: By default those of each folder's target.
+        listen: Is told what is done.
+
+    Raises:
+        UsageError: For options that can't be had.
+        SourceError: If a folder is no pipeline.
+        SessionError: If it can't run here.
+    """
+    count = pictures if captions is None else captions
+    if not 1 <= count <= _MOST:
+        raise UsageError(f"{count} pictures: is not between 1 and {_MOST}")
+    sized: RequestFields = {} if size is None else {"size": size}
+    base: RequestFields = {**sized, "steps": steps}
+    ways = [Method("", folder, base)]
+    # What is given is not made fast, steps among it.
+    ways += [replace(method, fields={**(sized if method.fast else base), **method.fields}) for method in methods]
+    opened: dict[Path, Pipeline] = {}
+    contenders = []
+    for way in ways:
+        if way.folder not in opened:
+            listen(f"opening {way.folder}")
+            opened[way.folder] = open_pipeline(way.folder, sessions, safety=False)
+        contenders.append(_Contender(way, opened[way.folder], "method" if way.text else "reference"))
+    reference = contenders[0]
+    for contender in contenders[1:]:
+        if contender.size != reference.size:
+            raise UsageError(f"--method {contender.way.text!r}: draws {contender.size}, not {reference.size} pixels")
+    ordered = [reference, *_with_controls(reference, contenders[1:], listen)]
+    prompts = bench_prompts(count) if captions is None else _captions(captions)
+    for number, prompt in enumerate(prompts):
+        listen(f"picture {number + 1} of {count}")
+        turn = number % len(ordered)
+        for contender in (*ordered[turn:], *ordered[:turn]):
+            contender.draw(prompt, _SEED + number)
+    rows = tuple(contender.row(reference, prompts if captions is not None else None) for contender in ordered)
+    notes = tuple(dict.fromkeys(note for contender in ordered for note in contender.notes))
+    return FidelityReport(folder.resolve().name, reference.size, rows, notes)
+
+
+class _Contender:
+    """A way of drawing with what it has drawn."""
+
+    def __init__(self, way: Method, pipeline: Pipeline, role: Role) -> None:
+        self.way, self.role = way, role
+        self.pipeline = pipeline
+        plan = self._plan("", _SEED)
+        self.notes = tuple(f"{way.text}: {note}" if way.text else note for note in plan.notes)
+        request = plan.jobs[0].request
+        assert request.size is not None
+        self.size, self.steps = request.size, request.steps
+        self._seconds: list[float] = []
+        self._images: list[Image] = []
+
+    def draw(self, prompt: str, seed: int, *, keep: bool = True) -> float:
+        """Draw a picture, and return its seconds."""
+        result = self.pipeline.generate(self._plan(prompt, seed).jobs[0].request)
+        if keep:
+            self._seconds.append(result.seconds)
+            self._images.append(result.pictures[0].image)
+        return result.seconds
+
+    def _plan(self, prompt: str, seed: int) -> JobPlan:
+        return plan_jobs(self.way.folder, [PromptLine(prompt)], {**self.way.fields, "seed": seed}, fast=self.way.fast)
+
+    def row(self, reference: _Contender, captions: Sequence[str] | None) -> FidelityRow:
+        """Compare what is drawn with the reference."""
+        median = statistics.median(self._seconds)
+        decibels, ssim = (None, None) if self is reference else _likeness(self._images, reference._images)
+        return FidelityRow(
+            self.way.text or "as it is",
+            self.role,
+            self.steps,
+            len(self._images),
+            median,
+            statistics.median(reference._seconds) / median,
+            decibels,
+            ssim,
+            None if captions is None else _share_right(captions, self._images),
+        )
+
+
+def _with_controls(
+    reference: _Contender, methods: Sequence[_Contender], listen: Callable[[str], None]
+) -> list[_Contender]:
+    """Return each method, and after it the folder as it is with the steps that fit into the method's time.
+
+    A picture takes the same time for each step, and some beside: two numbers of steps tell both.
+    """
+
+    def control(steps: int, text: str) -> _Contender:
+        way = Method(text, reference.way.folder, {**reference.way.fields, "steps": steps})
+        return _Contender(way, reference.pipeline, "control")
+
+    listen("timing a picture of each")
+    few = max(1, reference.steps // 5)
+    timed = [reference, control(few, ""), *methods]
+    # In turns, and the least of several: what else runs on the machine must not decide the steps.
+    rounds = [[one.draw(bench_prompts(1)[0], _SEED, keep=False) for one in timed] for _ in range(_TIMED + 1)]
+    whole, part, *seconds = (min(taken[1:]) for taken in zip(*rounds, strict=True))
+    each = max((whole - part) / max(1, reference.steps - few), 1e-6)
+    found = []
+    for method, taken in zip(methods, seconds, strict=True):
+        steps = reference.steps - round((whole - taken) / each)
+        found += [method, control(min(max(steps, 1), reference.steps), f"control of {method.way.text}")]
+    return found
+
+
+def _likeness(images: Sequence[Image], originals: Sequence[Image]) -> tuple[float | None, float]:
+    """Return the PSNR of all pictures together, `None` if they are equal, and the mean SSIM."""
+    from olivelike.measure.verify.picture_comparison import psnr, ssim
+
+    pairs = list(zip(images, originals, strict=True))
+    mean = statistics.fmean(10 ** (-psnr(image, original) / 10) for image, original in pairs)
+    return (None if mean == 0 else -10 * math.log10(mean)), statistics.fmean(ssim(*pair) for pair in pairs)
+
+
+def _captions(count: int) -> list[str]:
+    from olivelike.measure.captions.evaluation import random_captions
+
+    return random_captions(count, _SEED)
+
+
+def _share_right(captions: Sequence[str], images: Sequence[Image]) -> float:
+    import numpy as np
+
+    from olivelike.measure.captions.evaluation import score_pictures
+
+    return score_pictures(captions, np.stack([np.asarray(image) for image in images])).share

@@ -1,0 +1,153 @@
+"""Super-resolution networks as ONNX files: pictures in, larger ones out, tile by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.errors import SessionError, UsageError
+from olivelike.runtime.pictures.picture_record import to_pictures
+from olivelike.runtime.sessions.providers import onnxruntime_errors
+from olivelike.runtime.sessions.session import Network, ValueSpec, open_session, read_model_file, value_specs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+    from olivelike.runtime.sessions.session_settings import SessionSettings
+
+_TILE: Final = 256
+"""Pixels of a tile's side: 60 MB for each of ESRGAN's dense layers."""
+_MARGIN: Final = 16
+"""Pixels at a tile's edges that the next tile shows: their surroundings are not all seen."""
+_UNIT: Final = 8
+"""Networks with windows take sides of multiples of this."""
+_COLOURS: Final = 3
+_AXES: Final = 4
+_FLOATS: Final = ("float32", "float16")
+
+
+class Upscaler:
+    """A super-resolution network, open in a session."""
+
+    def __init__(self, path: Path, settings: SessionSettings) -> None:
+        """Open a network; `settings` are those of its session.
+
+        Raises `UsageError` if it is for something else, and `SessionError` if it can't be opened or run here.
+        """
+        self._tile = check_upscaler(path)
+        self.scale: Final = _scale(path, self._tile)
+        """Pixels that come out for one, along one side."""
+        self._network = Network("upscaler", open_session(path, settings))
+
+    def enlarge(self, image: Image) -> Image:
+        """Return a picture in RGB, `scale` times as large."""
+        import numpy as np
+
+        pixels = np.asarray(image.convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
+        height, width = pixels.shape[2:]
+        down, across = (
+            fixed or min(_TILE, -(-side // _UNIT) * _UNIT)
+            for fixed, side in zip(self._tile, (height, width), strict=True)
+        )
+        padding = ((0, 0), (0, 0), (0, max(0, down - height)), (0, max(0, across - width)))
+        padded = np.pad(pixels, padding, mode="edge")
+        scale = self.scale
+        whole = np.empty((1, _COLOURS, padded.shape[2] * scale, padded.shape[3] * scale), np.float32)
+        for top in _starts(padded.shape[2], down):
+            for left in _starts(padded.shape[3], across):
+                large = self._run(padded[:, :, top : top + down, left : left + across])
+                y, x = (_margin(side) if start else 0 for start, side in ((top, down), (left, across)))
+                shown = large[:, :, y * scale :, x * scale :]
+                rows, columns = slice((top + y) * scale, (top + down) * scale), slice((left + x) * scale, None)
+                whole[:, :, rows, columns][..., : shown.shape[3]] = shown
+        if not np.isfinite(whole).all():
+            raise SessionError("the upscaler's output has values that are no numbers; take one in float32")
+        return to_pictures(whole[:, :, : height * scale, : width * scale].clip(0, 1).transpose(0, 2, 3, 1))[0]
+
+    def _run(self, tile: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        import torch
+
+        session, (height, width) = self._network.session, tile.shape[2:]
+        name, result = next(iter(session.inputs)), next(iter(session.outputs))
+        large = (1, _COLOURS, height * self.scale, width * self.scale)
+        call = self._network.prepare({name: tile.shape}, {result: large})
+        call.inputs[name].copy_(torch.from_numpy(tile))
+        call.run()
+        found: np.ndarray[Any, Any] = call.outputs[result].float().cpu().numpy()
+        return found
+
+
+def check_upscaler(path: Path) -> tuple[int | None, int | None]:
+    """Check that an ONNX file takes and gives pictures of three colours; weights are not read.
+
+    Returns:
+        Height and width that it takes; `None` for each that may be any.
+
+    Raises:
+        UsageError: if it is for something else, or there is no such file.
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such upscaler; name an ONNX file of a super-resolution network")
+    try:
+        graph = read_model_file(path).graph
+    except SessionError as error:
+        raise UsageError(
+            f"{error}; an upscaler is an ONNX file (a .pth or .safetensors one is exported to ONNX first)"
+        ) from error
+    taken, given = value_specs(graph.input, graph.initializer), value_specs(graph.output)
+    for kind, values in (("input", taken), ("output", given)):
+        if wrong := _unlike_pictures(values):
+            raise UsageError(
+                f"{path}: is no upscaler: its {kind} is {wrong}; one that fits takes and gives float pictures of shape "
+                "(1, 3, height, width)"
+            )
+    height, width = (side if isinstance(side, int) else None for side in next(iter(taken.values())).dims[2:])
+    return height, width
+
+
+def _unlike_pictures(values: Mapping[str, ValueSpec]) -> str | None:
+    """Say how inputs or outputs differ from one batch of one picture, channels first; `None` if they do not."""
+    if len(values) != 1:
+        return f"{len(values)} values ({', '.join(values)})"
+    (value,) = values.values()
+    dims = value.dims
+    fits = len(dims) == _AXES and all(
+        isinstance(dim, str) or dim == wanted for dim, wanted in zip(dims, (1, _COLOURS), strict=False)
+    )
+    if fits and value.dtype in _FLOATS:
+        return None
+    return f"{value.dtype} of shape ({', '.join(map(str, dims))})"
+
+
+def _scale(path: Path, tile: tuple[int | None, int | None]) -> int:
+    """Return the factor of a network, found by one small run on the CPU. Raises `UsageError` if it is no whole one."""
+    import numpy as np
+    import onnxruntime
+
+    height, width = (side or 8 * _UNIT for side in tile)
+    try:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (taken,) = session.get_inputs()
+        dtype = np.float16 if "float16" in taken.type else np.float32
+        (found,) = session.run(None, {taken.name: np.zeros((1, _COLOURS, height, width), dtype)})
+    except onnxruntime_errors() as error:
+        raise SessionError(f"{path}: the upscaler can't be run on the CPU: {error}") from error
+    scale = found.shape[2] // height
+    if scale < 1 or found.shape != (1, _COLOURS, height * scale, width * scale):
+        raise UsageError(
+            f"{path}: makes {found.shape[3]}x{found.shape[2]} pixels in {found.shape[1]} colours of {width}x{height} "
+            "in 3; an upscaler has 3, and enlarges both sides by one whole factor"
+        )
+    return int(scale)
+
+
+def _starts(side: int, tile: int) -> list[int]:
+    """Return where tiles begin that overlap by two margins, the last one at the end."""
+    last = side - tile
+    return [*range(0, last, tile - 2 * _margin(tile)), last]
+
+
+def _margin(tile: int) -> int:
+    return min(_MARGIN, tile // 4)

@@ -1,0 +1,182 @@
+"""The UNet as steps call it: on all rows of a batch or on the prompts' alone, in one call or two, whole or shallow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import SourceError
+from olivelike.model.families import CACHED_FEATURES
+
+if TYPE_CHECKING:
+    import torch
+
+    from olivelike.runtime.pipeline.conditioning import Conditioning, Conditions
+    from olivelike.runtime.pipeline.latents import Start
+    from olivelike.runtime.sessions.session import Call, Network
+
+_FARTHEST: Final = 1.5
+"""How far features are foretold, at most: half as far behind the last whole step as that is behind the one before."""
+
+
+@dataclass(frozen=True, eq=False)
+class UNets:
+    """The UNet, and what of it runs in steps between full ones."""
+
+    whole: Network
+    shallow: Network | None = None
+    """What `deepcache` cut out of it; `None` where each step is a full one."""
+
+
+class UNetCalls:
+    """Calls of the UNet for one batch, with buffers that stay."""
+
+    def __init__(self, unets: UNets, start: Start, conditioning: Conditioning) -> None:
+        self._unets, self._start = unets, start
+        pictures, terms = len(start.latents), conditioning.terms
+        of_prompts = range(pictures) if terms is None else terms.pictures
+        self._negatives = pictures if conditioning.guided else 0
+        self._rows = [*range(self._negatives), *of_prompts]
+        self._plain = terms is None
+        self._spans: list[_Span] = []
+        self._shown: tuple[list[slice], Conditions] | None = None
+
+    def predict(
+        self,
+        scaled: torch.Tensor,
+        moment: torch.Tensor,
+        conditions: Conditions,
+        *,
+        guided: bool,
+        reuse: bool = False,
+        apart: bool = False,
+    ) -> torch.Tensor:
+        """Return what the UNet predicts, in a buffer that the next call overwrites.
+
+        Args:
+            scaled: latents as the scheduler wants them, of shape (pictures, channels, height, width).
+            moment: the timestep.
+            conditions: what leads this step, for all rows.
+            guided: also run on the negative prompts, where there are any.
+            reuse: take the deep layers' features from the step before, if the rows and what leads them are the same.
+            apart: call the UNet for negative prompts, then for prompts, rather than for both at once.
+
+        Returns:
+            A row for each negative prompt, if `guided`, and then for each prompt.
+        """
+        import torch
+
+        negatives, end = self._negatives, len(self._rows)
+        places = [slice(0 if guided else negatives, end)]
+        if apart and guided and negatives:
+            places = [slice(0, negatives), slice(negatives, end)]
+        before, self._shown = self._shown, (places, conditions)
+        if before is None or before[0] != places:
+            # Buffers may be those of the spans before: nothing is in them any more.
+            spans = [(self._rows[place], place) for place in places]
+            self._spans = [_Span(self._unets, self._start, *span, self._plain, len(spans) == 1) for span in spans]
+        reuse = reuse and before is not None and before[0] == places and before[1] is conditions
+        found = [span.run(scaled, moment, conditions, shallow=reuse) for span in self._spans]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+class _Span:
+    """Rows that go through the UNet in one call."""
+
+    def __init__(self, unets: UNets, start: Start, rows: list[int], place: slice, plain: bool, alone: bool) -> None:
+        """Take rows, as the pictures that they belong to, and their place among all.
+
+        `plain` says that each half of them is one row per picture; `alone`, that no other span has the same buffers.
+        """
+        self._unets, self._start, self._rows, self._place = unets, start, rows, place
+        self._plain, self._alone = plain, alone
+        self._held: dict[Network, tuple[Conditions, Call]] = {}
+        self._led_by: Conditions | None = None
+        self._features: list[tuple[float, torch.Tensor]] = []
+        """Of the last two whole steps: the timestep, and what went up into the last layers."""
+
+    def run(self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Conditions, *, shallow: bool) -> torch.Tensor:
+        network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
+        call = self._call(network, conditions)
+        sample, timestep = call.inputs["sample"], call.inputs["timestep"]
+        if self._plain:
+            # Both halves of the guided batch are the same latents: one write each, no tensor in between.
+            for part in sample.split(len(scaled)):
+                part[:, : scaled.shape[1]].copy_(scaled)
+        else:
+            sample[:, : scaled.shape[1]].copy_(scaled[self._rows])
+        timestep.copy_(moment if timestep.is_floating_point() else moment.round())
+        if network is self._unets.shallow:
+            call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
+        call.run()
+        prediction, *features = call.outputs.values()
+        if features:
+            before = self._features[-1:] if self._led_by is conditions else []
+            self._led_by, self._features = conditions, [*before, (float(moment), features[0].clone())]
+        return prediction if self._alone else prediction.clone()
+
+    def _features_at(self, moment: float) -> torch.Tensor:
+        """Return features on the line through those of the last two whole steps; those of the only one, if it is."""
+        import torch
+
+        (first, before), (second, last) = self._features[0], self._features[-1]
+        if first == second:
+            return last
+        # What goes on farther than this follows no line, least of all where steps add noise of their own.
+        share = min((moment - first) / (second - first), _FARTHEST)
+        return torch.lerp(before, last, share)
+
+    def _call(self, network: Network, conditions: Conditions) -> Call:
+        """Return the network's call with what leads these rows, which stays until something else does."""
+        held = self._held.get(network)
+        if held is not None and held[0] is conditions and self._alone:
+            return held[1]
+        leading = {name: value[self._place] for name, value in _leading(conditions).items()}
+        if network is self._unets.shallow:
+            leading = {name: value for name, value in leading.items() if name in network.session.inputs}
+        call = self._prepare(network, leading) if held is None else held[1]
+        for name, value in leading.items():
+            call.inputs[name].copy_(value)
+        call = network.hold(call, tuple(leading))
+        self._held[network] = conditions, call
+        return call
+
+    def _prepare(self, network: Network, leading: dict[str, torch.Tensor]) -> Call:
+        """Return a network's call for these rows, with what an inpainting UNet takes beside the latents."""
+        start, shallow = self._start, self._unets.shallow
+        _, channels, height, width = start.latents.shape
+        batch, more = len(self._rows), 0 if start.channels is None else start.channels.shape[1]
+        inputs: dict[str, tuple[int, ...]] = {
+            "sample": (batch, channels + more, height, width),
+            "timestep": (1,) * len(network.input("timestep").dims),
+            **{name: tuple(value.shape) for name, value in leading.items()},
+        }
+        outputs: dict[str, tuple[int, ...]] = {next(iter(network.session.outputs)): (batch, channels, height, width)}
+        if shallow is not None:
+            sizes = dict(zip(shallow.input("sample").dims, inputs["sample"], strict=True))
+            features = tuple(_size(dim, sizes) for dim in shallow.input(CACHED_FEATURES).dims)
+            (inputs if network is shallow else outputs)[CACHED_FEATURES] = features
+        if unknown := [name for name in network.session.inputs if name not in inputs]:
+            raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
+        call = network.prepare(inputs, outputs)
+        if start.channels is not None:
+            call.inputs["sample"][:, channels:].copy_(start.channels[self._rows])
+        return call
+
+
+def _size(dim: int | str, sizes: Mapping[int | str, int]) -> int:
+    """Return a dimension's size: `unet_sample_height/2` is half of that, rounded up."""
+    if isinstance(dim, int):
+        return dim
+    name, _, share = dim.partition("/")
+    return -(-sizes[name] // int(share or 1))
+
+
+def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
+    leading = {"encoder_hidden_states": conditions.states}
+    if conditions.pooled is not None and conditions.times is not None:
+        leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
+    if conditions.guidance is not None:
+        leading["timestep_cond"] = conditions.guidance
+    return leading

@@ -1,0 +1,104 @@
+"""Tiny VAEs (TAESD, https://github.com/madebyollin/taesd) as files hold them: both halves, or one of them.
+
+Original files number the layers of a half (`3.conv.0.weight`), alone or behind `taesd_encoder.` and `taesd_decoder.`
+where both are in one file. diffusers' `AutoencoderTiny` has the same layers, behind `encoder.layers.` and
+`decoder.layers.`, and leaves out the decoder's first one, which has no weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from olivelike.model.architecture import Config
+    from olivelike.model.families import FamilyName
+
+Shapes = Mapping[str, tuple[int, ...]]
+TinyConverter = Literal["taesd_encoder", "taesd_decoder"]
+
+NETWORK: Final = "the tiny kind (TAESD)"
+TINY_CLASS: Final = ("diffusers", "AutoencoderTiny")
+_PLAIN: Final = re.compile(r"(\d+)\.weight")
+# SHA-256 of files in madebyollin/taesd and madebyollin/taesdxl, editions 1.0 to 1.2.
+_FILES: Final[Mapping[FamilyName, tuple[str, ...]]] = {
+    "sd1": (
+        "2183b8f7c963176b", "439a6d6ce5b2d358", "db7e613f897e3e1e", "62bda7018337cc26",
+        "d7956d561b1efbd8", "7442e91c60df146a", "160d90c61c3a5ce5", "4dbe7a5f07de1045",
+    ),
+    "sdxl": (
+        "55ef8e24c0ef92d7", "0932f0601474b5c4", "070a29bf19e745a5", "0af7e9e60c66873a",
+        "aa0e5a3d8214d16f", "7f44a1aca487b462", "acbe3fbeb35834f8", "a01e74601dabfc23",
+        "0070e0bf1b85d84c", "f6013131e7eb412e", "9f37c0b28f72ec4c", "8227ede61852f4e5",
+    ),
+}  # fmt: skip
+_REPOSITORIES: Final[Mapping[str, FamilyName]] = {"madebyollin/taesd": "sd1", "madebyollin/taesdxl": "sdxl"}
+_DIGITS: Final = 16
+
+
+@dataclass(frozen=True)
+class TinyHalf:
+    """An encoder or a decoder in a file."""
+
+    component: str
+    """`vae_encoder` or `vae_decoder`."""
+    prefix: str
+    """What the names of its tensors begin with; the number of the layer follows."""
+    original: TinyConverter | None
+    """The converter for names of the original code; `None` for those of diffusers."""
+
+
+def tiny_halves(shapes: Shapes) -> tuple[TinyHalf, ...]:
+    """Return the halves of a tiny VAE that tensors of these names are; none if they are something else."""
+    found = []
+    for half, first in (("encoder", 0), ("decoder", 1)):
+        original: TinyConverter = "taesd_encoder" if half == "encoder" else "taesd_decoder"
+        # The layer behind the first convolution: a block, or the decoder's activation with a block behind it.
+        forms = ((f"{half}.layers.", None, 0), ("", original, first), (f"taesd_{half}.", original, first))
+        for prefix, converter, number in forms:
+            block = number + (1 if half == "encoder" else 2)
+            other = f"{prefix}{1 - first}.weight" if not prefix else ""
+            marks = (f"{prefix}{number}.weight", f"{prefix}{block}.conv.0.weight")
+            if all(len(shapes.get(mark, ())) == 4 for mark in marks) and other not in shapes:
+                found.append(TinyHalf(f"vae_{half}", prefix, converter))
+    return tuple(found)
+
+
+def tiny_config(shapes: Shapes, halves: tuple[TinyHalf, ...]) -> Config:
+    """Return the config of an `AutoencoderTiny` with these halves; one that is not there mirrors the other.
+
+    Raises `ValueError` if the layers are in no order that such a network has.
+    """
+    config: dict[str, object] = {}
+    for half in halves:
+        layers = {name.removeprefix(half.prefix): s for name, s in shapes.items() if name.startswith(half.prefix)}
+        numbers = sorted(int(match[1]) for name in layers if (match := _PLAIN.fullmatch(name)))
+        convolutions = [layers[f"{number}.weight"] for number in numbers]
+        counts = [after - before - 1 for before, after in pairwise(numbers)]
+        widths = [shape[0] for shape in convolutions[:-1]]
+        if half.component == "vae_decoder":
+            # Between its convolutions are the first one's activation, and what enlarges, but for the last.
+            counts = [count - (i == 0) - (i < len(counts) - 1) for i, count in enumerate(counts)]
+            latents, name, other = convolutions[0][1], "decoder", "encoder"
+        else:
+            latents, name, other = convolutions[-1][0], "encoder", "decoder"
+        if not counts or min(counts) < 0:
+            raise ValueError(f"the layers of its {name} are not those of TAESD")
+        config |= {f"{name}_block_out_channels": widths, f"num_{name}_blocks": counts, "latent_channels": latents}
+        config.setdefault(f"{other}_block_out_channels", widths[::-1])
+        config.setdefault(f"num_{other}_blocks", counts[::-1])
+    return config
+
+
+def tiny_family(digest: str, repository: str | None) -> FamilyName | None:
+    """Return the family whose latents a published tiny VAE is for; `None` if it is no published one.
+
+    Args:
+        digest: SHA-256 of its file.
+        repository: that it is from.
+    """
+    by_digest = (family for family, digests in _FILES.items() if digest[:_DIGITS] in digests)
+    return next(by_digest, None) or _REPOSITORIES.get(repository or "")
