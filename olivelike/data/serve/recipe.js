@@ -8,6 +8,9 @@ import { notice } from "./notices.js";
 
 const PLAIN = ["steps", "guidance_scale", "guidance_rescale", "eta", "seed", "width", "height", "strength", "clip_skip", "prompt_weights", "fit"];
 
+/** What a record has only where it was used. */
+const SELDOM = { variation_strength: 0, variation_seed: "", hires: "", hires_strength: 0.7, cache_interval: 1, tiled_vae: false };
+
 /** Fill the form in with a record. `seed: false` leaves the seed as it is. */
 export async function applyRecipe(record, where = "the picture") {
   const missing = [];
@@ -20,6 +23,7 @@ export async function applyRecipe(record, where = "the picture") {
   for (const name of PLAIN) {
     if (record[name] !== null && record[name] !== undefined) setField(name, record[name]);
   }
+  for (const [name, plain] of Object.entries(SELDOM)) setField(name, record[name] ?? plain);
   setScheduler(record.scheduler);
   // LoRAs that the prompt names itself would count twice.
   const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim()));
@@ -37,7 +41,8 @@ const NAMES = {
   prompt: "Prompt", negative_prompt: "Negative prompt", model: "Model", model_hash: "Model hash", seed: "Seed", steps: "Steps",
   guidance_scale: "Guidance", guidance_rescale: "Guidance rescale", scheduler: "Scheduler", eta: "Eta", size: "Size",
   strength: "Strength", clip_skip: "Clip skip", loras: "LoRAs", init_image: "Initial picture", mask: "Mask",
-  provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
+  variation_strength: "Variation", variation_seed: "Variation seed", hires: "Drawn again", hires_strength: "Its strength",
+  cache_interval: "Cache interval", tiled_vae: "Decoded in tiles", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
 };
 
 const of = {

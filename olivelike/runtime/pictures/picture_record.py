@@ -86,9 +86,9 @@ class PictureRecord:
     """Program that made it, such as `olivelike 0.1.0`."""
     other: Mapping[str, str] = field(default_factory=dict)
     """Further fields that A1111 wrote, as text."""
-    guidance_interval: tuple[float, float] | None = None
+    guidance_interval: tuple[float, float] | None = field(default=None, metadata=_LATER)
     """From which to which share of the steps there was guidance."""
-    cache_interval: int = 1
+    cache_interval: int = field(default=1, metadata=_LATER)
     """Steps from one to the next in which the whole UNet ran."""
     fit: bool = False
     """Whether initial picture and mask were cropped to the size's shape."""
@@ -106,8 +106,9 @@ class PictureRecord:
     mask_blur: int | None = field(default=None, metadata=_LATER)
     """Pixels of the edge where the initial picture was put back; `None` if it was not."""
     inpaint_padding: int = field(default=32, metadata=_LATER)
-    tiled_vae: bool = field(default=False, metadata=_LATER)
     """Pixels around a masked area."""
+    tiled_vae: bool = field(default=False, metadata=_LATER)
+    """Whether the VAE worked in tiles."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
