@@ -226,6 +226,17 @@ def test_checkpoints_are_files_and_folders_of_pipelines(tmp_path):
     assert Listings(replace(settings, checkpoints_dir=None), dict).workflows() == {}
 
 
+def test_files_of_runs_that_nobody_remembers_are_dropped_at_the_start(settings, tmp_path):
+    mine = replace(settings, gallery=tmp_path / "gallery")
+    old, foreign = (mine.gallery / ".runs" / name for name in ("0123456789abcdef", "notes"))
+    for folder in (old, foreign):
+        folder.mkdir(parents=True)
+        (folder / "events.jsonl").write_text("{}\n")
+    with running(mine):
+        assert not old.exists()
+    assert (foreign / "events.jsonl").read_text() == "{}\n"
+
+
 @pytest.mark.slow
 def test_what_a_killed_server_ran_is_interrupted_and_the_store_is_whole(settings, project, tmp_path):
     interrupted = 0
