@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from olivelike.errors import StoreError, UsageError
 from olivelike.runtime.pictures import PictureRecord
@@ -107,6 +108,46 @@ def test_files_that_vanish_or_come_are_noticed_at_the_start(gallery):
         assert found(again) == [stays.id]
         left = sorted(path.name for path in (gallery.folder / "2026-11-22").iterdir())
         assert left == ["00002-8.png", "00003-9.png", "mine.txt"]
+    finally:
+        again.close()
+
+
+def test_what_no_index_can_hold_keeps_no_gallery_from_being_opened(gallery):
+    row = draw(gallery)
+    day = gallery.folder / "2026-11-22"
+    huge = "9" * 23
+    for number, (key, text) in enumerate(
+        (
+            ("parameters", f"x\nSteps: 20, Sampler: Euler a, Seed: {huge}, Size: 1x1"),
+            ("olivelike", f'{{"format": "olivelike/picture/1", "prompt": "a", "seed": {huge}}}'),
+            ("olivelike", '{"format": "olivelike/picture/1", "prompt": "a half \\ud800"}'),
+        )
+    ):
+        texts = PngInfo()
+        texts.add_text(key, text)
+        Image.new("RGB", (8, 8)).save(day / f"0001{number}-1.png", pnginfo=texts)
+    (gallery.folder / "2026-11-21").touch()
+    (day / "x.tmp").mkdir()
+    gallery.close()
+    again = Gallery(gallery.folder)
+    try:
+        assert {one.prompt for one in again.search((), {})[0]} == {row.prompt, "a half ?"}
+    finally:
+        again.close()
+
+
+def test_a_day_that_is_a_link_is_left_alone(gallery, tmp_path):
+    row = draw(gallery)
+    elsewhere = tmp_path / "elsewhere"
+    (gallery.folder / "2026-11-22").rename(elsewhere)
+    (elsewhere / "precious.tmp").touch()
+    (gallery.folder / "2026-11-22").symlink_to(elsewhere)
+    gallery.close()
+    again = Gallery(gallery.folder)
+    try:
+        assert found(again) == []
+        assert (elsewhere / "precious.tmp").exists()
+        assert not again.has_file(row)
     finally:
         again.close()
 

@@ -98,7 +98,9 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        value = parse_json(text, halves=True)
+        # What halves of surrogate pairs have in UTF-8 is a question mark, as in `a1111_text`.
+        whole = json.dumps(parse_json(text, halves=True), ensure_ascii=False).encode("utf-8", "replace")
+        value = json.loads(whole)
     except ValueError as error:
         raise SourceError(f"{where}: its record is no JSON: {error}; the file was changed or cut off") from error
     found = value.pop("format", None) if isinstance(value, dict) else None
