@@ -94,6 +94,16 @@ def test_pictures_of_a_job_come_on_one_sheet_when_asked(server, client):
     assert opened(client, job["sheet"]).format == "PNG"
 
 
+def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client):
+    job = submit(client, x={"field": "steps", "values": [1, 300]})["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["pictures"])
+    picture = client.get(f"/api/jobs/{job}").json()["pictures"][0]["id"]
+    assert client.delete(f"/api/pictures/{picture}").status_code == 204
+    done = server.wait(job)
+    assert (done["state"], len(done["pictures"])) == ("done", 1), done["error"]
+    assert opened(client, done["sheet"]).width < 2 * 128
+
+
 @pytest.mark.parametrize(
     ("order", "status", "message"),
     [
