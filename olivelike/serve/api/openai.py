@@ -42,6 +42,11 @@ _OPENAIS_OWN: Final = re.compile(r"(gpt-image|chatgpt-image|dall-e)[\w.\-]*")
 _SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VARIED: Final = 0.6
 """Strength of a variation."""
+_SLIPS: Final = {
+    "steps": "num_inference_steps", "cfg_scale": "guidance_scale", "sampler_name": "scheduler", "width": "size",
+    "height": "size",
+}  # fmt: skip
+"""Fields of other APIs, and what they are here: without them the picture would be another."""
 _SUFFIXES: Final = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _STARTED: Final = int(time.time())
 
@@ -79,6 +84,9 @@ class Wanted(BaseModel):
         """Take null, and what a form leaves empty, for what is not given."""
         if not isinstance(values, dict):
             return values
+        for slip, meant in _SLIPS.items():
+            if values.get(slip) is not None:
+                raise RequestRefusedError(400, "invalid", f"{slip} is no field here: give {meant}", param=meant)
         return {key: value for key, value in values.items() if value is not None and (value != "" or key == "prompt")}
 
     @field_validator("loras", mode="before")

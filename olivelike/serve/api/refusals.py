@@ -123,7 +123,8 @@ def add_handlers(app: FastAPI) -> None:
 def in_words(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return what pydantic found as one sentence without the values, and the first place that is wrong."""
     found = [(".".join(str(part) for part in error["loc"] if part != "body"), str(error["msg"])) for error in errors]
-    text = "; ".join(f"{place}: {message}" if place else message for place, message in found[:10])
+    said = ((place, message.removeprefix("Value error, ")) for place, message in found[:10])
+    text = "; ".join(f"{place}: {message}" if place else message for place, message in said)
     return text[:2000], next((place for place, _ in found if place), None)
 
 
