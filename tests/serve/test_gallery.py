@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -74,7 +76,7 @@ def test_numbers_go_on_where_the_folder_ends(gallery):
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_the_files_make_the_index_again(gallery, how):
-    job = JobRow("j", "pictures", "me", "done", 1.0, {}, {"files": 3}, folder="2026-11-22", first=1)
+    job = JobRow("j", "pictures", "me", "done", 1.0, {"prompt": "a"}, {"files": 3}, folder="2026-11-22", first=1)
     gallery.journal.add(job)
     rows = [draw(gallery, 1, job="j"), draw(gallery, 2, job="j"), draw(gallery, 3, job="j", sheet=True)]
     stranger = draw(gallery, 9)
@@ -187,7 +189,7 @@ def test_a_place_that_can_not_be_written_to_is_refused(tmp_path):
 
 
 def test_a_damaged_journal_is_set_aside(gallery):
-    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {}, {"files": 1}))
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
     gallery.close()
     path = gallery.folder / ".index" / "jobs.sqlite"
     path.write_bytes(b"\0" * 5000)
@@ -196,5 +198,33 @@ def test_a_damaged_journal_is_set_aside(gallery):
         assert again.journal.was_damaged
         assert again.journal.unfinished() == []
         assert path.with_name("jobs.sqlite.damaged").read_bytes() == b"\0" * 5000
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE jobs SET asked = '{}'",
+        "UPDATE jobs SET asked = '{'",
+        "UPDATE jobs SET plan = '[]'",
+        "UPDATE jobs SET state = 'strange'",
+        "DROP TABLE jobs; CREATE TABLE jobs (id TEXT)",
+    ],
+)
+def test_a_journal_that_can_not_be_understood_is_set_aside(gallery, change):
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
+    gallery.close()
+    whole = Gallery(gallery.folder)
+    assert not whole.journal.was_damaged
+    whole.close()
+    path = gallery.folder / ".index" / "jobs.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(change)
+    again = Gallery(gallery.folder)
+    try:
+        assert again.journal.was_damaged
+        assert again.journal.jobs() == []
+        assert path.with_name("jobs.sqlite.damaged").exists()
     finally:
         again.close()
