@@ -108,6 +108,8 @@ def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client
     ("order", "status", "message"),
     [
         ({"steps": 501}, 422, "501 steps are more"),
+        ({"init_image": "abc"}, 422, "POST /api/uploads"),
+        ({"size": "64x64"}, 422, "`width` and `height`"),
         ({"width": 4096, "height": 32}, 422, "4096 pixels"),
         ({"width": 33, "height": 33}, 422, "multiples of"),
         ({"width": 32}, 422, "one side alone"),
@@ -162,6 +164,14 @@ def test_a_batch_is_skipped_and_the_rest_is_drawn(server, client):
     done = server.wait(job)
     assert done["state"] == "done"
     assert 1 <= len(done["pictures"]) < 3
+
+
+@pytest.mark.parametrize("path", ["/api/jobs", "/v1/images/generations", "/sdapi/v1/txt2img"])
+def test_a_body_that_does_not_say_that_it_is_json_is_told_so(client, path):
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post(path, content=b'{"prompt": "a"}', headers=headers)
+    assert answer.status_code in (400, 422)
+    assert "send it with Content-Type: application/json" in answer.text
 
 
 def test_jobs_that_there_are_not_are_not_found(client):

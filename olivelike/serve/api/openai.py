@@ -256,7 +256,10 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     masks = files.get("mask", [])
     if len(pictures) != 1 or len(masks) > 1:
         raise RequestRefusedError(
-            400, "invalid_image", f"{len(pictures)} pictures were sent; a folder starts from one", param="image"
+            400,
+            "invalid_image",
+            f"{len(pictures)} pictures were sent as files; a folder starts from one, such as -F image=@FILE",
+            param="image",
         )
 
     def read() -> tuple[tuple[int, int], bytes | None]:
