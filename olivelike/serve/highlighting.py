@@ -20,7 +20,7 @@ _SYNTAX: Final = re.compile(
     (?P<lora><(?:lora|lyco):[^<>]+>)  |
     (?P<break>\bBREAK\b)  |
     (?P<and>\bAND\b)  |
-    (?P<wildcard>__[\w*./-]*?[\w*]__(?!\w))  |
+    (?P<wildcard>__[\w*./-]{0,200}?[\w*]__(?!\w))  |
     (?P<mark>[()\[\]{}|]|:)
     """,
     re.VERBOSE | re.DOTALL,

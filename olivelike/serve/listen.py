@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _MOST_HEADER_BYTES: Final = 32 << 10
 """That wait to be whole; httptools, the other parser, has no bound."""
+_ORIGIN: Final = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#\s]+")
+_NAME: Final = re.compile(r"[^/:\s]+|\[?[0-9a-fA-F:.]+\]?")
 _GRACE: Final = 1
 """Seconds that requests have to end once the server does."""
 
@@ -36,7 +39,11 @@ def serve(settings: ServeSettings, on_ready: Callable[[str], None] = lambda _: N
 
 
 def listening(settings: ServeSettings) -> socket.socket:
-    """Return a socket at the address of the settings. Raises `UsageError` if it can't be had."""
+    """Return a socket at the address of the settings.
+
+    Raises `UsageError` if it can't be had, is open to everybody unasked, or what is allowed can't match.
+    """
+    _check_access(settings)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol named, asyncio switches Nagle's algorithm off, which holds answers back for 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -50,6 +57,24 @@ def listening(settings: ServeSettings) -> socket.socket:
             "--host and --port"
         ) from error
     return listener
+
+
+def _check_access(settings: ServeSettings) -> None:
+    from olivelike.serve.api.guards import is_loopback
+
+    if not (is_loopback(settings.host) or settings.api_keys or settings.basic or settings.no_auth):
+        raise UsageError(
+            f"--host {settings.host} is reached by others, who could all use the server: give --api-key or --basic, or "
+            "--no-auth if that is meant"
+        )
+    if twice := sorted(settings.api_keys.keys() & settings.basic.keys()):
+        raise UsageError(f"{twice[0]!r} has a key and a password; give it one of them")
+    for origin in settings.allow_origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise UsageError(f"--allow-origin {origin}: is no origin; write scheme and name alone, https://example.com")
+    for name in settings.allow_hosts:
+        if name != "*" and not _NAME.fullmatch(name):
+            raise UsageError(f"--allow-host {name}: is no name; write it without scheme, port and path: studio.lan")
 
 
 def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uvicorn.Server:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from olivelike.runtime.pipeline.request import SEEDS
 
@@ -36,7 +36,11 @@ class Axis(_Value):
 
     field: AxisField
     """`prompt_sr` puts each value in the place of the first one in the prompts; `lora` adds `NAME:WEIGHT`."""
-    values: Annotated[tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...], Field(min_length=1)]
+    values: Annotated[
+        tuple[Annotated[str, Field(max_length=2000)] | int | Finite, ...],
+        FailFast(),
+        Field(min_length=1, max_length=10_000),
+    ]
 
 
 class Order(_Value):
@@ -71,7 +75,7 @@ class Order(_Value):
     retry_unsafe: Annotated[int, Field(ge=0, le=10)] = 0
     decode_singly: bool = False
     tiled_vae: bool = False
-    loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] = ()
+    loras: Annotated[tuple[LoraChoice, ...], FailFast(), Field(max_length=32)] = ()
     """Beside those that tags in the prompt name."""
     init_image: UploadId | None = None
     mask: UploadId | None = None

@@ -94,7 +94,7 @@ class Service:
         """
         self._require_room()
         order = self._completed(order)
-        self._check_limits(order)
+        self.check_limits(order)
         job, asked = secrets.token_hex(8), order.model_dump(mode="json")
         plan = await self.painter.plan(job=job, order=asked, models=self.dispatcher.models_of(order))
         self._require_room()  # Others came meanwhile.
@@ -243,7 +243,8 @@ class Service:
             fixed["variation_seed"] = secrets.randbelow(SEEDS)
         return order.model_copy(update=fixed)
 
-    def _check_limits(self, order: Order) -> None:
+    def check_limits(self, order: Order) -> None:
+        """Raise `UsageError` for an order of more than is drawn here."""
         limits = self.settings
         if (order.width is None) != (order.height is None):
             raise UsageError("one side alone is given; give width and height, or neither")

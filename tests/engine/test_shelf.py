@@ -134,7 +134,9 @@ def test_a_damaged_entry_is_told_and_traced_instead(workflow, tmp_path, monkeypa
     traced = []  # What a trace gives is the matter of the test of a fresh one.
     monkeypatch.setattr(
         "olivelike.graphs.export.export_component",
-        lambda architecture, _, any_size: any_size or traced.append(architecture.component) or Graph(SHIPPED.graph(architecture)),
+        lambda architecture, _, any_size: (
+            any_size or traced.append(architecture.component) or Graph(SHIPPED.graph(architecture))
+        ),
     )
     events = []
     result = run(workflow, events)

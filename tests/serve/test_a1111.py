@@ -31,7 +31,7 @@ def picture(color="teal", size=(32, 32), mode="RGB"):
 
 def half_mask(size=(32, 32)):
     mask = Image.new("L", size)
-    ImageDraw.Draw(mask).rectangle((0, 0, size[0] // 2 - 1, size[1] - 1), fill=255)
+    ImageDraw.Draw(mask).rectangle((0, 0, (size[0] - 1) // 2, size[1] - 1), fill=255)
     return mask
 
 
@@ -168,6 +168,14 @@ def test_a_picture_of_another_shape_is_stretched_cropped_or_continued(api, mode)
     )
     assert result.image.size == (64, 16)
     assert api.img2img(images=[wide], resize_mode=mode, denoising_strength=0.5, **FAST).image.size == (32, 32)
+
+
+@pytest.mark.parametrize("size", [(5000, 1), (1, 5000)])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_a_picture_of_one_line_is_painted_too(api, size, mode):
+    fields = {"images": [picture("red", size)], "mask_image": half_mask(size), "resize_mode": mode, **FAST}
+    assert api.img2img(**fields).image.size == size
+    assert api.img2img(**fields, inpaint_full_res=False).image.size == (32, 32)
 
 
 def test_a_second_pass_draws_the_enlarged_picture_again(api):
@@ -359,6 +367,22 @@ def test_skip_goes_on_with_the_next_batch(api):
             422,
             "side",
         ),
+        ("txt2img", {"styles": ["nope"]}, 422, "styles"),
+        ("txt2img", {"refiner_checkpoint": "nope", "refiner_switch_at": 0.8}, 422, "refiner_checkpoint"),
+        ("txt2img", {"seed_resize_from_w": 64}, 422, "seed_resize_from_w"),
+        ("txt2img", {"s_churn": 4}, 422, "s_churn"),
+        ("txt2img", {"override_settings": {"CLIP_stop_at_last_layers": True}}, 422, "no number"),
+        *(
+            ("txt2img", {"enable_hr": True, "prompt": "is not drawn", **fields}, status, detail)
+            for fields, status, detail in (
+                ({"hr_checkpoint_name": "zz"}, 404, "Model not found"),
+                ({"hr_sampler_name": "zz"}, 422, "zz"),
+                ({"hr_second_pass_steps": 10**9}, 422, "steps"),
+                ({"hr_second_pass_steps": 5000}, 422, "steps"),
+                ({"hr_resize_x": 65536}, 422, "side"),
+                ({"hr_resize_x": 4096}, 422, "side"),
+            )
+        ),
         ("txt2img", {"width": 100_000, "height": 100_000}, 422, "width"),
         ("txt2img", {"width": 4096, "height": 64}, 422, "pixels"),
         ("txt2img", {"steps": 100_000}, 422, "steps"),
@@ -368,6 +392,7 @@ def test_skip_goes_on_with_the_next_batch(api):
         ("txt2img", {"prompt": ["a"]}, 422, "prompt"),
         ("extra-single-image", {"image": encoded(picture()), "upscaler_1": "ESRGAN"}, 422, "Lanczos"),
         ("extra-single-image", {"image": encoded(picture()), "gfpgan_visibility": 1}, 422, "faces"),
+        ("extra-single-image", {"image": encoded(picture(size=(300, 8))), "upscaling_resize": 8}, 422, "2048"),
         ("extra-single-image", {"image": "AAAA", "upscaler_1": "Lanczos"}, 422, "no picture"),
         ("png-info", {"image": "AAAA"}, 422, "image"),
         ("png-info", {}, 422, "image"),
@@ -379,6 +404,8 @@ def test_what_cant_be_had_is_refused_in_a1111s_words(client, path, fields, statu
     assert answer.status_code == status
     assert set(answer.json()) == {"error", "detail", "body", "errors"}
     assert detail in answer.json()["detail"]
+    assert not client.get("/api/pictures?search=is+not+drawn").json()["pictures"]
+    assert all(job["order"]["prompt"] != "is not drawn" for job in client.get("/api/jobs?limit=5").json()["jobs"])
 
 
 def test_unknown_fields_and_nulls_are_ignored(client):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from olivelike.errors import StoreError, UsageError
 from olivelike.runtime.pictures import PictureRecord
@@ -73,7 +76,7 @@ def test_numbers_go_on_where_the_folder_ends(gallery):
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "empty"])
 def test_the_files_make_the_index_again(gallery, how):
-    job = JobRow("j", "pictures", "me", "done", 1.0, {}, {"files": 3}, folder="2026-11-22", first=1)
+    job = JobRow("j", "pictures", "me", "done", 1.0, {"prompt": "a"}, {"files": 3}, folder="2026-11-22", first=1)
     gallery.journal.add(job)
     rows = [draw(gallery, 1, job="j"), draw(gallery, 2, job="j"), draw(gallery, 3, job="j", sheet=True)]
     stranger = draw(gallery, 9)
@@ -107,6 +110,46 @@ def test_files_that_vanish_or_come_are_noticed_at_the_start(gallery):
         assert found(again) == [stays.id]
         left = sorted(path.name for path in (gallery.folder / "2026-11-22").iterdir())
         assert left == ["00002-8.png", "00003-9.png", "mine.txt"]
+    finally:
+        again.close()
+
+
+def test_what_no_index_can_hold_keeps_no_gallery_from_being_opened(gallery):
+    row = draw(gallery)
+    day = gallery.folder / "2026-11-22"
+    huge = "9" * 23
+    for number, (key, text) in enumerate(
+        (
+            ("parameters", f"x\nSteps: 20, Sampler: Euler a, Seed: {huge}, Size: 1x1"),
+            ("olivelike", f'{{"format": "olivelike/picture/1", "prompt": "a", "seed": {huge}}}'),
+            ("olivelike", '{"format": "olivelike/picture/1", "prompt": "a half \\ud800"}'),
+        )
+    ):
+        texts = PngInfo()
+        texts.add_text(key, text)
+        Image.new("RGB", (8, 8)).save(day / f"0001{number}-1.png", pnginfo=texts)
+    (gallery.folder / "2026-11-21").touch()
+    (day / "x.tmp").mkdir()
+    gallery.close()
+    again = Gallery(gallery.folder)
+    try:
+        assert {one.prompt for one in again.search((), {})[0]} == {row.prompt, "a half ?"}
+    finally:
+        again.close()
+
+
+def test_a_day_that_is_a_link_is_left_alone(gallery, tmp_path):
+    row = draw(gallery)
+    elsewhere = tmp_path / "elsewhere"
+    (gallery.folder / "2026-11-22").rename(elsewhere)
+    (elsewhere / "precious.tmp").touch()
+    (gallery.folder / "2026-11-22").symlink_to(elsewhere)
+    gallery.close()
+    again = Gallery(gallery.folder)
+    try:
+        assert found(again) == []
+        assert (elsewhere / "precious.tmp").exists()
+        assert not again.has_file(row)
     finally:
         again.close()
 
@@ -146,7 +189,7 @@ def test_a_place_that_can_not_be_written_to_is_refused(tmp_path):
 
 
 def test_a_damaged_journal_is_set_aside(gallery):
-    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {}, {"files": 1}))
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
     gallery.close()
     path = gallery.folder / ".index" / "jobs.sqlite"
     path.write_bytes(b"\0" * 5000)
@@ -155,5 +198,33 @@ def test_a_damaged_journal_is_set_aside(gallery):
         assert again.journal.was_damaged
         assert again.journal.unfinished() == []
         assert path.with_name("jobs.sqlite.damaged").read_bytes() == b"\0" * 5000
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE jobs SET asked = '{}'",
+        "UPDATE jobs SET asked = '{'",
+        "UPDATE jobs SET plan = '[]'",
+        "UPDATE jobs SET state = 'strange'",
+        "DROP TABLE jobs; CREATE TABLE jobs (id TEXT)",
+    ],
+)
+def test_a_journal_that_can_not_be_understood_is_set_aside(gallery, change):
+    gallery.journal.add(JobRow("j", "pictures", "me", "queued", 1.0, {"prompt": "a"}, {"files": 1}))
+    gallery.close()
+    whole = Gallery(gallery.folder)
+    assert not whole.journal.was_damaged
+    whole.close()
+    path = gallery.folder / ".index" / "jobs.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(change)
+    again = Gallery(gallery.folder)
+    try:
+        assert again.journal.was_damaged
+        assert again.journal.jobs() == []
+        assert path.with_name("jobs.sqlite.damaged").exists()
     finally:
         again.close()

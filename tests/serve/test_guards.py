@@ -6,12 +6,16 @@ import asyncio
 import base64
 import hmac
 import json
+import re
 
 import httpx
 import pytest
 
+from olivelike.errors import UsageError
 from olivelike.serve.api import guards
 from olivelike.serve.api.guards import GuardRules, Guards, Visitor, is_loopback
+from olivelike.serve.listen import listening
+from olivelike.serve.settings import ServeSettings
 
 HERE = "http://127.0.0.1:7860"
 KEYED = GuardRules(api_keys={"anna": "key-of-anna", "bert": "key-of-bert"}, basic={"carl": "pass:word"})
@@ -129,6 +133,7 @@ def test_an_allowed_page_asks_first_without_a_key_and_another_may_not():
         ({"Authorization": "Basic "}, None),
         ({"Authorization": "Basic %%%"}, None),
         ({"Authorization": "Basic /w=="}, None),
+        ({"Authorization": b"Basic \xe9"}, None),
         (basic("anna", "key-of-bert"), None),
         (basic("carl", ""), None),
         ({"Authorization": "Digest key-of-anna"}, None),
@@ -292,3 +297,30 @@ def test_websockets_are_closed():
 def test_loopback_is_known_by_name_and_address():
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.1.5", "box.lan", "localhost.evil.example")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"host": "0.0.0.0"}, "could all use the server: give --api-key or --basic, or --no-auth"),
+        ({"host": "::"}, "--no-auth"),
+        ({"api_keys": {"a": "b"}, "basic": {"a": "c"}}, "'a' has a key and a password"),
+        ({"allow_origins": ("https://example.com/",)}, "is no origin; write scheme and name alone"),
+        ({"allow_hosts": ("http://studio.lan:7860",)}, "is no name; write it without scheme, port and path"),
+    ],
+)
+def test_what_would_let_everybody_in_or_nobody_is_refused(settings, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        listening(ServeSettings(port=0, **settings))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"host": "0.0.0.0", "no_auth": True},
+        {"host": "0.0.0.0", "api_keys": {"a": "b"}},
+        {"allow_hosts": ("studio.lan", "*", "::1"), "allow_origins": ("https://example.com:8443", "*")},
+    ],
+)
+def test_what_is_meant_so_is_listened_on(settings):
+    listening(ServeSettings(port=0, **settings)).close()

@@ -46,6 +46,31 @@ def test_a_deleted_picture_is_gone(server, client):
     assert client.delete(f"/api/pictures/{picture['id']}").status_code == 404
 
 
+def test_a_link_in_the_place_of_a_picture_is_not_followed(server, client, tmp_path):
+    picture = server.draw()["pictures"][0]
+    path = server.service.gallery.path(server.service.library.find(picture["id"]))
+    (tmp_path / "secret").write_bytes(path.read_bytes())
+    path.unlink()
+    path.symlink_to(tmp_path / "secret")
+    for name in (f"/files/{picture['id']}.png", f"/files/{picture['id']}.jpg", picture["thumb"]):
+        assert client.get(name).status_code == 404
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "large"])
+def test_a_damaged_picture_is_said_to_be_damaged(server, client, damage):
+    picture = server.draw()["pictures"][0]
+    path = server.service.gallery.path(server.service.library.find(picture["id"]))
+    large = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(large, "PNG")
+    whole = path.read_bytes()
+    path.write_bytes({"cut": whole[: len(whole) // 2], "text": b"x", "large": large.getvalue()}[damage])
+    for name in (f"/files/{picture['id']}.jpg", f"/files/{picture['id']}.webp", picture["thumb"]):
+        answer = client.get(name)
+        assert answer.status_code == 404
+        assert "2026" not in (message := answer.json()["error"]["message"])
+        assert picture["id"] in message
+
+
 @pytest.mark.parametrize("name", ["..%2f..%2fetc%2fpasswd", "%00", "x.png", "00001-7.png", "2026-11-22%2f00001-7.png"])
 def test_ids_are_no_paths(client, name):
     assert client.get(f"/files/{name}").status_code == 404

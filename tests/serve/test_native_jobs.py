@@ -94,10 +94,22 @@ def test_pictures_of_a_job_come_on_one_sheet_when_asked(server, client):
     assert opened(client, job["sheet"]).format == "PNG"
 
 
+def test_pictures_that_are_deleted_meanwhile_are_not_on_the_sheet(server, client):
+    job = submit(client, x={"field": "steps", "values": [1, 300]})["id"]
+    wait_until(lambda: client.get(f"/api/jobs/{job}").json()["pictures"])
+    picture = client.get(f"/api/jobs/{job}").json()["pictures"][0]["id"]
+    assert client.delete(f"/api/pictures/{picture}").status_code == 204
+    done = server.wait(job)
+    assert (done["state"], len(done["pictures"])) == ("done", 1), done["error"]
+    assert opened(client, done["sheet"]).width < 2 * 128
+
+
 @pytest.mark.parametrize(
     ("order", "status", "message"),
     [
         ({"steps": 501}, 422, "501 steps are more"),
+        ({"init_image": "abc"}, 422, "POST /api/uploads"),
+        ({"size": "64x64"}, 422, "`width` and `height`"),
         ({"width": 4096, "height": 32}, 422, "4096 pixels"),
         ({"width": 33, "height": 33}, 422, "multiples of"),
         ({"width": 32}, 422, "one side alone"),
@@ -154,6 +166,14 @@ def test_a_batch_is_skipped_and_the_rest_is_drawn(server, client):
     assert 1 <= len(done["pictures"]) < 3
 
 
+@pytest.mark.parametrize("path", ["/api/jobs", "/v1/images/generations", "/sdapi/v1/txt2img"])
+def test_a_body_that_does_not_say_that_it_is_json_is_told_so(client, path):
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = client.post(path, content=b'{"prompt": "a"}', headers=headers)
+    assert answer.status_code in (400, 422)
+    assert "send it with Content-Type: application/json" in answer.text
+
+
 def test_jobs_that_there_are_not_are_not_found(client):
     for method, path in (("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/skip")):
         assert client.request(method, f"/api/jobs/nothing{path}").status_code == 404
@@ -195,3 +215,12 @@ def test_uploads_tell_what_made_them_and_others_are_refused(server, client):
     assert found["parameters"] == picture["parameters"]
     for data in (b"", b"no picture", png()[:50]):
         assert client.post("/api/uploads", content=data).status_code == 422
+
+
+@pytest.mark.parametrize("where", ['"loras":[%s]', '"x":{"field":"seed","values":[%s]}'])
+def test_a_body_of_many_wrong_values_is_refused_at_the_first_ones(client, where):
+    for number, status in ((40_000, 422), (200_000, 413)):
+        body = '{"prompt":"a",' + where % ",".join(["{}"] * number) + "}"
+        answer = client.post("/api/jobs", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == status
+        assert len(answer.content) < 1000

@@ -178,6 +178,9 @@ def test_a_variation_stays_near_its_picture(api):
         ({"extra_body": {"seed": 2**40}}, 400, "seed"),
         ({"extra_body": {"scheduler": "Eular"}}, 400, None),
         ({"extra_body": {"num_inference_steps": 100_000}}, 400, None),
+        ({"extra_body": {"steps": 20}}, 400, "num_inference_steps"),
+        ({"extra_body": {"cfg_scale": 5}}, 400, "guidance_scale"),
+        ({"extra_body": {"width": 64, "height": 64}}, 400, "size"),
         ({"extra_body": {"loras": [{"name": "../../etc/passwd"}]}}, 404, None),
         ({"extra_body": {"loras": "no JSON"}}, 400, "loras"),
         ({"prompt": "<lora:nowhere:1>"}, 404, None),
@@ -192,6 +195,7 @@ def test_what_cant_be_had_is_refused_in_openais_words(api, fields, status, param
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"]
     assert param is None or body["param"] == param
+    assert "Value error" not in body["message"]
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,21 @@ def test_checkpoints_are_files_and_folders_of_pipelines(tmp_path):
         "convert", f"{tmp_path}/pipe", "--target", "cpu", "--output", f"{tmp_path}/models/pipe-ink-0-5-cpu-fp16",
         "--lora", f"{tmp_path}/loras/ink.safetensors:-0.5", "--precision", "fp16",
     ]  # fmt: skip
+    places = [f"{folder}/b{suffix}" for folder in ("one", "two") for suffix in ("", ".1", ".1.safetensors")]
+    orders = [RunOrder.model_validate({"convert": {"checkpoint": one, "target": "cpu"}}) for one in ("b.1", *places)]
+    assert len({listings.name(order) for order in orders}) == 5
     assert Listings(replace(settings, checkpoints_dir=None), dict).workflows() == {}
+
+
+def test_files_of_runs_that_nobody_remembers_are_dropped_at_the_start(settings, tmp_path):
+    mine = replace(settings, gallery=tmp_path / "gallery")
+    old, foreign = (mine.gallery / ".runs" / name for name in ("0123456789abcdef", "notes"))
+    for folder in (old, foreign):
+        folder.mkdir(parents=True)
+        (folder / "events.jsonl").write_text("{}\n")
+    with running(mine):
+        assert not old.exists()
+    assert (foreign / "events.jsonl").read_text() == "{}\n"
 
 
 @pytest.mark.slow

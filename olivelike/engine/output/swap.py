@@ -244,7 +244,7 @@ class LiveLora:
 
 
 class LiveLoras:
-    """LoRAs by what names them, each file opened once.
+    """LoRAs by what names them, each file opened once, and again when it was written anew.
 
     Args:
         folders: where `<lora:NAME>` is looked for, subfolders included; of two folders the first one counts.
@@ -254,7 +254,8 @@ class LiveLoras:
     def __init__(self, folders: Sequence[Path] = (), *, allow_pickle: bool = False) -> None:
         self._folders = folders
         self._allow_pickle = allow_pickle
-        self._opened: dict[Path, tuple[LoraFile, str]] = {}
+        self._opened: dict[Path, tuple[tuple[int, int], LoraFile, str]] = {}
+        """By path: size and time of change, and what was read then."""
 
     def named(self, text: str) -> LiveLora:
         """Open what `--lora FILE` or `FILE:WEIGHT` names; a file may be a hub id.
@@ -288,18 +289,24 @@ class LiveLoras:
         """Check by their headers that LoRAs fit what a folder holds. Raises `SourceError` if one does not."""
         record = OutputRecord.require(folder)
         for lora in loras:
-            file = self._opened[lora.path][0]
+            file, _ = self._read(lora.path)
             _check(file, set(file.components), folder, record)
 
     def merge(self, loras: Sequence[LiveLora], folder: Path) -> Mapping[str, Mapping[str, Array]]:
-        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it. Raises `SourceError` if one does not fit.
+        """Merge LoRAs into what a folder holds, as `olivelike run` wrote it.
+
+        Raises `SourceError` if one does not fit, or is another file than when it was opened.
 
         Returns:
             Per component, what sessions take in place of the file's.
         """
         from olivelike.sources.adapters.lora_file import WeightedLora
 
-        files = [self._opened[lora.path][0] for lora in loras]
+        read = [self._read(lora.path) for lora in loras]
+        for lora, (_, digest) in zip(loras, read, strict=True):
+            if digest != lora.hash:
+                raise SourceError(f"{lora.path}: was written anew since the picture was asked for; ask again")
+        files = [file for file, _ in read]
         text, unet = (
             [WeightedLora(file, weight) for file, weight in zip(files, weights, strict=True)]
             for weights in ([lora.text_weight for lora in loras], [lora.unet_weight for lora in loras])
@@ -309,16 +316,24 @@ class LiveLoras:
         return {**swap_loras(folder, text, only=TEXT_ENCODERS), **swap_loras(folder, unet, only=("unet",))}
 
     def _open(self, path: Path, text_weight: float, unet_weight: float) -> LiveLora:
+        file, digest = self._read(path)
+        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight, file.few_steps)
+
+    def _read(self, path: Path) -> tuple[LoraFile, str]:
         from olivelike.sources.adapters.open_lora import open_lora
         from olivelike.sources.files.pickled import read_pickle_table
         from olivelike.sources.identify.weight_file import hash_file
 
-        if path not in self._opened:
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise SourceError(f"{path}: can't be read: {error.strerror}; is it still there?") from error
+        stamp, known = (found.st_size, found.st_mtime_ns), self._opened.get(path)
+        if known is None or known[0] != stamp:
             opened = open_lora(path, read_pickle=read_pickle_table if self._allow_pickle else None)
             hashes = hash_file(opened.path, _data_start(opened.path))
-            self._opened[path] = opened, (hashes.auto_v3 or hashes.sha256)[:12]
-        file, digest = self._opened[path]
-        return LiveLora(path, file.path.stem, digest, text_weight, unet_weight, file.few_steps)
+            known = self._opened[path] = stamp, opened, (hashes.auto_v3 or hashes.sha256)[:12]
+        return known[1:]
 
     def _find(self, written: str, name: str) -> Path:
         from olivelike.sources.adapters.lora_settings import SUFFIXES

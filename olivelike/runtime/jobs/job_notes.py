@@ -154,7 +154,7 @@ _UNREAD: Final = (
 _NEGATIVE: Final = (
     (re.compile(r"(?<!\\)<(?:lora|lyco):[^<>]+>"), "a LoRA is named in the prompt"),
     (re.compile(r"(?<!\\)\bAND\b"), "only prompts are composed; `and` in small letters is the word"),
-    (re.compile(r"(?<!\\)\{[^{}]*\|[^{}]*\}"), _NO_CHOICES),
+    (re.compile(r"(?<!\\)\{[^{}|]*\|[^{}]*\}"), _NO_CHOICES),
 )
 
 _LARGE: Final = 4

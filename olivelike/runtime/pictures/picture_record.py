@@ -127,7 +127,9 @@ def record_from_json(text: str, where: str) -> PictureRecord:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        value = parse_json(text, halves=True)
+        # What halves of surrogate pairs have in UTF-8 is a question mark, as in `a1111_text`.
+        whole = json.dumps(parse_json(text, halves=True), ensure_ascii=False).encode("utf-8", "replace")
+        value = json.loads(whole)
     except ValueError as error:
         raise SourceError(f"{where}: its record is no JSON: {error}; the file was changed or cut off") from error
     found = value.pop("format", None) if isinstance(value, dict) else None
@@ -152,6 +154,8 @@ _NEGATIVE = "Negative prompt:"
 # A1111's pattern without blanks in front and with a bound on the name, so that no line takes quadratic time.
 _SETTING = re.compile(r'(\w[\w \-/]{1,80}):\s*("(?:\\.|[^\\"])+"|[^,]*)(?:,|$)')
 _LEAST = 3
+_LONGEST_SETTINGS = 65_536
+"""Characters of a line of settings; a longer one is a prompt."""
 _SIZE = re.compile(r"(\d{1,6})x(\d{1,6})")
 _PLAIN_SCHEDULE = "Uniform"
 """Always written: without a schedule type, A1111 has another one for many samplers."""
@@ -176,7 +180,7 @@ def a1111_text(record: PictureRecord) -> str:
 def parse_a1111(text: str) -> PictureRecord:
     """Read the text of a picture; a text without settings is a prompt alone."""
     *lines, last = text.strip().split("\n")
-    pairs = _SETTING.findall(last)
+    pairs = _SETTING.findall(last) if len(last) <= _LONGEST_SETTINGS else []
     if len(pairs) < _LEAST:
         lines.append(last)
         pairs = []

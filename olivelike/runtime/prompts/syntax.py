@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import groupby
 from typing import Final, Literal
 
 from olivelike.errors import UsageError
@@ -31,7 +32,7 @@ _WEAKER = 1 / 1.1
 _PIECE = re.compile(
     r"""
     \\[()\[\]\\]?  |                                     # an escaped bracket; a lone backslash vanishes
-    :\s*(?P<weight>[+-]?(?:\d+\.?\d*|\.\d+))\s*\)  |
+    :\s*(?P<weight>[+-]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*\)  |
     [()\[\]]  |
     [^\\()\[\]:]+  |
     :
@@ -42,6 +43,8 @@ _BREAK_WORD = re.compile(r"\bBREAK\b")
 _LONGEST = 20_000
 """Characters of a prompt: 260 chunks of a text encoder."""
 _LARGEST_WEIGHT = 10_000.0
+_MOST_OPEN = 200
+"""Brackets of a kind that are open at once; within 97 the weight is beyond the largest."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,11 @@ class _Pieces:
             self.add(part.rstrip() if number + 1 < len(parts) else part)
 
     def open(self, bracket: str) -> None:
+        if len(self._opened[bracket]) == _MOST_OPEN:
+            raise UsageError(
+                f"prompt: more than {_MOST_OPEN} brackets {bracket!r} are open at once; a backslash before one leaves "
+                "it as text"
+            )
         self._opened[bracket].append(len(self._texts))
 
     def is_open(self, bracket: str) -> bool:
@@ -211,7 +219,7 @@ def _number(written: str, text: str) -> float:
 
 
 _TOKEN: Final = re.compile(r"\\.|[\[\]():|]|[^\\\[\]():|]+|\\", re.DOTALL)
-_WHEN: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
+_WHEN: Final = re.compile(r"\s*([+-]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][+-]?\d{1,5})?)\s*")
 _PARTNER: Final = {"]": "[", ")": "("}
 
 
@@ -281,7 +289,9 @@ class _Frame:
             inner = _joined(self.parts[:-1], self.marks[:-1])
             if len(inner) <= 2:
                 return [_Edited(inner[0] if len(inner) == 2 else [], inner[-1], when[1])]
-        return [*self.flat(), bracket]
+        # Texts side by side are one, so that brackets in brackets do not carry all of their pieces along.
+        together = groupby([*self.flat(), bracket], lambda node: isinstance(node, str))
+        return [node for text, nodes in together for node in (["".join(nodes)] if text else nodes)]  # type: ignore[arg-type]
 
 
 def _joined(parts: list[list[_Node]], marks: list[str]) -> list[list[_Node]]:

@@ -18,7 +18,7 @@ from olivelike._text import did_you_mean
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
 
-_TOKEN: Final = re.compile(r"\\.|__[\w*./-]*?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
+_TOKEN: Final = re.compile(r"\\.|__[\w*./-]{0,200}?[\w*]__(?!\w)|[{}|]|(?:(?!__)[^\\{}|])+|_|\\", re.DOTALL)
 _HOW_MANY: Final = re.compile(r"\s*(\d{1,3})(?:-(\d{1,3}))?\s*\$\$(?:([^$]*)\$\$)?")
 _WEIGHT: Final = re.compile(r"\s*(\d{1,6}\.?\d{0,6}|\.\d{1,6})::")
 _SUFFIX: Final = ".txt"

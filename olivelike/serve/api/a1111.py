@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 
 a1111_router: Final = APIRouter(prefix="/sdapi/v1", route_class=StrictRoute, tags=["A1111"])
 a1111_router.include_router(lists_router)
-_MOST_ACROSS: Final = 8192
-"""Pixels of an enlarged picture's side."""
 _UNIT: Final = 8
 
 
@@ -65,6 +63,11 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     twice = asked.enable_hr and scale is None
     more = {} if scale is None else {"hires": scale, "hires_strength": asked.second_strength}
     order = _order(service, webui, asked, save=asked.save_images and not twice, **more)
+    if twice:
+        found = find_model(service, order.model or service.current_model)
+        default = found.default_size if found else (_UNIT, _UNIT)
+        size = _second_size(service, asked, (order.width or default[0], order.height or default[1]))
+        service.check_limits(_second_order(service, webui, _again(asked, size), asked))
     job = await _drawn(service, order, asked, client_of(request))
     pictures = job.pictures
     if twice and pictures:
@@ -77,8 +80,9 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
     """Draw pictures that start from one, all of it or where a mask is white."""
     service, webui = service_of(request), webui_of(request)
     asked.require_possible()
-    _order(service, webui, asked)  # What can be refused is, before a picture is decoded.
-    image, mask, size = await in_turn(lambda: _prepared(asked))
+    # What can be refused is, before a picture is decoded.
+    service.check_limits(_order(service, webui, asked, strength=asked.denoising_strength))
+    image, mask, size = await in_turn(lambda: _prepared(asked, service.settings.max_side))
     whole = mask is None or not asked.inpaint_full_res
     order = _order(
         service, webui, asked, save=asked.save_images,
@@ -96,15 +100,15 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
 
 
 @a1111_router.post("/extra-single-image")
-async def extra_single_image(asked: Extras) -> dict[str, Any]:
+async def extra_single_image(request: Request, asked: Extras) -> dict[str, Any]:
     """Enlarge a picture."""
-    return {"html_info": "", "image": await _enlarged(asked, asked.image)}
+    return {"html_info": "", "image": await _enlarged(request, asked, asked.image)}
 
 
 @a1111_router.post("/extra-batch-images")
-async def extra_batch_images(asked: ManyExtras) -> dict[str, Any]:
+async def extra_batch_images(request: Request, asked: ManyExtras) -> dict[str, Any]:
     """Enlarge pictures."""
-    return {"html_info": "", "images": [await _enlarged(asked, one.data) for one in asked.imageList]}
+    return {"html_info": "", "images": [await _enlarged(request, asked, one.data) for one in asked.imageList]}
 
 
 async def _drawn(service: Service, order: Order, asked: Drawing, client: str) -> JobView:
@@ -143,7 +147,7 @@ def _order(service: Service, webui: WebUI, asked: Drawing, **more: Any) -> Order
 
 def _clip_skip(counted: Any) -> int:
     """Return how many layers are left out; A1111 counts the last one that is used, from 1."""
-    if not isinstance(counted, int):
+    if not isinstance(counted, int) or isinstance(counted, bool):
         raise refused("CLIP_stop_at_last_layers is no number")
     return max(counted, 1) - 1
 
@@ -161,7 +165,7 @@ def _scheduler(sampler: str | None, schedule: str | None) -> str | None:
     return named
 
 
-def _prepared(asked: ImageToImage) -> tuple[bytes, bytes | None, tuple[int, int]]:
+def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tuple[int, int]]:
     """Return initial picture, mask and size as A1111 makes them of a request."""
     assert asked.init_images
     image = flat(upright(from_base64(asked.init_images[0], "init_images"), "init_images"))
@@ -170,8 +174,8 @@ def _prepared(asked: ImageToImage) -> tuple[bytes, bytes | None, tuple[int, int]
     mask = None
     if asked.mask:
         mask = a1111_mask(from_base64(asked.mask, "mask"), image.size, invert=asked.inpainting_mask_invert)
-    if max(size) > _MOST_ACROSS:
-        raise refused(f"a side of more than {_MOST_ACROSS} pixels")
+    if max(size) > most:
+        raise refused(f"a side of more than {most} pixels")
     if mask is None or not asked.inpaint_full_res:
         image = resized(image, size, asked.resize_mode)
         mask = None if mask is None else resized(mask, size, asked.resize_mode)
@@ -183,37 +187,53 @@ def _prepared(asked: ImageToImage) -> tuple[bytes, bytes | None, tuple[int, int]
 async def _second_pass(request: Request, asked: TextToImage, pictures: list[PictureView]) -> list[PictureView]:
     """Draw each picture again at the larger size."""
     service, webui = service_of(request), webui_of(request)
-    size = hires_size((pictures[0].width, pictures[0].height), asked.hr_scale, asked.hr_resize_x, asked.hr_resize_y)
-    if max(size) > _MOST_ACROSS:
-        raise refused(f"a side of more than {_MOST_ACROSS} pixels")
+    size = _second_size(service, asked, (pictures[0].width, pictures[0].height))
     found = []
     for picture in pictures:
         data = await service.picture_bytes(picture.id)
         large = await in_turn(
             lambda data=data: png(upscaled(upright(data, "picture"), size, asked.hr_upscaler or "Lanczos"))  # type: ignore[misc]
         )
-        again = asked.model_copy(
+        again = _again(asked, size).model_copy(
             update={
-                "prompt": asked.hr_prompt or picture.prompt,
-                "negative_prompt": asked.hr_negative_prompt or asked.negative_prompt,
-                "sampler_name": asked.hr_sampler_name or asked.sampler_name or asked.sampler_index,
-                "scheduler": asked.hr_scheduler or asked.scheduler,
-                "steps": asked.hr_second_pass_steps or asked.steps,
-                "seed": picture.seed, "n_iter": 1, "batch_size": 1, "width": size[0], "height": size[1],
+                "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,
                 "subseed": (picture.record or {}).get("variation_seed") or -1,
             }
         )  # fmt: skip
-        if asked.hr_checkpoint_name and asked.hr_checkpoint_name != "Use same checkpoint":
-            again.override_settings = {**asked.override_settings, "sd_model_checkpoint": asked.hr_checkpoint_name}
-        second = _order(
-            service, webui, again, init_image=(await service.upload(large)).id, save=asked.save_images,
-            strength=asked.second_strength,
-        )  # fmt: skip
+        second = _second_order(service, webui, again, asked, init_image=(await service.upload(large)).id)
         job = await _drawn(service, second, again, client_of(request))
         found += job.pictures
         if job.state == "cancelled":
             break
     return found
+
+
+def _second_size(service: Service, asked: TextToImage, first: tuple[int, int]) -> tuple[int, int]:
+    size = hires_size(first, asked.hr_scale, asked.hr_resize_x, asked.hr_resize_y)
+    if max(size) > service.settings.max_side:
+        raise refused(f"hires: a side of more than {service.settings.max_side} pixels")
+    return size
+
+
+def _again(asked: TextToImage, size: tuple[int, int]) -> TextToImage:
+    """Return what the second pass asks for."""
+    again = asked.model_copy(
+        update={
+            "prompt": asked.hr_prompt or asked.prompt,
+            "negative_prompt": asked.hr_negative_prompt or asked.negative_prompt,
+            "sampler_name": asked.hr_sampler_name or asked.sampler_name or asked.sampler_index,
+            "scheduler": asked.hr_scheduler or asked.scheduler,
+            "steps": asked.hr_second_pass_steps or asked.steps,
+            "n_iter": 1, "batch_size": 1, "width": size[0], "height": size[1],
+        }
+    )  # fmt: skip
+    if asked.hr_checkpoint_name and asked.hr_checkpoint_name != "Use same checkpoint":
+        again.override_settings = {**asked.override_settings, "sd_model_checkpoint": asked.hr_checkpoint_name}
+    return again
+
+
+def _second_order(service: Service, webui: WebUI, again: TextToImage, asked: TextToImage, **more: Any) -> Order:
+    return _order(service, webui, again, save=asked.save_images, strength=asked.second_strength, **more)
 
 
 async def _answer(
@@ -270,16 +290,19 @@ def _info(service: Service, asked: Drawing, order: Order, pictures: list[Picture
     }
 
 
-async def _enlarged(asked: Extras, text: str) -> str:
+async def _enlarged(request: Request, asked: Extras, text: str) -> str:
+    if await request.is_disconnected():
+        raise refused("the client has left")
+    most = service_of(request).settings.max_side
     for name in (asked.upscaler_1, asked.upscaler_2):
         if name not in UPSCALERS:
             raise refused(f"there is no upscaler {name!r}; there are {', '.join(UPSCALERS)}")
     if asked.gfpgan_visibility or asked.codeformer_visibility:
         raise refused("faces are not restored here")
-    return to_base64(await in_turn(lambda: png(_enlarge(asked, upright(from_base64(text, "image"), "image")))))
+    return to_base64(await in_turn(lambda: png(_enlarge(asked, upright(from_base64(text, "image"), "image"), most))))
 
 
-def _enlarge(asked: Extras, image: Image.Image) -> Image.Image:
+def _enlarge(asked: Extras, image: Image.Image, most: int) -> Image.Image:
     from PIL import Image as Images
 
     image = flat(image)
@@ -289,8 +312,8 @@ def _enlarge(asked: Extras, image: Image.Image) -> Image.Image:
     elif not asked.upscaling_crop:
         share = min(size[0] / image.width, size[1] / image.height)
         size = round(image.width * share), round(image.height * share)
-    if max(size) > _MOST_ACROSS:
-        raise refused(f"a side of more than {_MOST_ACROSS} pixels")
+    if max(size) > most:
+        raise refused(f"a side of more than the {most} pixels that --max-size allows")
     size = max(size[0], 1), max(size[1], 1)
     large = image if asked.upscaler_1 == "None" else upscaled(image, size, asked.upscaler_1)
     if asked.upscaler_2 == "None" or not asked.extras_upscaler_2_visibility:

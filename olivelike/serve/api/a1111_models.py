@@ -49,6 +49,11 @@ class Drawing(_Form):
     eta: Finite | None = None
     clip_skip: int | None = None
     """SD.Next's; counted from 1."""
+    refiner_checkpoint: str | None = None
+    seed_resize_from_w: int = -1
+    seed_resize_from_h: int = -1
+    s_churn: Finite = 0
+    s_noise: Finite = 1
     denoising_strength: Finite | None = None
     override_settings: dict[str, Any] = {}
     override_settings_restore_afterwards: bool = True
@@ -64,7 +69,16 @@ class Drawing(_Form):
             raise refused(f"Script '{self.script_name}' not found")
         for name in self.alwayson_scripts:
             raise refused(f"always on script {name} not found")
-        for name, asked in (("restore_faces", self.restore_faces), ("tiling", self.tiling)):
+        for name, asked in (
+            ("restore_faces", self.restore_faces),
+            ("tiling", self.tiling),
+            ("styles", self.styles),
+            ("refiner_checkpoint", self.refiner_checkpoint not in (None, "", "None")),
+            ("seed_resize_from_w", self.seed_resize_from_w > 0),
+            ("seed_resize_from_h", self.seed_resize_from_h > 0),
+            ("s_churn", self.s_churn),
+            ("s_noise", self.s_noise != 1),
+        ):
             if asked:
                 raise refused(f"{name} is not done here")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import ipaddress
 import re
@@ -210,7 +209,7 @@ class Guards:
         elif scheme.lower() == "basic":
             try:
                 user, _, password = base64.b64decode(sent, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
                 return None
             for name, key in self._clients.items():
                 found = name if _same(f"{user}:{password}", f"{name}:{key}") else found

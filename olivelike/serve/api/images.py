@@ -17,6 +17,7 @@ from olivelike.serve.api.refusals import RequestRefusedError
 
 if TYPE_CHECKING:
     from PIL import Image
+    from PIL.Image import Resampling
 
 T = TypeVar("T")
 Size = tuple[int, int]
@@ -106,7 +107,7 @@ def resized(image: Image.Image, size: Size, mode: int) -> Image.Image:
         return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
     if mode == 0:
         return image.resize(size, Image.Resampling.LANCZOS)
-    inner = ImageOps.contain(image, size, Image.Resampling.LANCZOS)
+    inner = _contained(image, size, Image.Resampling.LANCZOS)
     left, top = (size[0] - inner.width) // 2, (size[1] - inner.height) // 2
     right, bottom = size[0] - left - inner.width, size[1] - top - inner.height
     whole = Image.new(image.mode, size)
@@ -126,7 +127,7 @@ def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
     """Fill what a mask shows with the colours around it: pictures of half the size each, one behind the other."""
     from PIL import Image, ImageOps
 
-    small = ImageOps.contain(image.convert("RGBA"), (_FILL, _FILL))
+    small = _contained(image.convert("RGBA"), (_FILL, _FILL), Image.Resampling.BICUBIC)
     small.putalpha(ImageOps.invert(mask.resize(small.size)))
     sizes = [small]
     while min(sizes[-1].size) > 1:
@@ -136,6 +137,12 @@ def filled(image: Image.Image, mask: Image.Image) -> Image.Image:
     while sizes:
         behind = Image.alpha_composite(behind.resize(sizes[-1].size, Image.Resampling.BILINEAR), sizes.pop())
     return Image.composite(behind.convert("RGB").resize(image.size), image, mask)
+
+
+def _contained(image: Image.Image, size: Size, method: Resampling) -> Image.Image:
+    """Bring a picture to the largest size of its shape within another, of a pixel at least: a line stays one."""
+    share = min(size[0] / image.width, size[1] / image.height)
+    return image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), method)
 
 
 def upscaled(image: Image.Image, size: Size, upscaler: str) -> Image.Image:

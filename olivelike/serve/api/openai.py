@@ -42,6 +42,11 @@ _OPENAIS_OWN: Final = re.compile(r"(gpt-image|chatgpt-image|dall-e)[\w.\-]*")
 _SIZE: Final = re.compile(r"(\d{1,5})x(\d{1,5})")
 _VARIED: Final = 0.6
 """Strength of a variation."""
+_SLIPS: Final = {
+    "steps": "num_inference_steps", "cfg_scale": "guidance_scale", "sampler_name": "scheduler", "width": "size",
+    "height": "size",
+}  # fmt: skip
+"""Fields of other APIs, and what they are here: without them the picture would be another."""
 _SUFFIXES: Final = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 _STARTED: Final = int(time.time())
 
@@ -70,7 +75,7 @@ class Wanted(BaseModel):
     strength: Finite | None = None
     seed: int | None = None
     clip_skip: int | None = None
-    loras: tuple[LoraChoice, ...] | None = None
+    loras: Annotated[tuple[LoraChoice, ...], Field(max_length=32)] | None = None
     """In a form: as JSON."""
 
     @model_validator(mode="before")
@@ -79,6 +84,9 @@ class Wanted(BaseModel):
         """Take null, and what a form leaves empty, for what is not given."""
         if not isinstance(values, dict):
             return values
+        for slip, meant in _SLIPS.items():
+            if values.get(slip) is not None:
+                raise RequestRefusedError(400, "invalid", f"{slip} is no field here: give {meant}", param=meant)
         return {key: value for key, value in values.items() if value is not None and (value != "" or key == "prompt")}
 
     @field_validator("loras", mode="before")
@@ -248,7 +256,10 @@ async def _from_picture(service: Service, wanted: Wanted, files: Files) -> Order
     masks = files.get("mask", [])
     if len(pictures) != 1 or len(masks) > 1:
         raise RequestRefusedError(
-            400, "invalid_image", f"{len(pictures)} pictures were sent; a folder starts from one", param="image"
+            400,
+            "invalid_image",
+            f"{len(pictures)} pictures were sent as files; a folder starts from one, such as -F image=@FILE",
+            param="image",
         )
 
     def read() -> tuple[tuple[int, int], bytes | None]:

@@ -107,6 +107,8 @@ def add_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         message, param = in_words(error.errors())
+        if param is None and "json" not in request.headers.get("content-type", ""):
+            message = "the body was not read as JSON: send it with Content-Type: application/json"
         return refusal(request.url.path, 422, "invalid", message, param=param)
 
     async def http(request: Request, error: Exception) -> Response:
@@ -122,9 +124,23 @@ def add_handlers(app: FastAPI) -> None:
 
 def in_words(errors: Iterable[Mapping[str, Any]]) -> tuple[str, str | None]:
     """Return what pydantic found as one sentence without the values, and the first place that is wrong."""
-    found = [(".".join(str(part) for part in error["loc"] if part != "body"), str(error["msg"])) for error in errors]
-    text = "; ".join(f"{place}: {message}" if place else message for place, message in found[:10])
+    found = [(".".join(str(part) for part in error["loc"] if part != "body"), error) for error in errors]
+    said = ((place, _message(place, error)) for place, error in found[:10])
+    text = "; ".join(f"{place}: {message}" if place else message for place, message in said)
     return text[:2000], next((place for place, _ in found if place), None)
+
+
+def _message(place: str, error: Mapping[str, Any]) -> str:
+    match error["type"], place:
+        case "string_pattern_mismatch", "init_image" | "mask":
+            return "give the `id` that POST /api/uploads answers with"
+        case "extra_forbidden", "size":
+            return "give `width` and `height`"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+_MOST_VALUES: Final = 50_000
+"""In a body; a prompt has up to 20,000 characters, all of which may be commas."""
 
 
 class StrictRoute(APIRoute):
@@ -142,7 +158,10 @@ class StrictRoute(APIRoute):
 
 class _StrictRequest(Request):
     async def json(self) -> Any:
+        body = await self.body()
+        if body.count(b",") > _MOST_VALUES:  # Each wrong one would be told of, at some microseconds and bytes.
+            raise HTTPException(413, f"the request's body has more than the {_MOST_VALUES:,} values that are read here")
         try:
-            return parse_json(await self.body())
+            return parse_json(body)
         except ValueError as error:
             raise HTTPException(400, f"the request's body is no JSON that is read here: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import threading
 import time
@@ -202,10 +203,13 @@ class JobDrawing:
         plotted = bool(self.message.order["x"] or self.message.order["y"])
         pictures, across = [], []
         for number, cell in enumerate(plan.cells):
-            if number in self._files:
-                with Image.open(gallery / self._files[number]) as image:
-                    pictures.append(SheetPicture(image.convert("RGB"), cell.down, cell.across))
             across.append(cell.across)
+            with contextlib.suppress(FileNotFoundError):  # It may have been deleted meanwhile.
+                if number in self._files:
+                    with Image.open(gallery / self._files[number]) as image:
+                        pictures.append(SheetPicture(image.convert("RGB"), cell.down, cell.across))
+        if not pictures:
+            return
         if not plotted:
             pictures = [replace(one, caption=f"{number + 1}") for number, one in enumerate(pictures)]
         columns = len(dict.fromkeys(across)) if plotted else 4

@@ -162,6 +162,11 @@ class Gallery:
         """Return a picture's file."""
         return self.folder / row.path
 
+    def has_file(self, row: PictureRow) -> bool:
+        """Tell whether a picture's file is there; what a link leads to may be anybody's."""
+        path = self.path(row)
+        return path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
+
     def thumb(self, picture: str) -> Path:
         """Return where the small form of a picture is kept."""
         return self.folder / INDEX / "thumbs" / f"{picture}.webp"
@@ -185,15 +190,23 @@ class Gallery:
         """Take files that vanished out of the index, and add those that are new, oldest first."""
         known = {row["path"] for row in self._database.execute("SELECT path FROM pictures")}
         there: dict[str, os.stat_result] = {}
-        for folder in (*(one.name for one in self.folder.iterdir() if _DAY.fullmatch(one.name)), PASSING):
+        days = (
+            one.name
+            for one in os.scandir(self.folder)
+            if _DAY.fullmatch(one.name) and one.is_dir(follow_symlinks=False)
+        )
+        for folder in (*days, PASSING):
             for entry in os.scandir(self.folder / folder):
+                if not entry.is_file(follow_symlinks=False):
+                    continue
                 if entry.name.endswith(".tmp"):
                     Path(entry.path).unlink(missing_ok=True)  # Of a process that was killed.
-                elif _NUMBERED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                elif _NUMBERED.fullmatch(entry.name):
                     there[f"{folder}/{entry.name}"] = entry.stat()
         self._database.executemany("DELETE FROM pictures WHERE path = ?", [(path,) for path in known - there.keys()])
         for path in sorted(there.keys() - known, key=lambda path: there[path].st_mtime):
-            with contextlib.suppress(OSError, SourceError):  # Damaged by others: it stays there, and is not shown.
+            # Damaged by others, or with a seed that SQLite has no number for: it stays there, and is not shown.
+            with contextlib.suppress(OSError, SourceError, OverflowError):
                 self._add_file(path, there[path].st_mtime)
 
     def _add_file(self, path: str, created: float) -> None:

@@ -8,9 +8,10 @@ import sqlite3
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from olivelike.serve.gallery.database import open_database
+from olivelike.serve.orders import Order
 from olivelike.serve.views import JobState
 
 _SCHEMA: Final = """
@@ -58,7 +59,7 @@ class Journal:
     """The jobs of a gallery."""
 
     def __init__(self, path: Path) -> None:
-        self._database, self.was_damaged = open_database(path, _SCHEMA)
+        self._database, self.was_damaged = open_database(path, _SCHEMA, _check_rows)
         self._unwritten: dict[str, dict[str, Any]] = {}
         """Changes of jobs that a full disk keeps from being written, until the next one is."""
         self._database.execute(
@@ -123,6 +124,20 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+def _check_rows(connection: sqlite3.Connection) -> None:
+    """Raise `sqlite3.DatabaseError` for a job that can't be told of."""
+    for row in connection.execute("SELECT * FROM jobs"):
+        try:
+            found = {name: json.loads(row[name] or "null") for name in _JSON}
+            if row["kind"] == "pictures":
+                Order.model_validate(found["asked"])
+            known = row["state"] in get_args(JobState) and (row["kind"] == "pictures" or found["asked"]["name"])
+            if not known or not isinstance(found["plan"]["files"], int):
+                raise ValueError("a state or number that is none")
+        except (ValueError, TypeError, KeyError) as error:
+            raise sqlite3.DatabaseError(f"job {row['id']!r} can't be read: {error}") from error
 
 
 def _written(name: str, value: Any) -> Any:

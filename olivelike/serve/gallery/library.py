@@ -6,18 +6,16 @@ import asyncio
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from olivelike._files import write_whole
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.pictures.picture_reading import decode_image
 from olivelike.runtime.pictures.picture_record import FORMATS, encode_picture, record_from_json
 from olivelike.serve.gallery.gallery import UPLOADS, Gallery, PictureRow
 from olivelike.serve.gallery.uploads import add_upload
 from olivelike.serve.views import PictureView, UploadView, iso, record_of
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _THUMB: Final = 320
 """Pixels of a small form's longer side."""
@@ -38,7 +36,7 @@ class Library:
     def find(self, picture: str) -> PictureRow:
         """Return a picture whose file is there. Raises `SourceError` if there is none of that id."""
         row = self._gallery.find(picture)
-        if row is None or not self._gallery.path(row).is_file():
+        if row is None or not self._gallery.has_file(row):
             raise SourceError("there is no such picture; it may have been deleted")
         return row
 
@@ -64,7 +62,8 @@ class Library:
     async def file_bytes(self, picture: str, suffix: str = ".png", quality: int | None = None) -> bytes:
         """Return a picture as a file of a format: a PNG as it is, others with the same record.
 
-        Raises `SourceError` if there is none of that id, and `UsageError` if the format is none that is written.
+        Raises `SourceError` if there is none of that id, or it is damaged, and `UsageError` if the format is none that
+        is written.
         """
         if suffix not in FORMATS:
             raise UsageError(f"pictures are had as {', '.join(FORMATS)}, not {suffix}")
@@ -72,7 +71,7 @@ class Library:
         return await asyncio.to_thread(self._encoded, row, suffix, quality)
 
     async def thumb(self, picture: str) -> Path:
-        """Return the file of a picture's small form, made now if need be. Raises as `find`."""
+        """Return the file of a picture's small form, made now if need be. Raises as `file_bytes`."""
         row = self.find(picture)
         path = self._gallery.thumb(row.id)
         if not path.is_file():
@@ -94,7 +93,7 @@ class Library:
             data = file.read()
         if suffix == ".png":
             return data
-        image = _decoded(data)
+        image = decode_image(data, f"picture {row.id}").convert("RGB")
         if row.record is None:
             kept = io.BytesIO()
             image.save(kept, FORMATS[suffix], quality=quality or _QUALITY)
@@ -103,18 +102,11 @@ class Library:
         return encode_picture(image, suffix, record, metadata=self._metadata, quality=quality or _QUALITY)
 
     def _make_thumb(self, row: PictureRow, path: Path) -> None:
-        image = _decoded(self._gallery.path(row).read_bytes())
+        image = decode_image(self._gallery.path(row).read_bytes(), f"picture {row.id}").convert("RGB")
         image.thumbnail((_THUMB, _THUMB))
         kept = io.BytesIO()
         image.save(kept, "WEBP", quality=80, method=2)
         write_whole(path, kept.getvalue(), durable=False)
-
-
-def _decoded(data: bytes) -> Image:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
-        return image.convert("RGB")
 
 
 def picture_view(row: PictureRow) -> PictureView:

@@ -152,7 +152,9 @@ class Listings:
             assert order.convert is not None
             chosen = order.convert
             loras = [f"{lora.name} {lora.weight:g}" for lora in chosen.loras]
-            words = [Path(chosen.checkpoint).stem, *loras, chosen.target, chosen.precision]
+            path = Path(chosen.checkpoint)
+            place = path.with_suffix("") if path.suffix.lower() in _WEIGHTS | _PICKLED else path
+            words = [place.as_posix(), *loras, chosen.target, chosen.precision]
         return slug(" ".join(word for word in words if word is not None))
 
     def command(self, order: RunOrder) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 _MOST_WAITING: Final = 20
 _MOST_PLANS: Final = 5
+_KEPT: Final = 200
+"""Runs whose events and reports are kept."""
+_RUN: Final = re.compile(r"[0-9a-f]{16}")
 _LONGEST_LINE: Final = 8 << 20
 _SECONDS_TO_PLAN: Final = 180
 _GRACE: Final = 10.0
@@ -70,6 +74,7 @@ class Runs:
         for row in self._journal.unfinished():
             if row.kind == "run":
                 self._interrupted(row.id)
+        self._prune()
         self._task = asyncio.create_task(self._run_all(), name="runs")
 
     async def close(self) -> None:
@@ -209,6 +214,14 @@ class Runs:
     def _end(self, run: str, state: JobState, code: str = "", message: str = "") -> None:
         self._journal.end(run, state, {"code": code, "message": message} if code else None)
         self._service.feed.publish({"type": state, "job": run, "view": self.run(run).model_dump(mode="json")})
+
+    def _prune(self) -> None:
+        """Drop the files of runs before the last ones."""
+        kept = {row.id for row in self._journal.jobs(limit=_KEPT, kind="run")}
+        folders = self._folder.iterdir() if self._folder.is_dir() else ()
+        for folder in folders:
+            if _RUN.fullmatch(folder.name) and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _interrupted(self, run: str) -> None:
         self._end(run, "failed", "interrupted", "the server ended; what was finished is stored: run it again")

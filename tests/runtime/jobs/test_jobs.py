@@ -125,6 +125,28 @@ def test_loras_are_opened_once_merged_and_recorded(little, lora, tmp_path):
     assert (used.name, used.weight, len(used.hash)) == ("style", 0.5, 12)
 
 
+def test_a_lora_that_is_written_anew_is_opened_anew(little, lora, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    mine = tmp_path / "loras" / "style.safetensors"
+    mine.parent.mkdir()
+    shutil.copy(lora, mine)
+    loras = LiveLoras([mine.parent])
+    lines = [PromptLine("a<lora:style:0.5>")]
+    before = plan_jobs(little, lines, {**FEW}, lora_files=loras)
+    save_file({name: values * 2 for name, values in load_file(mine).items()}, mine)
+    with pytest.raises(SourceError, match=r"style.safetensors: was written anew since"):
+        loras.merge(before.jobs[0].loras, little)
+    after = plan_jobs(little, lines, {**FEW}, lora_files=loras)
+    assert after.jobs[0].loras[0].hash != before.jobs[0].loras[0].hash
+    loras.merge(after.jobs[0].loras, little)
+    mine.unlink()
+    with pytest.raises(SourceError, match="can't be read: No such file"):
+        loras.merge(after.jobs[0].loras, little)
+
+
 def test_a_tag_needs_what_opens_loras(little):
     with pytest.raises(UsageError, match="<lora:style>: nothing opens LoRAs here; give `lora_files`"):
         plan_jobs(little, [PromptLine("a<lora:style>")], {**FEW})
