@@ -246,7 +246,10 @@ def test_texts_of_a1111_of_any_form_become_records_that_can_be_written(runs):
 
     def read(text):
         found = parse_a1111(text)
-        assert record_from_json(found.to_json(), "a.png") == found
+        again = record_from_json(found.to_json(), "a.png")
+        assert record_from_json(again.to_json(), "a.png") == again
+        if "\\ud" not in found.to_json():  # Halves of surrogate pairs become question marks.
+            assert again == found
         a1111_text(found).encode()
         assert "\x1b" not in terminal_text(found.prompt)
 

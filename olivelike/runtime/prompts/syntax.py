@@ -32,7 +32,7 @@ _WEAKER = 1 / 1.1
 _PIECE = re.compile(
     r"""
     \\[()\[\]\\]?  |                                     # an escaped bracket; a lone backslash vanishes
-    :\s*(?P<weight>[+-]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30}))\s*\)  |
+    :\s*(?P<weight>[+-]?(?:\d{1,500}\.?\d{0,500}|\.\d{1,500}))\s*\)  |
     [()\[\]]  |
     [^\\()\[\]:]+  |
     :
@@ -219,7 +219,7 @@ def _number(written: str, text: str) -> float:
 
 
 _TOKEN: Final = re.compile(r"\\.|[\[\]():|]|[^\\\[\]():|]+|\\", re.DOTALL)
-_WHEN: Final = re.compile(r"\s*([+-]?(?:\d{1,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][+-]?\d{1,5})?)\s*")
+_WHEN: Final = re.compile(r"\s*([+-]?(?:\d{1,500}\.?\d{0,500}|\.\d{1,500})(?:[eE][+-]?\d{1,5})?)\s*")
 _PARTNER: Final = {"]": "[", ")": "("}
 
 
