@@ -25,7 +25,7 @@ from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_hea
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
-    from olivelike.sources.identify.identify import Converter
+    from olivelike.sources.identify.identity import Converter
     from olivelike.sources.identify.tiny_vae import TinyConverter
 
 

@@ -14,7 +14,8 @@ from olivelike.model.records.origin import Identification, Origin
 from olivelike.sources.checkpoint import Checkpoint
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_numbers, read_weight_table
 from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identify import PLACES, Identity, identify
+from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES, Identity
 from olivelike.sources.identify.published import (
     EDM_SCHEDULER,
     NETWORK_CLASSES,

@@ -14,7 +14,8 @@ from olivelike.model.records.origin import Origin
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
 from olivelike.sources.hub import known_digest
-from olivelike.sources.identify.identify import PLACES, Part, identify
+from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES, Part
 from olivelike.sources.identify.tiny_vae import TINY_CLASS, tiny_config, tiny_family, tiny_halves
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from olivelike.engine.output.assets import normalise_assets
 from olivelike.errors import SourceError
 from olivelike.sources import Adaptation, SourceSpec, StoredView, open_source
 from olivelike.sources.identify.family_configs import derive_config
-from olivelike.sources.identify.identify import Part
+from olivelike.sources.identify.identity import Part
 from olivelike.sources.identify.published import PUBLISHED
 from olivelike.sources.names.adapt import adapt
 from olivelike.testing.checkpoints import make_checkpoint, write_safetensors

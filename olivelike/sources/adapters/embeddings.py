@@ -12,7 +12,8 @@ from pathlib import Path
 
 from olivelike.errors import SourceError
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
-from olivelike.sources.identify.identify import PLACES, identify
+from olivelike.sources.identify.identify import identify
+from olivelike.sources.identify.identity import PLACES
 
 _ENCODERS = {"clip_l": "text_encoder", "clip_g": "text_encoder_2", "emb_params": "text_encoder"}
 _NESTED = "string_to_param."

@@ -18,7 +18,7 @@ from olivelike.model.supported import first_line
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.model.families import Prediction
-    from olivelike.sources.identify.identify import Part
+    from olivelike.sources.identify.identity import Part
     from olivelike.sources.identify.published import Published
 
 Shapes = dict[str, tuple[int, ...]]

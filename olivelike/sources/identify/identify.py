@@ -1,10 +1,8 @@
-"""What a weight file is, as a value, and what names and metadata alone say of it.
+"""Telling what a weight file is from its header: kind, family, prediction, names, precision.
 
 Marks of other networks are those of diffusers' `CHECKPOINT_KEY_NAMES` (`loaders/single_file_utils.py`). Metadata:
 https://github.com/Stability-AI/ModelSpec (`modelspec.*`) and kohya's trainer (`ss_*`). Tensors `v_pred` and `ztsnr`
 are what ComfyUI and A1111 look for.
-
-Telling what a weight file is from its header: kind, family, prediction, names, precision.
 """
 
 from __future__ import annotations
@@ -12,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
+from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
@@ -124,102 +123,6 @@ def read_prediction(names: Collection[str], metadata: Mapping[str, str]) -> Stat
         value = "v_prediction" if trained == "True" else "epsilon"
         return StatedPrediction(value, zero_snr, f"prediction: ss_v_parameterization = {trained}")
     return StatedPrediction(None, zero_snr, "")
-
-
-Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
-Naming = Literal["original", "diffusers"]
-Converter = Literal["unet", "vae", "clip", "open_clip"]
-
-PLACES: dict[Kind, str] = {
-    "checkpoint": "name it as `source:`",
-    "vae": "name it as `vae:` beside a `source:`",
-    "lora": "name it under `loras:`",
-    "embedding": "name it under `embeddings:`",
-}
-"""Where in a workflow a file of a kind belongs."""
-_KINDS: dict[Kind, str] = {
-    "checkpoint": "a checkpoint",
-    "unet": "a UNet alone",
-    "vae": "a VAE",
-    "text_encoder": "a text encoder",
-    "lora": "a LoRA",
-    "embedding": "an embedding (textual inversion)",
-    "controlnet": "a ControlNet",
-    "unknown": "of no kind that is known",
-}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A component's tensors within a file of original (LDM) names."""
-
-    folder: str
-    """As in a pipeline folder: `unet`, `vae`, `text_encoder`, `text_encoder_2`."""
-    converter: Converter
-    """Which of diffusers' converters knows its names."""
-    prefix: str
-    """What the names of its tensors begin with."""
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How a file stores its values."""
-
-    dominant: str
-    """Dtype of most values, as safetensors names it."""
-    elements: Mapping[str, int]
-    """Number of values by dtype, of all tensors."""
-
-    @property
-    def mixed(self) -> bool:
-        """Tell whether more than one floating dtype occurs."""
-        return sum(name.startswith(("F", "BF")) for name in self.elements) > 1
-
-
-_UNREAD = Precision("", {})
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What a weight file is, judged by names, shapes and metadata of its tensors, never by the file's name."""
-
-    kind: Kind
-    family: FamilyName | None = None
-    network: str = ""
-    """In words: `Stable Diffusion XL`, `FLUX`, …"""
-    supported: bool = True
-    """False for a network that is known by name and can't be opened."""
-    naming: Naming | None = None
-    inpainting: bool = False
-    prediction: Prediction | None = None
-    """What the file says that its UNet predicts; `None` if it does not say."""
-    expected_prediction: Prediction | None = None
-    """`prediction`, else what the family's networks predict; `None` without a UNet."""
-    zero_snr: bool = False
-    """The file says that it was trained with zero terminal signal-to-noise ratio."""
-    parts: tuple[Part, ...] = ()
-    """The components, for original names."""
-    precision: Precision = _UNREAD
-    few_steps: FewSteps | None = None
-    """What it was distilled to, by structure or metadata."""
-    edm: bool = False
-    """It was trained as EDM, and holds mean and deviation of its latents, as Playground 2.5."""
-    reasons: tuple[str, ...] = ()
-    """What each finding rests on, for a person."""
-
-    def part(self, folder: str) -> Part | None:
-        """Return the part that goes into a folder of the pipeline; `None` if the file lacks it."""
-        return next((part for part in self.parts if part.folder == folder), None)
-
-    @property
-    def description(self) -> str:
-        """The file in a few words: `a LoRA for Stable Diffusion XL`."""
-        words = _KINDS[self.kind] + (" for inpainting" if self.inpainting else "")
-        return f"{words} of {self.network}" if self.network else words
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the findings as JSON values."""
-        return {**asdict(self), "parts": [part.folder for part in self.parts], "reasons": list(self.reasons)}
 
 
 Shapes = dict[str, tuple[int, ...]]

@@ -18,10 +18,11 @@ from olivelike.model.few_steps import FewSteps, few_steps_of_path
 from olivelike.sources.adapters.embeddings import EmbeddingTable, read_embedding_table
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.weight_table import Header, ReadPickle, read_weight_table
-from olivelike.sources.identify.identify import Identity, identify
+from olivelike.sources.identify.identify import identify
 
 if TYPE_CHECKING:
     from olivelike.sources.adapters.lora_file import LoraFile
+    from olivelike.sources.identify.identity import Identity
 
 _CHUNK = 1 << 20
 _AUTO_V1 = (0x100000, 0x10000)  # offset and length in bytes
