@@ -11,11 +11,17 @@ from olivelike.errors import UsageError
 from olivelike.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
+    import asyncio
+
     import uvicorn
     from fastapi import FastAPI
 
 _MOST_HEADER_BYTES: Final = 32 << 10
 """That wait to be whole; httptools, the other parser, has no bound."""
+_HEADER_SECONDS: Final = 30.0
+"""That a client has for a whole header, from its connection or from the first byte of its next request on."""
+_MOST_CONNECTIONS: Final = 512
+"""Open at once, of the 1,024 descriptors that a process usually has."""
 _ORIGIN: Final = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#\s]+")
 _NAME: Final = re.compile(r"[^/:\s]+|\[?[0-9a-fA-F:.]+\]?")
 _GRACE: Final = 1
@@ -77,6 +83,42 @@ def _check_access(settings: ServeSettings) -> None:
             raise UsageError(f"--allow-host {name}: is no name; write it without scheme, port and path: studio.lan")
 
 
+def _protocol() -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP, where connections that never become requests end, and their number is bounded."""
+    import h11
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        _end: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > _MOST_CONNECTIONS:
+                transport.abort()
+            self._watch()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _watch(self) -> None:
+            if self.conn.their_state is not h11.IDLE:
+                self._stop()
+            elif self._end is None:
+                self._end = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+        def _stop(self) -> None:
+            if self._end is not None:
+                self._end.cancel()
+                self._end = None
+
+    return Protocol
+
+
 def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """Return a server that ends streams of events before it waits for requests to end."""
     import uvicorn
@@ -94,7 +136,7 @@ def make_server(app: FastAPI, on_ready: Callable[[], None] = lambda: None) -> uv
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
-        app, http="h11", h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
+        app, http=_protocol(), h11_max_incomplete_event_size=_MOST_HEADER_BYTES, ws="none", proxy_headers=False,
         server_header=False, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE, lifespan="on",
     )  # fmt: skip
     return Server(config)

@@ -62,6 +62,7 @@ class Service:
             open_folder(folder)
         if not settings.folders and not settings.models_dirs:
             raise UsageError("nothing is served; name folders that `olivelike run` wrote, or --models DIR")
+        settings.check()
         self._current = next(iter(self.catalogue.folders()), None)
         self.gallery = Gallery(settings.gallery)
         self.library = Library(self.gallery, metadata=settings.metadata)

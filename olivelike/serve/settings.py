@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_bytes
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.sessions.session_settings import parse_provider
+
+_LEAST_BODY = 64 << 10
+"""Bytes that an order of long prompts has."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,26 @@ class ServeSettings:
     """The store of such runs."""
     allow_plugins: bool = False
     """Whether code that a workflow's file names under `plugins:` runs."""
+
+    def check(self) -> None:
+        """Check what would otherwise be found out by the first who asks.
+
+        Raises `SourceError` for a folder that is not there, and `UsageError` for a provider of no known name,
+        or bodies that may hold no order.
+        """
+        if self.max_body < _LEAST_BODY:
+            raise UsageError(f"--max-body {self.max_body}: an order alone may have more; take at least {_LEAST_BODY}")
+        for text in self.providers:
+            parse_provider(text)
+        places = [("--lora-dir", self.lora_dirs), ("--wildcard-dir", self.wildcard_dirs)]
+        if self.workflows_dir is None and self.checkpoints_dir is None:  # A run makes the first.
+            places.append(("--models", self.models_dirs))
+        for option, folders in places:
+            for folder in folders:
+                if not folder.is_dir():
+                    raise SourceError(
+                        f"{option} {folder}: no such folder; {did_you_mean_path(folder, 'make it, or drop the option')}"
+                    )
 
 
 def read_keys(texts: Sequence[str], file: Path | None) -> dict[str, str]:

@@ -91,11 +91,17 @@ def test_loras_are_merged_live_by_tag_and_by_field_and_taken_out_again(rough):
 
 
 def test_a_lora_for_another_family_is_refused_with_its_name(rough):
-    for order in ({"loras": [{"name": "other"}]}, {"prompt": "a <lora:other:1>"}):
+    for order, status, said in (
+        ({"loras": [{"name": "other"}]}, 422, "other.safetensors"),
+        ({"prompt": "a <lora:other:1>"}, 422, "other.safetensors"),
+        ({"prompt": "a <lora:styles:1>"}, 404, "in loras; did you mean"),
+    ):
         with rough.client() as client:
             answer = client.post("/api/jobs", json={**SMALL, **order})
-        assert answer.status_code == 422
-        assert "other.safetensors" in answer.json()["error"]["message"]
+        assert answer.status_code == status
+        message = answer.json()["error"]["message"]
+        assert said in message
+        assert str(rough.settings.gallery.parent) not in message  # Where the operator's folders are.
 
 
 def test_a_killed_painter_fails_its_job_and_the_next_is_drawn(rough):

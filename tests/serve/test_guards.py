@@ -7,11 +7,12 @@ import base64
 import hmac
 import json
 import re
+from pathlib import Path
 
 import httpx
 import pytest
 
-from olivelike.errors import UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.serve.api import guards
 from olivelike.serve.api.guards import GuardRules, Guards, Visitor, is_loopback
 from olivelike.serve.listen import listening
@@ -312,6 +313,21 @@ def test_loopback_is_known_by_name_and_address():
 def test_what_would_let_everybody_in_or_nobody_is_refused(settings, said):
     with pytest.raises(UsageError, match=re.escape(said)):
         listening(ServeSettings(port=0, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lora_dirs": (Path("nope"),)}, "--lora-dir nope: no such folder"),
+        ({"wildcard_dirs": (Path("nope"),)}, "--wildcard-dir nope: no such folder"),
+        ({"models_dirs": (Path("nope"),)}, "--models nope: no such folder"),
+        ({"providers": ("banana",)}, "banana"),
+        ({"max_body": 1}, "--max-body 1: an order alone may have more"),
+    ],
+)
+def test_what_the_first_who_asks_would_find_out_is_refused_at_the_start(settings, said):
+    with pytest.raises((UsageError, SourceError), match=re.escape(said)):
+        ServeSettings(**settings).check()
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 def method_lines(report: FidelityReport) -> Iterator[str]:
     """Yield the lines of a report, each control below its method."""
     yield f"{report.folder}: {report.size[0]}x{report.size[1]}, {report.rows[0].pictures} pictures each"
-    header = ["", "steps", "median s", "speed", "PSNR dB", "SSIM", "captions right"]
+    header = ["", "steps", "median s", "speed", "PSNR", "SSIM", "captions right"]
     rows = [
         (
             f"  {row.method}" if row.role == "control" else row.method,
             str(row.steps),
             f"{row.median_seconds:.3f}",
             f"{row.speed:.2f}x",
-            "" if row.ssim is None else "equal" if row.psnr is None else f"{row.psnr:.1f}",
-            "" if row.ssim is None else f"{row.ssim:.3f}",
-            "" if row.captions_right is None else f"{row.captions_right:.1%}",
+            *row.texts(),
         )
         for row in report.rows
     ]

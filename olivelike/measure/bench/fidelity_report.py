@@ -30,6 +30,14 @@ class FidelityRow:
     captions_right: float | None = None
     """Share of the demo's captions that are drawn right; `None` for other prompts."""
 
+    def texts(self) -> tuple[str, str, str]:
+        """Return PSNR, SSIM and captions as a table shows them; what was not measured is empty."""
+        return (
+            "" if self.ssim is None else "equal" if self.psnr is None else f"{self.psnr:.1f} dB",
+            "" if self.ssim is None else f"{self.ssim:.3f}",
+            "" if self.captions_right is None else f"{self.captions_right:.1%}",
+        )
+
 
 @dataclass(frozen=True)
 class FidelityReport:

@@ -252,15 +252,7 @@ def fidelity(report: FidelityReport | None) -> Html:
     if report is None:
         return Html()
     cells = [
-        (
-            row.method,
-            shown(row.steps),
-            f"{row.median_seconds:.3g} s",
-            f"{row.speed:.2f}x",
-            "" if row.ssim is None else "equal" if row.psnr is None else f"{row.psnr:.1f} dB",
-            "" if row.ssim is None else f"{row.ssim:.3f}",
-            "" if row.captions_right is None else f"{row.captions_right:.1%}",
-        )
+        (row.method, shown(row.steps), f"{row.median_seconds:.3g} s", f"{row.speed:.2f}x", *row.texts())
         for row in report.rows
     ]
     header = ("Way of drawing", "Steps", "Median", "Speed", "PSNR", "SSIM", "Captions right")

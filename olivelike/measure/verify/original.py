@@ -16,6 +16,7 @@ from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.export.torch_network import build_network, wrap
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
+from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY
 from olivelike.model.half_values import HALVES
 
@@ -244,19 +245,32 @@ class Original:
             outputs = dict(zip(interface.outputs, network(feeds), strict=True))
             self._samples.append((case, seed + index, feeds, outputs))
 
-    def compare(self, graph: RunnableGraph, precision: str, progress: Progress | None = None) -> Verification:
+    def compare(
+        self,
+        graph: RunnableGraph,
+        precision: str,
+        progress: Progress | None = None,
+        *,
+        shallow: RunnableGraph | None = None,
+    ) -> Verification:
         """Run a graph on the same inputs and compare all outputs.
 
         Args:
             graph: The graph; an output that it lacks counts as infinitely far off.
             precision: What the result says of the graph.
             progress: Told the samples that are done.
+            shallow: The part of a UNet that draws on the features that the whole graph gives: on those of the same
+                step it makes the same, so it is compared with the same.
         """
         found, origin = [], _Origin()
         for index, (case, seed, feeds, expected) in enumerate(self._samples):
             outputs = graph.run(feeds, origin.observe)
             nothing = np.empty(0)
             figures = {name: compare(outputs.get(name, nothing), array) for name, array in expected.items()}
+            if shallow is not None:
+                reused = shallow.run({**feeds, CACHED_FEATURES: outputs[CACHED_FEATURES]}, origin.observe)
+                for name, array in expected.items():
+                    figures[f"{name} of {SHALLOW_FILE}"] = compare(reused.get(name, nothing), array)
             found.append(Sample(case, seed, figures))
             if progress is not None:
                 progress(index + 1, len(self._samples))

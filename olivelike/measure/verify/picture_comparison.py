@@ -24,7 +24,7 @@ from olivelike.runtime.jobs.job_notes import recorded_few_steps
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from olivelike.measure.verify.folder_verification import Originals
+    from olivelike.measure.verify.folder_original import Originals
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
     Array = np.ndarray[Any, Any]

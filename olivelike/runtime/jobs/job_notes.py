@@ -157,6 +157,8 @@ _NEGATIVE: Final = (
     (re.compile(r"(?<!\\)\{[^{}|]*\|[^{}]*\}"), _NO_CHOICES),
 )
 
+_WHOLE: Final = 5
+"""Steps that run the whole UNet, of which pictures were still right with a cache interval."""
 _LARGE: Final = 4
 """Times the UNet's own area: 1024x1024 for SD 1.5, up to which people enlarge pictures and wait."""
 _EXACT: Final = 1000
@@ -196,6 +198,17 @@ def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Itera
     """Return a line if a negative prompt would be without effect."""
     if folder.guidance_width is not None and any(request.negative_prompt for request in requests):
         yield "the negative prompt is not used: this UNet takes the guidance as an input, and runs on the prompt alone"
+
+
+def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
+    """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
+    for steps, interval in dict.fromkeys((one.steps, one.cache_interval) for one in requests):
+        whole = -(-steps // interval)
+        if interval > 1 and whole < _WHOLE:
+            yield (
+                f"cache_interval {interval} leaves {whole} whole steps of {steps}, between which deep layers change "
+                f"much: pictures may come out wrong; take at least {_WHOLE * interval} steps, or drop it"
+            )
 
 
 def hires_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from olivelike.errors import UsageError
 from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
+    cache_notes,
     guidance_notes,
     hires_notes,
     picture_record,
@@ -180,6 +181,7 @@ def plan_jobs(
         *unread_notes(lines, asked, wildcards),
         *guidance_notes(requests, pipeline),
         *hires_notes(requests, pipeline),
+        *cache_notes(requests),
         *size_notes(requests, pipeline),
         *tile_notes(requests, pipeline),
         *(planner.notes if fast else dict.fromkeys(unsuited_notes(jobs, pipeline))),

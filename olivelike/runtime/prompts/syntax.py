@@ -290,8 +290,11 @@ class _Frame:
             if len(inner) <= 2:
                 return [_Edited(inner[0] if len(inner) == 2 else [], inner[-1], when[1])]
         # Texts side by side are one, so that brackets in brackets do not carry all of their pieces along.
-        together = groupby([*self.flat(), bracket], lambda node: isinstance(node, str))
-        return [node for text, nodes in together for node in (["".join(nodes)] if text else nodes)]  # type: ignore[arg-type]
+        together: list[_Node] = []
+        for text, nodes in groupby([*self.flat(), bracket], lambda node: isinstance(node, str)):
+            alike = list(nodes)
+            together += ["".join(map(str, alike))] if text else alike
+        return together
 
 
 def _joined(parts: list[list[_Node]], marks: list[str]) -> list[list[_Node]]:

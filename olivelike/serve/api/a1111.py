@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Request
@@ -184,6 +185,10 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
     return png(image), None if mask is None else png(mask), size
 
 
+def _enlarged(data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
+    return png(upscaled(upright(data, "picture"), size, upscaler))
+
+
 async def _second_pass(request: Request, asked: TextToImage, pictures: list[PictureView]) -> list[PictureView]:
     """Draw each picture again at the larger size."""
     service, webui = service_of(request), webui_of(request)
@@ -191,9 +196,7 @@ async def _second_pass(request: Request, asked: TextToImage, pictures: list[Pict
     found = []
     for picture in pictures:
         data = await service.picture_bytes(picture.id)
-        large = await in_turn(
-            lambda data=data: png(upscaled(upright(data, "picture"), size, asked.hr_upscaler or "Lanczos"))  # type: ignore[misc]
-        )
+        large = await in_turn(partial(_enlarged, data, size, asked.hr_upscaler or "Lanczos"))
         again = _again(asked, size).model_copy(
             update={
                 "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,

@@ -42,6 +42,8 @@ class Painting:
         self._metadata: bool = settings["metadata"]
         self._warm = WarmPipelines(SessionChoice(**_tuples(settings["sessions"])), settings["memory_limit"])
         self._plans: dict[str, OrderPlan] = {}
+        self._models: set[Path] = set()
+        """Folders that were asked for."""
         self._jobs: queue.SimpleQueue[JobDrawing | Callable[[], object]] = queue.SimpleQueue()
         self._drawing: JobDrawing | None = None
         self.previews = False
@@ -75,6 +77,7 @@ class Painting:
     def plan(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> OrderPlan:
         """Return the plan of a job, made now if it is not kept."""
         folders = {name: Path(folder) for name, folder in models.items()}
+        self._models.update(folders.values())
         found = self._plans.pop(job, None)
         return found or plan_order(Order.model_validate(order), Files(models=folders, **self._files))
 
@@ -82,12 +85,23 @@ class Painting:
         try:
             value = self._planned(**message["arguments"])
         except OlivelikeError as error:
-            self.tell("refused", number=message["number"], word=error.word, message=str(error))
+            self._refuse(message, error.word, str(error))
         except Exception as error:  # noqa: BLE001  (the boundary of the process)
             _LOG.exception("planning failed")
-            self.tell("refused", number=message["number"], word="olivelike", message=_bug(error))
+            self._refuse(message, "olivelike", _bug(error))
         else:
             self.tell("told", number=message["number"], value=value)
+
+    def _refuse(self, message: Mapping[str, Any], word: str, why: str) -> None:
+        self.tell("refused", number=message["number"], word=word, message=self._placeless(why))
+
+    def _placeless(self, text: str) -> str:
+        """Return a message without the places of the operator's folders, which are not the clients' to know."""
+        folders = [self._files["uploads"], *self._files["loras"], *self._files["wildcards"], *self._models]
+        usual = [place / "loras" for place in (Path.cwd(), *(folder.parent for folder in self._models))]
+        for folder in sorted({str(folder) for folder in (*folders, *usual)}, key=len, reverse=True):
+            text = text.replace(folder, Path(folder).name)
+        return text
 
     def _planned(self, job: str, order: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
         plan = self.plan(job, order, models)
@@ -123,7 +137,7 @@ class Painting:
                 self._end(job, "done")
 
     def _fail(self, job: JobDrawing | Callable[[], object], message: str, word: str) -> None:
-        self._end(job, "failed", word=word, message=message)
+        self._end(job, "failed", word=word, message=self._placeless(message))
 
     def _end(self, job: JobDrawing | Callable[[], object], answer: str, **values: Any) -> None:
         if not isinstance(job, JobDrawing):

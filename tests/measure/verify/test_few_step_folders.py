@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
 
 from olivelike.measure.verify.folder_verification import verify_folder
-from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
+from olivelike.model.families import SHALLOW_FILE
+from olivelike.testing import run_pass
+from olivelike.testing.parity import materialize_model
+from olivelike.workflow.passes import Registry
+from tests.fixtures.little_pipeline import little_checkpoint, little_model, little_pipeline
 
 
 @pytest.fixture
@@ -33,3 +39,24 @@ def test_an_lcm_is_compared_by_its_input_and_its_pictures_with_its_guidance(lcm)
     assert unet.passed  # Random embeddings of the guidance are among its inputs.
     (picture,) = verified.pictures
     assert picture.psnr >= 50
+
+
+def test_the_shallow_part_of_a_unet_is_compared_too(one_torch_thread, tmp_path):
+    folder = Path(shutil.copytree(little_pipeline(), tmp_path / "folder"))
+    deepcache, fuse = (Registry.built_in().get(name).cls for name in ("deepcache", "fuse"))
+    model = run_pass(deepcache, run_pass(fuse, little_model("sd", "unet"), target="cpu"))
+    materialize_model(model, folder / "unet")
+    ask = partial(verify_folder, folder, against=str(little_checkpoint()), components=["unet"], pictures=0, samples=1)
+    (unet,) = ask().components
+    (sample,) = unet.verification.samples
+    assert sample.outputs.keys() == {"out_sample", f"out_sample of {SHALLOW_FILE}"}
+    assert unet.passed
+
+    path = folder / "unet" / SHALLOW_FILE
+    shallow = onnx.load(path, load_external_data=False)
+    next(node for node in shallow.graph.node if node.op_type == "Sigmoid").op_type = "Tanh"
+    path.write_bytes(shallow.SerializeToString())
+    (unet,) = ask().components
+    assert [name for name, figures in unet.verification.samples[0].outputs.items() if not figures.within(1e-4)] == [
+        f"out_sample of {SHALLOW_FILE}"
+    ]

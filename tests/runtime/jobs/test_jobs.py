@@ -14,7 +14,7 @@ from olivelike.model.records.origin import Origin
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.jobs import PromptLine, draw, plan_jobs, read_prompts
 from olivelike.runtime.jobs.job_drawing import Opened, Opening, PictureWritten, SheetWritten, StepDone
-from olivelike.runtime.jobs.job_notes import record_notes, recorded_fields, size_notes
+from olivelike.runtime.jobs.job_notes import cache_notes, record_notes, recorded_fields, size_notes
 from olivelike.runtime.pictures import PictureRecord, PictureWriter, UsedFile, read_picture_record
 from olivelike.runtime.pictures.picture_record import a1111_text, parse_a1111, record_from_json
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
@@ -173,6 +173,13 @@ def test_a_size_far_beyond_the_unet_s_own_is_written_without_exponents(little):
     (note,) = size_notes([Request(("a",), seed=1, size=(8192, 8192))], open_folder(little))
     assert "is 65,536 times the area" in note
     assert "and up to 4,294,967,296 times (" in note
+
+
+def test_a_cache_interval_that_leaves_few_whole_steps_is_noted():
+    few, enough, none = (Request(("a",), seed=1, steps=n, cache_interval=i) for n, i in ((4, 2), (15, 3), (4, 1)))
+    (note,) = cache_notes([few, enough, none, few])
+    assert "leaves 2 whole steps of 4" in note
+    assert "take at least 10 steps" in note
 
 
 def test_a_size_is_refused_with_its_line(little):
