@@ -29,14 +29,21 @@ def talk(monkeypatch):
     def talk(conversation):
         async def run():
             listener, ready = listening(ServeSettings(port=0)), asyncio.Event()
-            server = make_server(app, ready.set)
+            server, writers = make_server(app, ready.set), []
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             await ready.wait()
+
+            async def connect():
+                reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+                writers.append(writer)
+                return reader, writer
+
             try:
-                return await asyncio.wait_for(
-                    conversation(lambda: asyncio.open_connection(*listener.getsockname()[:2])), 10
-                )
+                return await asyncio.wait_for(conversation(connect), 10)
             finally:
+                for writer in writers:
+                    writer.close()
+                await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)
                 server.should_exit = True
                 await serving
                 listener.close()

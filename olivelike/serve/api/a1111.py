@@ -185,7 +185,7 @@ def _prepared(asked: ImageToImage, most: int) -> tuple[bytes, bytes | None, tupl
     return png(image), None if mask is None else png(mask), size
 
 
-def _enlarged(data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
+def _second_picture(data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
     return png(upscaled(upright(data, "picture"), size, upscaler))
 
 
@@ -196,7 +196,7 @@ async def _second_pass(request: Request, asked: TextToImage, pictures: list[Pict
     found = []
     for picture in pictures:
         data = await service.picture_bytes(picture.id)
-        large = await in_turn(partial(_enlarged, data, size, asked.hr_upscaler or "Lanczos"))
+        large = await in_turn(partial(_second_picture, data, size, asked.hr_upscaler or "Lanczos"))
         again = _again(asked, size).model_copy(
             update={
                 "prompt": asked.hr_prompt or picture.prompt, "seed": picture.seed,
