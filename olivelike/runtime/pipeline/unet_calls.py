@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.latents import Start
     from olivelike.runtime.sessions.session import Call, Network
 
-_FARTHEST: Final = 1.5
-"""How far features are foretold, at most: half as far behind the last whole step as that is behind the one before."""
+_FARTHEST: Final = 0.5
+"""How far behind the last whole step features are foretold, at most, as a share of what lies between the last two."""
+_STEADY, _ERRATIC = 0.15, 0.3
+"""Changes between whole steps, as a share of the features: below the one they are foretold, from the other on not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +83,13 @@ class UNetCalls:
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
+def _reach(before: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Return how far each row's features are foretold: what changes much follows no line, as where steps add noise."""
+    change, whole = ((values.float().flatten(1).norm(dim=1)) for values in (last - before, last))
+    reach = _FARTHEST * ((_ERRATIC - change / whole) / (_ERRATIC - _STEADY)).clamp(0.0, 1.0)
+    return reach.to(last.dtype).view(-1, *(1 for _ in last.shape[1:]))
+
+
 class _Span:
     """Rows that go through the UNet in one call."""
 
@@ -95,6 +104,8 @@ class _Span:
         self._led_by: Conditions | None = None
         self._features: list[tuple[float, torch.Tensor]] = []
         """Of the last two whole steps: the timestep, and what went up into the last layers."""
+        self._reach: torch.Tensor | None = None
+        """How far behind the last of them they are foretold, by row; `None` behind the only one."""
 
     def run(self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Conditions, *, shallow: bool) -> torch.Tensor:
         network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
@@ -114,6 +125,7 @@ class _Span:
         if features:
             before = self._features[-1:] if self._led_by is conditions else []
             self._led_by, self._features = conditions, [*before, (float(moment), features[0].clone())]
+            self._reach = _reach(*(kept for _, kept in self._features)) if before else None
         return prediction if self._alone else prediction.clone()
 
     def _features_at(self, moment: float) -> torch.Tensor:
@@ -121,11 +133,9 @@ class _Span:
         import torch
 
         (first, before), (second, last) = self._features[0], self._features[-1]
-        if first == second:
+        if self._reach is None:
             return last
-        # What goes on farther than this follows no line, least of all where steps add noise of their own.
-        share = min((moment - first) / (second - first), _FARTHEST)
-        return torch.lerp(before, last, share)
+        return torch.lerp(before, last, (1 + self._reach).clamp(max=(moment - first) / (second - first)))
 
     def _call(self, network: Network, conditions: Conditions) -> Call:
         """Return the network's call with what leads these rows, which stays until something else does."""
