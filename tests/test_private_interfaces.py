@@ -28,6 +28,7 @@ UNDOCUMENTED_MODULES = {
     "diffusers.pipelines.stable_diffusion.safety_checker",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
     "onnxruntime.capi", "onnxscript.rewriter.rules", "starlette.formparsers", "typer.core",
+    "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
 """Modules of public names that their libraries' references leave out. Each of these three sets has its tests below."""
 
@@ -110,6 +111,15 @@ def test_starlette_reads_forms_within_bounds():
 
     assert issubclass(MultiPartException, Exception)
     assert {"max_files", "max_fields", "max_part_size"} <= inspect.signature(MultiPartParser).parameters.keys()
+
+
+def test_uvicorn_s_protocol_knows_its_connection_and_all_others():
+    """That they do what is asked of them is tested in `serve/test_connections.py`."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    asked = {"conn", "connections", "loop", "transport"}
+    assert asked <= set(H11Protocol.__init__.__code__.co_names)
+    assert {"connection_made", "data_received", "connection_lost"} <= vars(H11Protocol).keys()
 
 
 def test_torch_has_fake_tensors_that_mix_with_real_ones():
