@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -240,13 +241,13 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
     """Return a line if a VAE does not work on whole pictures: in strips, or in tiles where that is not possible."""
     side = min(folder.default_size)
-    sizes = [one.size for one in requests if one.tiled_vae and one.size and max(one.size) > side]
+    sizes = [size for one in requests if one.tiled_vae and max(size := hires_size(one, folder)) > side]
     if not sizes or folder.has_tiny_vae:
         return
     from olivelike.runtime.pipeline.cut_network import CutError
     from olivelike.runtime.pipeline.strips import find_cut
 
-    width, height = (side // folder.vae_factor for side in max(sizes, key=math.prod))
+    width, height = (pixels // folder.vae_factor for pixels in max(sizes, key=math.prod))
     latents = "latent_sample", int(folder.vae.get("latent_channels", 4))
     why = "as memory has no room for more or --tiled-vae says"
     try:

@@ -49,7 +49,10 @@ def attend_in_parts(
         core, result = cores[id(node)], node.output[0]
         query, axis, parts = core[0].input[0], constant(f"{result}.axis", -2), []
         for number, first in enumerate(range(0, tokens, at_once)):
-            start, end = constant(f"{result}.{number}.start", first), constant(f"{result}.{number}.end", first + at_once)
+            start, end = (
+                constant(f"{result}.{number}.start", first),
+                constant(f"{result}.{number}.end", first + at_once),
+            )
             names = {name: f"{name}.{number}" for one in core for name in one.output if name}
             names[query] = f"{query}.{number}"
             written.append(helper.make_node("Slice", [query, start, end, axis], [names[query]]))
@@ -59,9 +62,7 @@ def attend_in_parts(
     return written, more
 
 
-def _with_own_projection(
-    node: NodeProto, fixed: dict[str, list[int]], constant: Callable[..., str]
-) -> list[NodeProto]:
+def _with_own_projection(node: NodeProto, fixed: dict[str, list[int]], constant: Callable[..., str]) -> list[NodeProto]:
     """Return ONNX Runtime's Attention as the projection, in a MatMul, and the rest of it, a MultiHeadAttention."""
     attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     plain = set(attributes) <= {"num_heads", "scale"} and not any(node.input[3:])

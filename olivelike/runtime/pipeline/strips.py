@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as bytes_text
+from olivelike.errors import Interrupted
 from olivelike.runtime.pipeline.cut_network import Cut, CutError, Image, Norm, Segment, cut_network
 from olivelike.runtime.sessions.providers import TENSORRT
-from olivelike.runtime.sessions.session import Call, Network, open_session
+from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network, open_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_ELEMENTS: Final = 1 << 24
-"""Of a strip's largest value: 64 MB in float32."""
+_ELEMENTS: Final = 1 << 23
+"""Of a strip's largest value: 32 MB in float32."""
 _VALUES: Final = 6
 """Values of a strip that an engine holds at once, and their copies for input and output."""
 _FLOAT_BYTES: Final = 4
@@ -109,6 +110,8 @@ def _run_segment(
         for name, values in zip(norm.inputs, held[norm.value].factor_and_offset(norm), strict=True):
             call.inputs[name].copy_(values.view_as(call.inputs[name]))
     for first in range(0, height, step):
+        if ENGINE_CALLS.ended:
+            raise Interrupted(f"{network.component}: interrupted between two strips")
         last = min(first + step, height)
         start, following = (min(max(row - margin, 0), height - window) for row in (first, last))
         for image in segment.inputs:
@@ -208,9 +211,13 @@ class _Moments:
         import torch
 
         values = part.float().reshape(len(self.mean), -1)
-        variance, mean = (one.double() for one in torch.var_mean(values, dim=1, correction=0))
         count = values.shape[1]
+        mean = values.mean(dim=1).double()
+        squares = torch.linalg.vector_norm(values, dim=1).double().square() - count * mean.square()
+        if (squares < count * mean.square()).any():  # Digits of the difference are lost; this takes five times as long.
+            variance, mean = (one.double() for one in torch.var_mean(values, dim=1, correction=0))
+            squares = variance * count
         total, away = self.count + count, mean - self.mean
-        self.squares += variance * count + away.square() * (self.count * count / total)
+        self.squares += squares + away.square() * (self.count * count / total)
         self.mean += away * (count / total)
         self.count = total
