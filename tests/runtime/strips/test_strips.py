@@ -16,15 +16,15 @@ from onnx import TensorProto, helper
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import Interrupted
 from olivelike.graphs.functions import with_functions
-from olivelike.model.graph import Graph
 from olivelike.runtime.jobs.job_notes import tile_notes
-from olivelike.runtime.pipeline import attention_parts, strips
-from olivelike.runtime.pipeline.cut_network import CutError, cut_network
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.pipeline.request import Request
 from olivelike.runtime.pipeline.vae import decode_latents, encode_picture
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Network, open_session
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
+from olivelike.runtime.strips import attention_parts, run_in_strips as strips
+from olivelike.runtime.strips.cut_network import cut_network
+from olivelike.runtime.strips.network_values import CutError
 from olivelike.testing import run_pass, tiny_model
 from olivelike.testing.models import no_progress
 from olivelike.workflow.passes import Registry

@@ -9,19 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import size as bytes_text
 from olivelike.errors import Interrupted
-from olivelike.runtime.pipeline.cut_network import Cut, CutError, Image, Norm, Segment, cut_network
 from olivelike.runtime.sessions.providers import TENSORRT
 from olivelike.runtime.sessions.session import ENGINE_CALLS, Call, Network, open_session
+from olivelike.runtime.strips.cut_network import Cut, Image, Segment, cut_network
+from olivelike.runtime.strips.network_values import CutError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
     import torch
+
+    from olivelike.runtime.strips.group_norms import Norm
 
     Array = np.ndarray[Any, Any]
 
@@ -99,7 +104,7 @@ def _run_segment(
     step, margin = height, 0
     if segment.margin is not None and height % unit == 0:
         channels = max(image.channels for image in (*segment.inputs, *segment.outputs))
-        count = math.ceil(height * columns * channels * max(1, factor * factor) / _ELEMENTS)
+        count = math.ceil(height * columns * channels * max(Fraction(1), factor * factor) / _ELEMENTS)
         step, margin = (unit * math.ceil(rows / unit) for rows in (height / count, segment.margin))
     window = min(height, step + 2 * margin)
     shapes = {name: image.shape(*(int(image.scale * side) for side in size)) for name, image in cut.images.items()}
@@ -133,7 +138,7 @@ def _prepare(network: Network, cut: Cut, segment: Segment, shapes: Mapping[str, 
         settings = replace(settings, providers=settings.providers[1:])
     session = open_session(opened.path, settings, content=cut.model(segment, shapes))
     inputs = {image.port: shapes[image.name] for image in segment.inputs}
-    inputs |= {name: cut.factor_shape(norm) for norm in segment.norms for name in norm.inputs}
+    inputs |= {name: norm.factor_shape for norm in segment.norms for name in norm.inputs}
     outputs = {image.port: shapes[image.name] for image in segment.outputs}
     return Network(network.component, session).prepare(inputs, outputs)
 
@@ -168,7 +173,9 @@ class _Rows:
             self.strips[0].narrow(self.image.axis, first, rows.shape[self.image.axis]).copy_(rows)
             return
         dtype = torch.bfloat16 if self.image.element == _BFLOAT16 else rows.dtype
-        self.strips[first] = torch.empty(rows.shape, dtype=dtype).copy_(rows)
+        # Memory of its own goes back to the system with the strip; of the heap's it would stay.
+        memory = mmap(-1, rows.numel() * dtype.itemsize)
+        self.strips[first] = torch.frombuffer(memory, dtype=dtype).view(rows.shape).copy_(rows)
         if self.moments is not None:
             self.moments.add(self.strips[first].movedim(self.image.channel_axis, 1))
 
