@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _ELEMENTS: Final = 1 << 23
 """Of a strip's largest value: 32 MB in float32."""
+_MARGINS: Final = 8
+"""Times as many rows as a margin that a strip has at least: margins are computed twice."""
 _VALUES: Final = 6
 """Values of a strip that an engine holds at once, and their copies for input and output."""
 _FLOAT_BYTES: Final = 4
@@ -100,12 +102,7 @@ def _run_segment(
     scale = segment.inputs[0].scale
     height, columns = (int(scale * side) for side in size)
     factor = segment.outputs[0].scale / scale
-    unit = max(1, int(1 / factor))
-    step, margin = height, 0
-    if segment.margin is not None and height % unit == 0:
-        channels = max(image.channels for image in (*segment.inputs, *segment.outputs))
-        count = math.ceil(height * columns * channels * max(Fraction(1), factor * factor) / _ELEMENTS)
-        step, margin = (unit * math.ceil(rows / unit) for rows in (height / count, segment.margin))
+    step, margin = _step_and_margin(segment, height, columns, factor)
     window = min(height, step + 2 * margin)
     shapes = {name: image.shape(*(int(image.scale * side) for side in size)) for name, image in cut.images.items()}
     shapes |= {image.name: image.shape(window, columns) for image in segment.inputs}
@@ -127,6 +124,20 @@ def _run_segment(
             made[image.name].write(int(first * factor), call.outputs[image.port].narrow(image.axis, *rows))
         for rows_of_input in ending:
             rows_of_input.drop(following if last < height else height)
+
+
+def _step_and_margin(segment: Segment, height: int, columns: int, factor: Fraction) -> tuple[int, int]:
+    """Return how many rows of its inputs a segment takes at once, and how many above and below them.
+
+    `factor` is what it multiplies sides by; where it divides them, all numbers of rows are multiples of that.
+    """
+    unit = max(1, int(1 / factor))
+    if segment.margin is None or height % unit:
+        return height, 0
+    channels = max(image.channels for image in (*segment.inputs, *segment.outputs))
+    row = int(columns * channels * max(1, factor * factor))
+    count = math.ceil(height / max(_ELEMENTS // row, _MARGINS * segment.margin, 1))
+    return unit * math.ceil(height / count / unit), unit * math.ceil(segment.margin / unit)
 
 
 def _prepare(network: Network, cut: Cut, segment: Segment, shapes: Mapping[str, tuple[int, ...]]) -> Call:
