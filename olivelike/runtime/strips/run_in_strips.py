@@ -135,7 +135,7 @@ def _step_and_margin(segment: Segment, height: int, columns: int, factor: Fracti
     if segment.margin is None or height % unit:
         return height, 0
     channels = max(image.channels for image in (*segment.inputs, *segment.outputs))
-    row = int(columns * channels * max(1, factor * factor))
+    row = int(columns * channels * max(Fraction(1), factor * factor))
     count = math.ceil(height / max(_ELEMENTS // row, _MARGINS * segment.margin, 1))
     return unit * math.ceil(height / count / unit), unit * math.ceil(segment.margin / unit)
 
