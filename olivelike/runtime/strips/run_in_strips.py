@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_ELEMENTS: Final = 1 << 23
-"""Of a strip's largest value: 32 MB in float32."""
+_ELEMENTS: Final = 1 << 24
+"""Of a strip's largest value: 64 MB in float32."""
 _MARGINS: Final = 8
 """Times as many rows as a margin that a strip has at least: margins are computed twice."""
 _VALUES: Final = 6
@@ -76,10 +76,11 @@ def run_in_strips(network: Network, cut: Cut, given: torch.Tensor, into: torch.T
     """
     size = given.shape[-2], given.shape[-1]
     first = cut.segments[0].inputs[0]
-    held = {first.name: _Rows(first, {0: given})}
+    memory = _Memory()
+    held = {first.name: _Rows(first, memory, strips={0: (given, None)})}
     for number, segment in enumerate(cut.segments):
         made = {
-            image.name: _Rows(image, {}) if image.name in cut.last_uses else _Rows(image, {0: into}, finished=True)
+            image.name: _Rows(image, memory, into=None if image.name in cut.last_uses else into)
             for image in segment.outputs
         }
         for name, rows in made.items():
@@ -121,7 +122,9 @@ def _run_segment(
         call.run()
         for image in segment.outputs:
             rows = int((first - start) * factor), int((last - first) * factor)
-            made[image.name].write(int(first * factor), call.outputs[image.port].narrow(image.axis, *rows))
+            made[image.name].write(
+                int(first * factor), call.outputs[image.port].narrow(image.axis, *rows), int(step * factor)
+            )
         for rows_of_input in ending:
             rows_of_input.drop(following if last < height else height)
 
@@ -159,41 +162,45 @@ class _Rows:
     """Rows of an image, as far as they are made and still needed."""
 
     image: Image
-    strips: dict[int, torch.Tensor]
-    """By the number of their first row."""
-    finished: bool = False
-    """Whether there is one strip, to be filled."""
+    memory: _Memory
+    strips: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
+    """By the number of their first row, and the memory of each that is to be used again."""
     moments: _Moments | None = None
     """Of what is normalised."""
+    into: torch.Tensor | None = None
+    """What rows are written to, if not to strips."""
 
     def read(self, first: int, into: torch.Tensor) -> None:
         """Fill a tensor with rows, from a first one on."""
         axis = self.image.axis
         last = first + into.shape[axis]
-        for start, strip in self.strips.items():
+        for start, (strip, _) in self.strips.items():
             above, below = max(first, start), min(last, start + strip.shape[axis])
             if above < below:
                 rows = strip.narrow(axis, above - start, below - above)
                 into.narrow(axis, above - first, below - above).copy_(rows)
 
-    def write(self, first: int, rows: torch.Tensor) -> None:
-        """Keep a copy of rows."""
+    def write(self, first: int, rows: torch.Tensor, most: int) -> None:
+        """Keep a copy of rows; `most` is how many there are in other strips."""
         import torch
 
-        if self.finished:
-            self.strips[0].narrow(self.image.axis, first, rows.shape[self.image.axis]).copy_(rows)
+        axis = self.image.axis
+        if self.into is not None:
+            self.into.narrow(axis, first, rows.shape[axis]).copy_(rows)
             return
         dtype = torch.bfloat16 if self.image.element == _BFLOAT16 else rows.dtype
-        # Memory of its own goes back to the system with the strip; of the heap's it would stay.
-        memory = mmap(-1, rows.numel() * dtype.itemsize)
-        self.strips[first] = torch.frombuffer(memory, dtype=dtype).view(rows.shape).copy_(rows)
+        memory = self.memory.take(rows.numel() // rows.shape[axis] * most * dtype.itemsize)
+        strip = memory.view(dtype)[: rows.numel()].view(rows.shape).copy_(rows)
+        self.strips[first] = strip, memory
         if self.moments is not None:
-            self.moments.add(self.strips[first].movedim(self.image.channel_axis, 1))
+            self.moments.add(strip.movedim(self.image.channel_axis, 1))
 
     def drop(self, before: int) -> None:
         """Let go of strips that end before a row."""
-        axis = self.image.axis
-        self.strips = {first: strip for first, strip in self.strips.items() if first + strip.shape[axis] > before}
+        for first, (strip, memory) in list(self.strips.items()):
+            if first + strip.shape[self.image.axis] <= before:
+                del self.strips[first]
+                self.memory.give(memory)
 
     def factor_and_offset(self, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
         """Return what a normalisation multiplies each channel by, and what it adds then, float32."""
@@ -207,6 +214,27 @@ class _Rows:
         )
         factor = weight / (variance + norm.epsilon).sqrt()
         return factor.float(), (bias - mean * factor).float()
+
+
+class _Memory:
+    """Memory of strips: it goes to the next ones of the same size, or back to the system, where the heap would keep it."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._free: list[torch.Tensor] = []
+
+    def take(self, size: int) -> torch.Tensor:
+        """Return bytes, as uint8."""
+        import torch
+
+        if size != self._size:
+            self._size, self._free = size, []
+        return self._free.pop() if self._free else torch.frombuffer(mmap(-1, size), dtype=torch.uint8)
+
+    def give(self, memory: torch.Tensor | None) -> None:
+        """Take memory back that nobody uses."""
+        if memory is not None and len(memory) == self._size:
+            self._free.append(memory)
 
 
 class _Moments:
