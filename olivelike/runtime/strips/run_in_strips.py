@@ -217,7 +217,7 @@ class _Rows:
 
 
 class _Memory:
-    """Memory of strips: it goes to the next ones of the same size, or back to the system, where the heap would keep it."""
+    """Memory of strips, for the next ones of the same size; what goes back to the system, the heap would keep."""
 
     def __init__(self) -> None:
         self._size = 0
