@@ -221,3 +221,22 @@ def test_weights_that_are_given_in_place_of_the_file_s_are_used(tmp_path, settin
     found = torch.empty((1, 3, 64, 64))
     strips.run_in_strips(network, cut_network(path, taken, made, given), latents, found)
     assert psnr(found, call.outputs[made[0]]) > 100
+
+
+def test_segments_of_a_folder_for_tensorrt_are_left_to_cuda(little_folder, settings, monkeypatch):
+    path = little_folder / "vae_decoder" / "model.onnx"
+    network = Network("vae_decoder", open_session(path, settings))
+    asked = replace(choose_providers(settings, ["tensorrt", "cuda"]), cuda_graph=True)
+    network.session.opened = replace(network.session.opened, settings=asked)
+    used = []
+
+    def open_on_cpu(path, given, *, content):
+        used.append(([choice.provider.short_name for choice in given.providers], given.cuda_graph))
+        return open_session(path, settings, content=content)
+
+    monkeypatch.setattr(strips, "open_session", open_on_cpu)
+    found = torch.full((1, 3, 16, 16), math.nan)
+    cut = cut_network(path, *PORTS["vae_decoder"])
+    strips.run_in_strips(network, cut, sample("vae_decoder", 8, 8), found)
+    assert not found.isnan().any()
+    assert used == [(["cuda"], False)] * len(cut.segments)
