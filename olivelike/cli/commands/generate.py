@@ -128,9 +128,7 @@ class PictureOptions:
     ] = False
     tiled_vae: Annotated[
         bool,
-        typer.Option(
-            "--tiled-vae", help="Decode and encode in overlapping tiles: for pictures that memory has no room for."
-        ),
+        typer.Option("--tiled-vae", help="Decode and encode part by part: for pictures that memory has no room for."),
     ] = False
 
     def fields(self) -> "RequestFields":

@@ -42,7 +42,7 @@ const NAMES = {
   guidance_scale: "Guidance", guidance_rescale: "Guidance rescale", scheduler: "Scheduler", eta: "Eta", size: "Size",
   strength: "Strength", clip_skip: "Clip skip", loras: "LoRAs", init_image: "Initial picture", mask: "Mask",
   variation_strength: "Variation", variation_seed: "Variation seed", hires: "Drawn again", hires_strength: "Its strength",
-  cache_interval: "Cache interval", tiled_vae: "Decoded in tiles", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
+  cache_interval: "Cache interval", tiled_vae: "Decoded in parts", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
 };
 
 const of = {

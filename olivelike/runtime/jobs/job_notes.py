@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -251,13 +252,26 @@ def size_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[
 
 
 def tile_notes(requests: Iterable[Request], folder: PipelineFolder) -> Iterator[str]:
-    """Return a line if a VAE works in tiles that sees them otherwise than whole pictures, as all but tiny ones do."""
+    """Return a line if a VAE does not work on whole pictures: in strips, or in tiles where that is not possible."""
     side = min(folder.default_size)
-    if any(one.tiled_vae and one.size and max(one.size) > side for one in requests) and not folder.has_tiny_vae:
+    sizes = [size for one in requests if one.tiled_vae and max(size := hires_size(one, folder)) > side]
+    if not sizes or folder.has_tiny_vae:
+        return
+    from olivelike.runtime.strips.network_values import CutError
+    from olivelike.runtime.strips.run_in_strips import find_cut
+
+    width, height = (pixels // folder.vae_factor for pixels in max(sizes, key=math.prod))
+    latents = "latent_sample", int(folder.vae.get("latent_channels", 4))
+    why = "as memory has no room for more or --tiled-vae says"
+    try:
+        find_cut(folder.model("vae_decoder"), latents, ("sample", 3), (height, width), {})
+    except CutError as error:
         yield (
-            f"the VAE works in tiles of {side}x{side}, as memory has no room for more or --tiled-vae says: each has "
-            "tones of its own, which fade into each other (a tiny VAE has no such seams)"
+            f"the VAE works in tiles of {side}x{side}, {why}: each has tones of its own, which fade into each other; "
+            f"it can't work in strips of the whole picture: {error}"
         )
+    else:
+        yield f"the VAE works in strips, {why}; the picture is the same but for rounding"
 
 
 def _factor(times: float) -> str:

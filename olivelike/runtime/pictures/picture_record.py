@@ -108,7 +108,7 @@ class PictureRecord:
     inpaint_padding: int = field(default=32, metadata=_LATER)
     """Pixels around a masked area."""
     tiled_vae: bool = field(default=False, metadata=_LATER)
-    """Whether the VAE worked in tiles."""
+    """Whether the VAE worked on part of the picture at a time."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""

@@ -53,7 +53,7 @@ class PipelineFolder:
     vae: Mapping[str, Any]
     scheduler: Mapping[str, Any]
     vae_tile: int | None = None
-    """Latents along a side of what the VAE takes at once, for requests in tiles; `None` for whole pictures."""
+    """Latents along a side of the largest picture that the VAE takes whole; `None` for any."""
 
     @property
     def is_xl(self) -> bool:

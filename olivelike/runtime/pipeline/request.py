@@ -87,8 +87,8 @@ class Request:
     decode_singly: bool = False
     """Decode the pictures of a batch one after the other, which takes less memory."""
     tiled_vae: bool = False
-    """Whether the VAE decodes and encodes in overlapping tiles, which takes less memory still; pictures that are larger
-    than what the UNet was trained on are never quite the same then."""
+    """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
+    takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
 
     @property
     def guided(self) -> bool:

@@ -35,6 +35,18 @@ def encode_picture(
     # A distribution has a mean and a variance for each channel.
     output, planes = ("latent_parameters", 2 * channels) if sampled else ("latent_sample", channels)
     tiles = _Tiles.over(pixels.shape[-2:], (folder.vae_factor, 1), folder)
+    found = tiles.in_strips(encoder, pixels, ("sample", 3), (output, planes))
+    if found is None:
+        found = _encode_tiles(encoder, pixels, tiles, output, planes)
+    found = found.expand(len(sources), -1, -1, -1)
+    latents = DiagonalGaussianDistribution(found).sample(list(sources)) if sampled else found.clone()
+    if (statistics := folder.latents_mean_and_std) is None:
+        return torch.mul(latents, folder.scaling_factor)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
+    return (latents - mean) * folder.scaling_factor / std
+
+
+def _encode_tiles(encoder: Network, pixels: torch.Tensor, tiles: _Tiles, output: str, planes: int) -> torch.Tensor:
     (height, width), (rows, columns) = tiles.given, tiles.made
     call = encoder.prepare({"sample": (1, 3, height, width)}, {output: (1, planes, rows, columns)})
 
@@ -43,12 +55,7 @@ def encode_picture(
         call.run()
         return call.outputs[output].float().cpu()
 
-    found = tiles.join(pixels, planes, encode).expand(len(sources), -1, -1, -1)
-    latents = DiagonalGaussianDistribution(found).sample(list(sources)) if sampled else found.clone()
-    if (statistics := folder.latents_mean_and_std) is None:
-        return torch.mul(latents, folder.scaling_factor)
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
-    return (latents - mean) * folder.scaling_factor / std
+    return tiles.join(pixels, planes, encode)
 
 
 def decode_latents(
@@ -71,8 +78,11 @@ def decode_latents(
         mean, std = (torch.tensor(values, device=latents.device).view(1, -1, 1, 1) for values in statistics)
         unscaled = latents * std / folder.scaling_factor + mean
     pictures, channels, height, width = latents.shape
-    at_once = 1 if singly else pictures
     tiles = _Tiles.over((height, width), (1, folder.vae_factor), folder)
+    decoded = tiles.in_strips(decoder, unscaled, ("latent_sample", channels), ("sample", 3))
+    if decoded is not None:
+        return decoded
+    at_once = 1 if singly else pictures
     call = decoder.prepare({"latent_sample": (at_once, channels, *tiles.given)}, {"sample": (at_once, 3, *tiles.made)})
 
     def decode(part: torch.Tensor) -> torch.Tensor:
@@ -114,6 +124,32 @@ class _Tiles:
     def made(self) -> tuple[int, int]:
         """Height and width of what it makes of that."""
         return self.size[0] * self.scales[1], self.size[1] * self.scales[1]
+
+    def in_strips(
+        self, network: Network, whole: torch.Tensor, taken: tuple[str, int], made: tuple[str, int]
+    ) -> torch.Tensor | None:
+        """Return what a network makes of pictures that are larger than a part, as if it took them whole.
+
+        `None` if they are no larger, or the network can't be cut for that. `taken` and `made` are name and channels of
+        what it takes and makes.
+        """
+        if len(self.corners) == 1 or network.session.opened is None:
+            return None
+        import torch
+
+        from olivelike.runtime.strips.network_values import CutError
+        from olivelike.runtime.strips.run_in_strips import find_cut, run_in_strips
+
+        opened, (height, width) = network.session.opened, whole.shape[-2:]
+        try:
+            cut = find_cut(opened.path, taken, made, (height, width), opened.initializers)
+        except CutError:
+            return None
+        sides = (side // self.scales[0] * self.scales[1] for side in (height, width))
+        joined = torch.empty((len(whole), made[1], *sides))
+        for picture, result in zip(whole.split(1), joined.split(1), strict=True):
+            run_in_strips(network, cut, picture, result)
+        return joined
 
     def join(
         self,

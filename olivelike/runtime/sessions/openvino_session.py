@@ -115,7 +115,9 @@ class OpenVinoBoundCall:
                 )
 
 
-def open_openvino_session(path: Path, settings: SessionSettings, initializers: Mapping[str, Array]) -> OpenVinoSession:
+def open_openvino_session(
+    path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None = None
+) -> OpenVinoSession:
     """Open a network in OpenVINO; `open_session` says how.
 
     Raises `SessionError` if the package or the device is not there, or the network can't be opened, and `UsageError`
@@ -126,7 +128,7 @@ def open_openvino_session(path: Path, settings: SessionSettings, initializers: M
     openvino: Any = importlib.import_module("openvino")  # Not one of the dependencies.
     core = openvino.Core()
     device = _device(core, settings)
-    proto = read_model_file(path)
+    proto = read_model_file(path) if content is None else _parsed(content)
     inputs = value_specs(proto.graph.input, proto.graph.initializer)
     outputs = value_specs(proto.graph.output)
     if initializers:
@@ -135,7 +137,7 @@ def open_openvino_session(path: Path, settings: SessionSettings, initializers: M
     try:
         for library in settings.custom_operators:
             core.add_extension(library_path(library))
-        model = core.read_model(path)
+        model = core.read_model(path if content is None else content)
         _exchange(openvino, model, initializers)
         inputs, outputs = _fix_dimensions(model, settings.dimensions, inputs, outputs)
         threads = {"INFERENCE_NUM_THREADS": str(settings.intra_threads)} if settings.intra_threads else {}
@@ -144,6 +146,12 @@ def open_openvino_session(path: Path, settings: SessionSettings, initializers: M
     except (RuntimeError, MemoryError) as error:
         raise load_failure(path, error, settings) from error
     return OpenVinoSession(path.parent.name or path.name, compiled, device, inputs, outputs)
+
+
+def _parsed(content: bytes) -> onnx.ModelProto:
+    import onnx
+
+    return onnx.ModelProto.FromString(content)
 
 
 def _refuse_foreign(settings: SessionSettings) -> None:

@@ -115,7 +115,7 @@ def _set_policy(options: Any, policy: str = "PREFER_GPU", **others: str) -> None
 
 @contextmanager
 def session_options(
-    path: Path, settings: SessionSettings, initializers: Mapping[str, Array]
+    path: Path, settings: SessionSettings, initializers: Mapping[str, Array], content: bytes | None = None
 ) -> Iterator[tuple[str | bytes, Any]]:
     """Yield the model and `SessionOptions` for `InferenceSession`; what they point to lives until it is open.
 
@@ -124,10 +124,11 @@ def session_options(
     Args:
         path: The model; its folder's name is in the names of profiles.
         initializers: Arrays in place of the model's, by name.
+        content: What is opened in place of the model.
     """
     import onnxruntime
 
-    model, external = _exchange(path, initializers)
+    model, external = _exchange(path, initializers) if content is None else (content, {})
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _FATAL
     options.intra_op_num_threads = settings.intra_threads

@@ -152,7 +152,10 @@ class OrtBoundCall:
 
 
 def open_ort_session(
-    path: Path, settings: SessionSettings, initializers: Mapping[str, np.ndarray[Any, Any]]
+    path: Path,
+    settings: SessionSettings,
+    initializers: Mapping[str, np.ndarray[Any, Any]],
+    content: bytes | None = None,
 ) -> OrtSession:
     """Open a network in ONNX Runtime; `open_session` says how.
 
@@ -164,7 +167,7 @@ def open_ort_session(
         require_nvidia(choice.provider)
     device = find_device(_asked_device(settings), settings.provider)
     placement = place(settings.provider, device)
-    session = start_inference(path, settings, initializers, device, placement.stream)
+    session = start_inference(path, settings, initializers, device, placement.stream, content)
     return OrtSession(path.parent.name or path.name, session, settings, placement)
 
 
@@ -174,6 +177,7 @@ def start_inference(
     initializers: Mapping[str, np.ndarray[Any, Any]],
     device: int | None,
     stream: Any,
+    content: bytes | None = None,
 ) -> Any:
     """Return an `InferenceSession` as settings say, all of whose providers have started.
 
@@ -185,12 +189,13 @@ def start_inference(
         initializers: Arrays in place of the model's, by name.
         device: Number of the first provider's device; `None` leaves it to the options.
         stream: Torch's, that tensors are computed on; `None` lets the session make one.
+        content: A part of the model, to open in place of the whole.
     """
     import onnxruntime
 
     providers = provider_list(settings, device, None if stream is None else int(stream.cuda_stream))
     network = path.parent.name or path.name
-    with session_options(path, settings, initializers) as (model, options):
+    with session_options(path, settings, initializers, content) as (model, options):
         try:
             placed = add_providers(options, providers, device)
             with ENGINE_CALLS.in_progress(lambda: options.set_load_cancellation_flag(True)):

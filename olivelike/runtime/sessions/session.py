@@ -84,14 +84,28 @@ ENGINE_CALLS = EngineCalls()
 """Those of this process, which is what signals are for."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """What a session was opened with."""
+
+    path: Path
+    settings: SessionSettings
+    initializers: Mapping[str, Array]
+
+
 def open_session(
-    model_path: Path, settings: SessionSettings, initializers: Mapping[str, np.ndarray[Any, Any]] | None = None
+    model_path: Path,
+    settings: SessionSettings,
+    initializers: Mapping[str, Array] | None = None,
+    *,
+    content: bytes | None = None,
 ) -> Session:
     """Open a network.
 
     Args:
         model_path: An ONNX file; its data files are read from its folder.
         initializers: Arrays in place of initializers of the model, in their dtype and shape, by name.
+        content: A part of the model, with its weights, to open in place of the whole.
 
     Raises:
         SessionError: if the network can't be opened here as asked; the message says what the file asks for
@@ -102,10 +116,13 @@ def open_session(
     if settings.provider.name == OPENVINO:
         from olivelike.runtime.sessions.openvino_session import open_openvino_session
 
-        return open_openvino_session(model_path, settings, initializers or {})
-    from olivelike.runtime.sessions.ort_session import open_ort_session
+        session: Session = open_openvino_session(model_path, settings, initializers or {}, content)
+    else:
+        from olivelike.runtime.sessions.ort_session import open_ort_session
 
-    return open_ort_session(model_path, settings, initializers or {})
+        session = open_ort_session(model_path, settings, initializers or {}, content)
+    session.opened = Opened(model_path, settings, initializers or {}) if content is None else None
+    return session
 
 
 @dataclass(frozen=True)
@@ -145,6 +162,8 @@ class Session(ABC):
     """Where bound tensors live: `cpu`, or `cuda:0` and the like."""
     moves_inputs: bool
     """Whether each run takes inputs to another memory, unless they are bound as constant."""
+    opened: Opened | None = None
+    """What it was opened with, if it is a whole network."""
 
     def bind(
         self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor], constant: Collection[str] = ()

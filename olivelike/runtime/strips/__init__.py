@@ -1,0 +1,1 @@
+"""Networks on strips of a picture, with the statistics of the whole picture."""
