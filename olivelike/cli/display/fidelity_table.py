@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def method_lines(report: FidelityReport) -> Iterator[str]:
     """Yield the lines of a report, each control below its method."""
     yield f"{report.folder}: {report.size[0]}x{report.size[1]}, {report.rows[0].pictures} pictures each"
-    header = ["", "steps", "median s", "speed", "PSNR", "SSIM", "captions right"]
+    header = ["", "steps", "median s", "speed", "PSNR", "worst", "SSIM", "captions right"]
     rows = [
         (
             f"  {row.method}" if row.role == "control" else row.method,
@@ -25,6 +25,6 @@ def method_lines(report: FidelityReport) -> Iterator[str]:
         )
         for row in report.rows
     ]
-    yield from table(header, rows, right={1, 2, 3, 4, 5, 6})
+    yield from table(header, rows, right={1, 2, 3, 4, 5, 6, 7})
     for note in report.notes:
         yield f"note: {note}"

@@ -152,7 +152,6 @@ class _Contender:
     def row(self, reference: _Contender, captions: Sequence[str] | None) -> FidelityRow:
         """Compare what is drawn with the reference."""
         median = statistics.median(self._seconds)
-        decibels, ssim = (None, None) if self is reference else _likeness(self._images, reference._images)
         return FidelityRow(
             self.way.text or "as it is",
             self.role,
@@ -160,9 +159,8 @@ class _Contender:
             len(self._images),
             median,
             statistics.median(reference._seconds) / median,
-            decibels,
-            ssim,
-            None if captions is None else _share_right(captions, self._images),
+            captions_right=None if captions is None else _share_right(captions, self._images),
+            **({} if self is reference else _likeness(self._images, reference._images)),
         )
 
 
@@ -192,13 +190,17 @@ def _with_controls(
     return found
 
 
-def _likeness(images: Sequence[Image], originals: Sequence[Image]) -> tuple[float | None, float]:
-    """Return the PSNR of all pictures together, `None` if they are equal, and the mean SSIM."""
+def _likeness(images: Sequence[Image], originals: Sequence[Image]) -> dict[str, float | None]:
+    """Return the PSNR of the median picture and of the worst, `None` for equal ones, and the mean SSIM.
+
+    Of all pictures together it would be that of the one or two which turned out as others.
+    """
     from olivelike.measure.verify.picture_comparison import psnr, ssim
 
     pairs = list(zip(images, originals, strict=True))
-    mean = statistics.fmean(10 ** (-psnr(image, original) / 10) for image, original in pairs)
-    return (None if mean == 0 else -10 * math.log10(mean)), statistics.fmean(ssim(*pair) for pair in pairs)
+    ratios = [psnr(*pair) for pair in pairs]
+    median, worst = (None if math.isinf(one) else one for one in (statistics.median(ratios), min(ratios)))
+    return {"psnr": median, "worst_psnr": worst, "ssim": statistics.fmean(ssim(*pair) for pair in pairs)}
 
 
 def _captions(count: int) -> list[str]:

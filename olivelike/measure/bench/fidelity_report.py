@@ -24,16 +24,22 @@ class FidelityRow:
     speed: float
     """How many times as fast as the reference."""
     psnr: float | None = None
-    """In dB, of all pictures together against the reference's of the same seeds; `None` for equal ones."""
+    """In dB, of the median picture against the reference's of the same seed; `None` for equal ones."""
+    worst_psnr: float | None = None
+    """Of the picture that is least like the reference's."""
     ssim: float | None = None
     """Mean over the pictures."""
     captions_right: float | None = None
     """Share of the demo's captions that are drawn right; `None` for other prompts."""
 
-    def texts(self) -> tuple[str, str, str]:
-        """Return PSNR, SSIM and captions as a table shows them; what was not measured is empty."""
+    def texts(self) -> tuple[str, ...]:
+        """Return PSNR, the worst, SSIM and captions as a table shows them; what was not measured is empty."""
+        ratios = (
+            "" if self.ssim is None else "equal" if one is None else f"{one:.1f} dB"
+            for one in (self.psnr, self.worst_psnr)
+        )
         return (
-            "" if self.ssim is None else "equal" if self.psnr is None else f"{self.psnr:.1f} dB",
+            *ratios,
             "" if self.ssim is None else f"{self.ssim:.3f}",
             "" if self.captions_right is None else f"{self.captions_right:.1%}",
         )

@@ -255,7 +255,7 @@ def fidelity(report: FidelityReport | None) -> Html:
         (row.method, shown(row.steps), f"{row.median_seconds:.3g} s", f"{row.speed:.2f}x", *row.texts())
         for row in report.rows
     ]
-    header = ("Way of drawing", "Steps", "Median", "Speed", "PSNR", "SSIM", "Captions right")
+    header = ("Way of drawing", "Steps", "Median", "Speed", "PSNR", "Worst PSNR", "SSIM", "Captions right")
     caption = "A picture's time, and its likeness to that of the folder as it is; controls have fewer steps alone"
     return section("fidelity", "Time against fidelity", table(caption, header, cells, numbers=range(1, len(header))))
 

@@ -17,6 +17,7 @@ from olivelike.errors import UsageError
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.runtime.pictures import PictureRecord, UsedFile
+from olivelike.runtime.pipeline.cheap_steps import runs_whole
 from olivelike.runtime.pipeline.hires import hires_size
 from olivelike.runtime.prompts.syntax import shortened
 from olivelike.runtime.prompts.wildcards import Wildcards
@@ -204,7 +205,7 @@ def guidance_notes(requests: Iterable[Request], folder: PipelineFolder) -> Itera
 def cache_notes(requests: Iterable[Request]) -> Iterator[str]:
     """Return a line for each cache interval that leaves too few whole steps: between them too much changes."""
     for steps, interval in dict.fromkeys((one.steps, one.cache_interval) for one in requests):
-        whole = -(-steps // interval)
+        whole = sum(runs_whole(step, steps, interval) for step in range(steps))
         if interval > 1 and whole < _WHOLE:
             yield (
                 f"cache_interval {interval} leaves {whole} whole steps of {steps}, between which deep layers change "

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from olivelike.runtime.pipeline.request import Request
 
 
+def runs_whole(step: int, steps: int, interval: int) -> bool:
+    """Tell whether a step runs the whole UNet: the first tenth of them, which decide most, then each `interval`-th."""
+    first = steps // 10
+    return step <= first or (step - first) % interval == 0
+
+
 def check_cheap_steps(request: Request, folder: PipelineFolder) -> None:
     """Check how steps are to be made cheaper.
 

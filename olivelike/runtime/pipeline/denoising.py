@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from olivelike.errors import Interrupted
-from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps
+from olivelike.runtime.pipeline.cheap_steps import GuidanceCalls, guided_steps, runs_whole
 from olivelike.runtime.pipeline.unet_calls import UNetCalls, UNets
 from olivelike.runtime.pipeline.vae import Preview
 from olivelike.runtime.schedulers.make_scheduler import seed_noise, taken_in_steps
@@ -89,7 +89,7 @@ def denoise(
         # Terms are differences from the negative prompt, at any scale.
         runs_negative = guided and (step in within or terms is not None)
         scaled, conditions = scheduler.scale_model_input(latents, moment), conditioning.at(step)
-        reuse = step % request.cache_interval != 0
+        reuse = not runs_whole(step, steps, request.cache_interval)
         with halves.timed() if runs_negative else nullcontext():
             output = calls.predict(scaled, moment, conditions, guided=runs_negative, reuse=reuse, apart=halves.apart)
         # Schedulers keep predictions of earlier steps, so the buffer itself must not reach them.
