@@ -78,11 +78,12 @@ def _stand_ins() -> Iterator[None]:
         sys.modules[module.__name__] = module
         if module.__name__ == "torch._dynamo":
             _put_off_decorator(module)
+    before = importlib.metadata.packages_distributions
     importlib.metadata.packages_distributions = _Distributions
     try:
         yield
     finally:
-        importlib.metadata.packages_distributions = _look_for_distributions
+        importlib.metadata.packages_distributions = before
         for module in stand_ins:
             if sys.modules.get(module.__name__) is module:
                 del sys.modules[module.__name__]
