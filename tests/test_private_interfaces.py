@@ -300,7 +300,7 @@ def test_yamls_loader_resolves_scalars_by_a_table_and_composes_by_a_method():
 def test_diffusers_imports_what_is_put_off_by_these_names():
     code = (
         "import sys\n"
-        "from olivelike.runtime.schedulers.make_scheduler import light_diffusers\n"
+        "from olivelike._light_diffusers import light_diffusers\n"
         "with light_diffusers():\n"
         "    from diffusers import DDIMScheduler, DPMSolverMultistepScheduler\n"
         "print(sorted({'scipy.stats', 'torch._dynamo', 'requests'} & sys.modules.keys()))\n"

@@ -14,10 +14,12 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from olivelike._files import write_whole
+from olivelike._light_diffusers import light_diffusers
 from olivelike.model.families import INDEX_FILE
 from olivelike.testing.checkpoint_configs import (
     INDEX,
@@ -143,10 +145,7 @@ def _index(layout: Layout) -> Config:
 
 def _write_config(folder: Path, component: str, published: Config, layout: Layout) -> dict[str, tuple[int, ...]]:
     """Write `config.json`; return the parameters of the class that it describes, by today's names."""
-    import torch
-
-    with torch.device("meta"), _quiet():
-        network = _build(component, published)
+    network = _build(component, json.dumps(published))
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     if layout == "hub":
         _write_json(folder / "config.json", published)
@@ -158,16 +157,27 @@ def _write_config(folder: Path, component: str, published: Config, layout: Layou
     return shapes
 
 
-def _build(component: str, config: Config) -> Any:
-    import diffusers
+@lru_cache(maxsize=32)
+def _build(component: str, config_json: str) -> Any:
+    """Return a network without values; seeds, dtypes and families share it."""
+    import torch
+
+    with torch.device("meta"), _quiet():
+        return _instantiate(component, json.loads(config_json))
+
+
+def _instantiate(component: str, config: Config) -> Any:
     import transformers
-    from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
+
+    with light_diffusers():
+        from diffusers import AutoencoderKL, UNet2DConditionModel
+        from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 
     match component:
         case "unet":
-            return diffusers.UNet2DConditionModel.from_config(config)
+            return UNet2DConditionModel.from_config(config)
         case "vae":
-            return diffusers.AutoencoderKL.from_config(config)
+            return AutoencoderKL.from_config(config)
         case "text_encoder":
             return transformers.CLIPTextModel(transformers.CLIPTextConfig.from_dict(config))
         case "text_encoder_2":

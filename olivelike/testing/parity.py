@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import onnxruntime
     import torch
 
+    from olivelike.measure.verify.original import Original
+
     Array = np.ndarray[Any, Any]
 
 
@@ -104,18 +106,30 @@ def materialize_model(model: LocalModel, folder: Path) -> None:
 
 
 def _compare(folder: Path, reference: LocalModel, cases: Sequence[Case], seed: int) -> Comparison:
-    from olivelike.measure.verify.original import Original
-
-    original = Original(
-        reference.require("architecture"), reference.parameter, samples=len(cases), seed=seed, cases=tuple(cases)
-    )
-    found = original.compare(_OpenedGraph(folder), "")
+    found = _original(reference, tuple(cases), seed).compare(_OpenedGraph(folder), "")
     return Comparison(
         {
             sample.case: {name: figures.relative_error for name, figures in sample.outputs.items()}
             for sample in found.samples
         }
     )
+
+
+_MOST_ORIGINALS = 16
+_originals: dict[tuple[object, ...], Original] = {}
+"""Outputs of torch by digests of architecture and weights, cases and seed: passes are often tried on one model."""
+
+
+def _original(reference: LocalModel, cases: tuple[Case, ...], seed: int) -> Original:
+    from olivelike.measure.verify.original import Original
+
+    architecture, weights = reference.require("architecture"), reference.require("weights")
+    key = (architecture.digest, weights.digest, cases, seed)
+    if key not in _originals:
+        if len(_originals) == _MOST_ORIGINALS:
+            del _originals[next(iter(_originals))]
+        _originals[key] = Original(architecture, reference.parameter, samples=len(cases), seed=seed, cases=cases)
+    return _originals[key]
 
 
 class _OpenedGraph:
@@ -143,6 +157,7 @@ def open_on_cpu(folder: Path) -> onnxruntime.InferenceSession:
     model = ir.from_proto(onnx.load(folder / "model.onnx", load_external_data=False))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # Its few calls are of small networks.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     data = ir.to_proto(with_functions(model)).SerializeToString()
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -7,8 +7,9 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import UsageError, VerificationError
+from olivelike.measure.verify import original
 from olivelike.measure.verify.original import relative_error
-from olivelike.testing import Case, Comparison, compare_with_torch, run_pass, tiny_model
+from olivelike.testing import Case, Comparison, compare_with_torch, parity, run_pass, tiny_model
 from olivelike.workflow.passes import Registry
 
 CASE = Case(1, 16, 8, 5)
@@ -19,6 +20,13 @@ def model(tiny):
     return tiny("text_encoder")
 
 
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Forget what torch has answered to other tests."""
+    monkeypatch.setattr(parity, "_originals", {})
+    return parity._originals
+
+
 def test_every_output_is_compared_at_every_case(model):
     comparison = compare_with_torch(model)
     assert [case.batch for case in comparison.errors] == [1, 3]
@@ -27,10 +35,29 @@ def test_every_output_is_compared_at_every_case(model):
     assert 0 < comparison.worst < 1e-5
 
 
-def test_equal_seeds_give_equal_errors_and_others_others(model):
-    first, second, third = (compare_with_torch(model, cases=[CASE], seed=seed).errors for seed in (1, 1, 2))
+def test_equal_seeds_give_equal_errors_and_others_others(model, forgotten):
+    found = []
+    for seed in (1, 1, 2):
+        forgotten.clear()
+        found.append(compare_with_torch(model, cases=[CASE], seed=seed).errors)
+    first, second, third = found
     assert first == second
     assert first != third
+
+
+def test_torch_runs_once_for_equal_weights_cases_and_seeds(model, forgotten, monkeypatch):
+    asked, run = [], original.run_torch
+    monkeypatch.setattr(original, "run_torch", lambda *given: asked.append(1) or run(*given))
+    assert compare_with_torch(model, cases=[CASE]).errors == compare_with_torch(model, cases=[CASE]).errors
+    assert len(asked) == 1
+    compare_with_torch(model, cases=[CASE], seed=1)
+    name = "final_layer_norm.weight"
+    changed = model.replace(weights=model.weights.replace({name: model.tensors.write(model.parameter(name) * 2)}))
+    compare_with_torch(model, changed, cases=[CASE])
+    assert len(asked) == 3
+    monkeypatch.setattr(parity, "_MOST_ORIGINALS", 3)
+    compare_with_torch(model, cases=[CASE], seed=2)
+    assert len(forgotten) == 3
 
 
 def test_a_changed_weight_is_noticed_and_the_output_named(model):

@@ -8,15 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike._light_diffusers import light_diffusers
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 def scheduler_with_defaults(class_name: str, config: dict[str, Any]) -> dict[str, Any]:
     """Return a scheduler's config with the defaults of its class; as it is, if diffusers has no such class."""
-    import diffusers
+    with light_diffusers():
+        import diffusers
 
-    scheduler = getattr(diffusers, class_name, None)
+        scheduler = getattr(diffusers, class_name, None)
     if scheduler is None:
         return config
     filled: dict[str, Any] = json.loads(scheduler.from_config(config).to_json_string())

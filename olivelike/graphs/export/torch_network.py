@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
 from olivelike.model.supported import REFUSALS, refused_config
 
@@ -36,15 +37,16 @@ def build_network(architecture: Architecture) -> torch.nn.Module:
 
 def find_class(architecture: Architecture) -> type[torch.nn.Module]:
     """Return the torch class that the architecture names."""
-    import diffusers
-    import transformers
-    from diffusers.pipelines.stable_diffusion import safety_checker
+    with light_diffusers():
+        import diffusers
+        import transformers
+        from diffusers.pipelines.stable_diffusion import safety_checker
 
-    homes: tuple[Any, ...] = (diffusers, safety_checker, transformers)
-    for home in homes:
-        found: type[torch.nn.Module] | None = getattr(home, architecture.class_name, None)
-        if found is not None:
-            return found
+        homes: tuple[Any, ...] = (diffusers, safety_checker, transformers)
+        for home in homes:
+            found: type[torch.nn.Module] | None = getattr(home, architecture.class_name, None)
+            if found is not None:
+                return found
     raise PassError(
         f"{architecture.component}: neither diffusers nor transformers has a class "
         f"{architecture.class_name!r}; a newer version may"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.measure.bench.bench_job import PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import TORCH, TORCH_COMPILE, XFORMERS, EngineAbsent, torch_device
@@ -75,7 +76,8 @@ class TorchEngine:
 
 
 def _load(job: PipelineJob, dtype: Any) -> Any:
-    import diffusers
+    with light_diffusers():
+        from diffusers import DiffusionPipeline, StableDiffusionPipeline, StableDiffusionXLPipeline
 
     is_xl = open_folder(job.folder).is_xl
     options: dict[str, Any] = {"torch_dtype": dtype}
@@ -86,9 +88,9 @@ def _load(job: PipelineJob, dtype: Any) -> Any:
     assert job.checkpoint is not None
     try:
         if Path(job.checkpoint).is_file():
-            cls = diffusers.StableDiffusionXLPipeline if is_xl else diffusers.StableDiffusionPipeline
+            cls = StableDiffusionXLPipeline if is_xl else StableDiffusionPipeline
             return cls.from_single_file(job.checkpoint, **options)
-        return diffusers.DiffusionPipeline.from_pretrained(job.checkpoint, revision=job.revision, **options)
+        return DiffusionPipeline.from_pretrained(job.checkpoint, revision=job.revision, **options)
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{job.checkpoint}: diffusers can't load it: {error}; name the original with --checkpoint"

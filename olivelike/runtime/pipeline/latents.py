@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import UsageError
 from olivelike.runtime.pipeline.request import SEEDS, Request
 from olivelike.runtime.pipeline.vae import encode_picture, to_pixels, upright
@@ -245,7 +246,8 @@ class Blend:
 
 def to_mask(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
     """Return a mask as zeros and ones of shape (1, 1, height, width), resized and cut at half as in diffusers."""
-    from diffusers.image_processor import VaeImageProcessor
+    with light_diffusers():
+        from diffusers.image_processor import VaeImageProcessor
 
     processor: Any = VaeImageProcessor(
         vae_scale_factor=folder.vae_factor, do_normalize=False, do_binarize=True, do_convert_grayscale=True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.runtime.pictures.picture_record import to_pictures
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def encode_picture(
         Latents of shape (pictures, channels, height, width), float32, on the CPU.
     """
     import torch
-    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+
+    with light_diffusers():
+        from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 
     sampled = "latent_parameters" in encoder.session.outputs
     # A distribution has a mean and a variance for each channel.
@@ -205,7 +208,8 @@ def to_images(pixels: torch.Tensor) -> list[Image]:
 
 def to_pixels(image: Image, size: tuple[int, int], folder: PipelineFolder) -> torch.Tensor:
     """Return a picture as pixels of shape (1, 3, height, width) in [-1, 1], resized as diffusers resizes."""
-    from diffusers.image_processor import VaeImageProcessor
+    with light_diffusers():
+        from diffusers.image_processor import VaeImageProcessor
 
     processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor)
     pixels: torch.Tensor = processor.preprocess(upright(image), height=size[1], width=size[0])

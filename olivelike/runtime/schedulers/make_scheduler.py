@@ -1,26 +1,17 @@
-"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name.
-
-Diffusers' modules import `torch._dynamo` for one decorator of networks, `scipy.stats` for Beta schedules and `requests`
-for pictures by URL: more time than the demo's picture takes. Diffusers has no setting for it. So while its modules are
-imported, others stand in for these, and import the real ones as soon as anything of them is used.
-"""
+"""Diffusers' schedulers for a pipeline's folder: made from its config, once that is checked, by the user's name."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import math
-import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
 from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, SIGMAS, find_scheduler, packages_for, why_not_own
 
@@ -257,57 +248,3 @@ def check_scheduler_config(config: Mapping[str, Any]) -> None:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-_PUT_OFF: Final = ("torch._dynamo", "scipy.stats", "requests")
-
-
-class _PutOff(ModuleType):
-    """A module that is imported when something of it is used."""
-
-    def __getattr__(self, name: str) -> Any:
-        # What looks through all modules, as `inspect` does, asks for these.
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.really(), name)
-
-    def really(self) -> ModuleType:
-        """Return the module itself, from now on in its own place."""
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return import_module(self.__name__)
-
-
-_IMPORTING: Final = threading.RLock()
-"""Two threads that import at once would find each other's stand-ins half way."""
-
-
-@contextmanager
-def light_diffusers() -> Iterator[None]:
-    """Import from diffusers in here; what it would decorate with `torch._dynamo` later is decorated all the same."""
-    with _IMPORTING, _stand_ins():
-        yield
-
-
-@contextmanager
-def _stand_ins() -> Iterator[None]:
-    stand_ins = [_PutOff(name) for name in _PUT_OFF if name not in sys.modules]
-    for module in stand_ins:
-        sys.modules[module.__name__] = module
-        if module.__name__ == "torch._dynamo":
-            _put_off_decorator(module)
-    try:
-        yield
-    finally:
-        for module in stand_ins:
-            if sys.modules.get(module.__name__) is module:
-                del sys.modules[module.__name__]
-
-
-def _put_off_decorator(dynamo: _PutOff) -> None:
-    """Let `from torch._dynamo import allow_in_graph` have a decorator without having the module."""
-
-    def allow_in_graph(decorated: Any) -> Any:
-        return dynamo.really().allow_in_graph(decorated)
-
-    dynamo.__dict__["allow_in_graph"] = allow_in_graph

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.engine.execute.json_child import serve
 from olivelike.errors import Interrupted, OlivelikeError, SessionError
-from olivelike.runtime.schedulers.make_scheduler import light_diffusers
 from olivelike.runtime.sessions.session import ENGINE_CALLS
 from olivelike.serve.drawing.job_drawing import DrawMessage, JobDrawing
 from olivelike.serve.drawing.planning import Files, OrderPlan, plan_order

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import struct
 import subprocess
@@ -152,6 +153,7 @@ def _check_span(path: Path, name: str, entries: Sequence[_Entry], start: int, si
 
 
 if __name__ == "__main__":
+    gc.disable()  # All that it makes stays to the end, most of it torch's modules.
     try:
         sys.stdout.write(json.dumps(describe_pickle(Path(sys.argv[1]))))
     except SourceError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
 from olivelike.model.supported import check_network, refused_config
@@ -107,12 +108,13 @@ def adapt(
 
 def _find_class(component: str, library: str, class_name: str) -> Any:
     """Return the class that the index names, looked up as diffusers does."""
-    import diffusers.pipelines
-    import transformers
-
-    homes = {"diffusers": diffusers, "transformers": transformers}
     try:
-        return getattr(homes.get(library) or getattr(diffusers.pipelines, library), class_name)
+        with light_diffusers():
+            import diffusers.pipelines
+            import transformers
+
+            homes = {"diffusers": diffusers, "transformers": transformers}
+            return getattr(homes.get(library) or getattr(diffusers.pipelines, library), class_name)
     except AttributeError as error:
         home = f"the installed {library}" if library in homes else f"diffusers.pipelines.{library}"
         raise SourceError(

@@ -223,9 +223,13 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
 environment takes 90 ms."""
 
 IDLE: Final = frozenset(
-    {"diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core"}
-)
-"""Modules on which no result of olivelike's own code depends: they fetch, lock and keep, or check options."""
+    {
+        "diskcache", "filelock", "huggingface_hub", "platformdirs", "psutil", "pydantic", "pydantic_core", "requests",
+        "scipy",
+    }
+)  # fmt: skip
+"""Modules on which no stored result of olivelike's own code depends: they fetch, lock and keep, check options, or are
+for schedulers at run time."""
 
 _SAME = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")}
 """Distributions that bring the same module; only one of them is installed."""

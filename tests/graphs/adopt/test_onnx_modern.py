@@ -59,6 +59,12 @@ def own(component):
     return model.replace(graph=traced_graph(model.architecture))
 
 
+@cache
+def own_fused(component, target):
+    """Return the same, fused."""
+    return run_pass(Fuse, own(component), target=target)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, one_torch_thread):
     """Return the file and the model of a component, exported once: `exported("unet", opset=14)`."""
@@ -85,22 +91,30 @@ def load(path, component):
 
 def open_file(folder):
     """Open what others exported as they would: its operators all have kernels."""
-    return onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
 
 
 def distance(path, model, folder, cases=CASES, open_first=open_file):
     """Return the largest relative error of a model against the original file, both in ONNX Runtime."""
     folder.mkdir(exist_ok=True)
     materialize_model(model, folder)
-    first = open_first(path.parent)
     result = open_on_cpu(folder)
-    architecture = original(model.component).architecture
     errors = []
-    for case in cases:
-        feeds = random_inputs(interface_of(model.component, architecture.config).inputs, case, architecture.config, 1)
-        pairs = zip(run(first, feeds), run(result, feeds), strict=True)
+    for feeds, outputs in zip(*answers(path, model.component, cases, open_first), strict=True):
+        pairs = zip(outputs, run(result, feeds), strict=True)
         errors += [relative_error(found.astype(np.float64), expected) for expected, found in pairs]
     return max(errors)
+
+
+@cache
+def answers(path, component, cases, open_session):
+    """Return inputs of each case, and what a file makes of them; no test changes one in its place."""
+    config = original(component).architecture.config
+    inputs, session = interface_of(component, config).inputs, open_session(path.parent)
+    feeds = [random_inputs(inputs, case, config, 1) for case in cases]
+    return feeds, [run(session, one) for one in feeds]
 
 
 def run(session, feeds):
@@ -146,7 +160,7 @@ def test_fused_and_halved_it_computes_the_same(exported, tmp_path, component):
 def test_it_is_fused_like_our_own_export(exported, component):
     model = exported(component, opset=14, named_as="diffusers")[1]
     fused = run_pass(Fuse, model, target="cuda")
-    theirs = run_pass(Fuse, own(component), target="cuda")
+    theirs = own_fused(component, "cuda")
     rules = ("attention", "attention_projections", "group_norm", "group_norm_silu", "skip_group_norm")
     rules += ("nhwc_conv", "skip_layer_norm", "bias_skip_layer_norm", "quick_gelu")
     for rule in rules:
@@ -185,9 +199,10 @@ def test_a_timestep_may_be_one_for_the_whole_batch(exported, tmp_path):
         "sample": random.standard_normal((2, 4, 8, 16), dtype=np.float32),
         "encoder_hidden_states": random.standard_normal((2, 77, 32), dtype=np.float32),
     }
+    theirs, ours = open_file(path.parent), open_on_cpu(folder)
     for timestep in ([7.0], [7.0, 900.0]):
         feeds["timestep"] = np.array(timestep, dtype=np.float32)
-        (expected,), (found,) = run(open_file(path.parent), feeds), run(open_on_cpu(folder), feeds)
+        (expected,), (found,) = run(theirs, feeds), run(ours, feeds)
         assert relative_error(found, expected) < 3e-6
 
 
@@ -203,15 +218,14 @@ def test_models_in_half_precision_stay_what_they_are(exported, tmp_path, compone
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("component", ["text_encoder", "vae_decoder"])
 def test_our_own_output_can_be_the_source_again(tmp_path, component, target):
-    first = run_pass(Fuse, own(component), target=target)
     folder = tmp_path / component
     folder.mkdir()
-    materialize_model(first, folder)
+    materialize_model(own_fused(component, target), folder)
     again = load(folder / "model.onnx", component)
     assert distance(folder / "model.onnx", again, tmp_path / "again", open_first=open_on_cpu) < 2e-6
     fused = run_pass(Fuse, again, target="cuda")
     assert distance(folder / "model.onnx", fused, tmp_path / "fused", open_first=open_on_cpu) < 3e-6
-    fused_operators = operators(run_pass(Fuse, own(component), target="cuda").graph)
+    fused_operators = operators(own_fused(component, "cuda").graph)
     for name in ("MultiHeadAttention", "GroupNorm", "SkipGroupNorm", "SkipLayerNormalization", "QuickGelu"):
         assert operators(fused.graph)[name] == fused_operators[name], name
     half = run_pass(Float16, again, target=target)
@@ -236,7 +250,7 @@ def test_fused_models_without_notes_on_shapes_get_them_back(tmp_path, target):
     """ONNX Runtime's optimizer, and Olive with it, writes none, and ONNX's inference knows no fused operator."""
     folder = tmp_path / "vae_decoder"
     folder.mkdir()
-    materialize_model(run_pass(Fuse, own("vae_decoder"), target=target), folder)
+    materialize_model(own_fused("vae_decoder", target), folder)
     stripped = onnx.load(folder / "model.onnx", load_external_data=False)
     del stripped.graph.value_info[:]
     onnx.save(stripped, folder / "model.onnx")

@@ -71,6 +71,18 @@ def lowered(request, tiny, tmp_path_factory):
     return Lowered(fused, folder, feeds, expected, embedding)
 
 
+@pytest.fixture(scope="module")
+def stored(lowered, tmp_path_factory):
+    """The component as it is stored in bfloat16; inside the graph, the embedding has another type then."""
+    folder = tmp_path_factory.mktemp("stored")
+    materialize_model(run_pass(Bfloat16, lowered.model), folder)
+    outputs = {
+        case: {name: array for name, array in expected.items() if name != lowered.embedding}
+        for case, expected in lowered.expected.items()
+    }
+    return replace(lowered, folder=folder, expected=outputs, embedding=None)
+
+
 def compiled(lowered, precision):
     """Read a component's folder as an application would, for one inner precision."""
     core = openvino.Core()
@@ -104,27 +116,20 @@ def test_bfloat16_stays_near_torch(lowered, request):
     assert {at: error for at, error in errors.items() if not error <= BFLOAT16_LIMIT} == {}
 
 
-def test_what_is_stored_in_bfloat16_keeps_its_timesteps(lowered, request, tmp_path):
-    materialize_model(run_pass(Bfloat16, lowered.model), tmp_path)
-    outputs = {
-        case: {name: array for name, array in expected.items() if name != lowered.embedding}
-        for case, expected in lowered.expected.items()
-    }  # Inside the graph, the embedding has another type now.
-    stored = replace(lowered, folder=tmp_path, expected=outputs, embedding=None)
+def test_what_is_stored_in_bfloat16_keeps_its_timesteps(stored, request):
     errors = errors_of(compiled(stored, "f32"), stored)
     request.node.user_properties.append(("relative error", f"{max(errors.values()):.1e}"))
     assert {at: error for at, error in errors.items() if not error <= STORED_LIMIT} == {}
 
 
 @pytest.mark.parametrize("lowered", ["unet"], indirect=True)
-def test_the_runtime_tells_timesteps_apart_in_bfloat16(lowered, tmp_path):
-    materialize_model(run_pass(Bfloat16, lowered.model), tmp_path)
-    feeds, expected = lowered.feeds[CASES[0]], lowered.expected[CASES[0]]["out_sample"]
+def test_the_runtime_tells_timesteps_apart_in_bfloat16(stored):
+    feeds, expected = stored.feeds[CASES[0]], stored.expected[CASES[0]]["out_sample"]
     assert feeds["timestep"] == 627  # 628 in bfloat16
 
     def error(asked):
         settings = SessionSettings((parse_provider(asked),), intra_threads=1)
-        session, found = open_session(tmp_path / "model.onnx", settings), torch.zeros(*expected.shape)
+        session, found = open_session(stored.folder / "model.onnx", settings), torch.zeros(*expected.shape)
         inputs = {name: torch.from_numpy(array) for name, array in feeds.items()}
         session.bind(inputs, {"out_sample": found}).run()
         return relative_error(found.numpy(), expected)
