@@ -25,8 +25,9 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.shallow import cut_shallow, has_cached_features
-from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
+from olivelike.graphs.controlled import add_residual_inputs, is_controlled
+from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
+from olivelike.model.families import CONTROLLED_FILE, MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
@@ -136,12 +137,22 @@ def materialize(
     with HashedFile(folder / model_file) as file:
         file.write(serialised)
     result.files = {model_file: file.facts(), **data.facts()}
-    if has_cached_features(model):
-        shallow = ir.to_proto(cut_shallow(model)).SerializeToString(deterministic=True)
-        with HashedFile(folder / SHALLOW_FILE) as file:
-            file.write(shallow)
-        result.files[SHALLOW_FILE] = file.facts()
+    # What has a part of the model comes last: it takes the rest away.
+    for file_name, wanted, derive_graph in (
+        (CONTROLLED_FILE, is_controlled, _controlled),
+        (SHALLOW_FILE, has_cached_features, cut_shallow),
+    ):
+        if wanted(model):
+            with HashedFile(folder / file_name) as file:
+                file.write(ir.to_proto(derive_graph(model)).SerializeToString(deterministic=True))
+            result.files[file_name] = file.facts()
     return result
+
+
+def _controlled(model: ir.Model) -> ir.Model:
+    controlled = model.clone()
+    remove_cached_features(controlled)
+    return add_residual_inputs(controlled)
 
 
 def _check(graph: ir.Graph, weights: Weights) -> None:

@@ -33,7 +33,7 @@ _STAGES: Final[dict[str, Stage]] = {
 }
 _TOKENS = 256
 """Token ids stay below: every vocabulary begins with the bytes."""
-_GUIDED = (*TEXT_ENCODERS, "unet")
+_GUIDED = (*TEXT_ENCODERS, *GUIDED)
 """Networks that are run once for both prompts of a picture."""
 
 
