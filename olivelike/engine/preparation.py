@@ -187,9 +187,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
-        source_spec(
-            loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets
-        ),
+        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,

@@ -42,24 +42,16 @@ def unmark_controlled(model: ir.Model) -> bool:
     return model.metadata_props.pop(_MARK, None) is not None
 
 
-def is_controlled(model: ir.Model) -> bool:
-    """Tell whether such a graph is to be written."""
-    return _MARK in model.metadata_props
-
-
 def add_residual_inputs(model: ir.Model) -> ir.Model:
     """Give a UNet's graph, in place, an input for each residual, behind its other inputs, and return it.
 
     Inputs are (batch, channels, height, width), of the type of `sample`, and have the names of diffusers' arguments.
     """
     graph = model.graph
-    unmark_controlled(model)
     joints = joints_of(graph)
     sample = next(value for value in graph.inputs if value.name == _SAMPLE)
     position = 1 + max(place for place, value in enumerate(graph.inputs) if not value.metadata_props)
-    residuals = [
-        _add(graph, joint, 1, down_residual(number), sample) for number, joint in enumerate(reversed(joints))
-    ]
+    residuals = [_add(graph, joint, 1, down_residual(number), sample) for number, joint in enumerate(reversed(joints))]
     residuals.append(_add(graph, joints[0], 0, MID_RESIDUAL, sample))
     for offset, value in enumerate(residuals):
         graph.inputs.insert(position + offset, value)
@@ -96,8 +88,10 @@ def _insert(
     **attributes: object,
 ) -> ir.Value:
     last = inputs[-1].name
-    node = ir.node(operator, inputs, attributes, name=f"{last}/{operator.lower()}")  # type: ignore[arg-type]
+    node = ir.node(operator, inputs, attributes, name=f"{last}/{operator.lower()}")
     output = node.outputs[0]
-    output.name, output.shape, output.dtype = f"{last}.{operator.lower()}", shape, dtype
+    output.name, output.shape = f"{last}.{operator.lower()}", shape
+    if dtype is not None:
+        output.dtype = dtype
     graph.insert_before(before, node)
     return output

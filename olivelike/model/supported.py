@@ -114,7 +114,9 @@ def check_network(component: str, class_name: str, config: Config) -> None:
     if component == "unet" or component in CONTROLNETS:
         _check_unet(component, class_name, config)
     if component in CONTROLNETS and (channels := config.get("conditioning_channels", 3)) != 3:
-        raise SourceError(f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's")
+        raise SourceError(
+            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's"
+        )
 
 
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -157,8 +159,8 @@ def _check_unet(component: str, class_name: str, config: Config) -> None:
         each, whole = (config.get(option) for option in _TEXT_TIME)
         if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
             raise SourceError(
-                f"{component}: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, the "
-                f"second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
+                f"{component}: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, "
+                f"the second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
                 "config.json again"
             )
 

@@ -72,9 +72,7 @@ def _from_files(
     return read, files.origin
 
 
-def _from_file(
-    path: Path, component: str, own: Config, read_pickle: ReadPickle | None
-) -> tuple[Checkpoint, Origin]:
+def _from_file(path: Path, component: str, own: Config, read_pickle: ReadPickle | None) -> tuple[Checkpoint, Origin]:
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "controlnet" or not identity.supported:
@@ -102,7 +100,9 @@ def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], own: Config, *, o
     config: dict[str, Any] = {name: own[name] for name in _SHARED if name in own}
     first = "input_blocks.0.0.weight" if original else "conv_in.weight"
     hints = (
-        (r"input_hint_block\.(\d+)\.weight") if original else r"controlnet_cond_embedding\.(?:conv_in|blocks\.\d+)\.weight"
+        (r"input_hint_block\.(\d+)\.weight")
+        if original
+        else r"controlnet_cond_embedding\.(?:conv_in|blocks\.\d+)\.weight"
     )
     widths = [shape[0] for name, shape in shapes.items() if re.fullmatch(hints, name) and len(shape) == 4]
     keys = [shape for name, shape in shapes.items() if name.endswith(".attn2.to_k.weight") and len(shape) == 2]

@@ -109,9 +109,7 @@ def open_source(
     )
     vae_config = configs["vae"]
     if beside:
-        controlnets = {
-            name: open_controlnet(one, name, configs["unet"] or {}, pickles) for name, one in beside.items()
-        }
+        controlnets = {name: open_controlnet(one, name, configs["unet"] or {}, pickles) for name, one in beside.items()}
         checkpoints = {name: found for name, (found, _) in controlnets.items() if name in wanted}
         origin = replace(source.origin, controlnets={name: origin for name, (_, origin) in controlnets.items()})
         source = replace(source, origin=origin, checkpoints={**source.checkpoints, **checkpoints})

@@ -25,7 +25,7 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.controlled import add_residual_inputs, is_controlled
+from olivelike.graphs.controlled import add_residual_inputs, unmark_controlled
 from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
 from olivelike.model.families import CONTROLLED_FILE, MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
@@ -133,26 +133,22 @@ def materialize(
                         counts[name] = counts.get(name, 0) + lost[kind]
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
-    serialised = ir.to_proto(model).SerializeToString(deterministic=True)
-    with HashedFile(folder / model_file) as file:
-        file.write(serialised)
-    result.files = {model_file: file.facts(), **data.facts()}
-    # What has a part of the model comes last: it takes the rest away.
-    for file_name, wanted, derive_graph in (
-        (CONTROLLED_FILE, is_controlled, _controlled),
-        (SHALLOW_FILE, has_cached_features, cut_shallow),
-    ):
-        if wanted(model):
-            with HashedFile(folder / file_name) as file:
-                file.write(ir.to_proto(derive_graph(model)).SerializeToString(deterministic=True))
-            result.files[file_name] = file.facts()
+    controlled = unmark_controlled(model)
+    result.files = {model_file: _write(model, folder / model_file), **data.facts()}
+    if controlled:
+        led = model.clone()
+        remove_cached_features(led)
+        result.files[CONTROLLED_FILE] = _write(add_residual_inputs(led), folder / CONTROLLED_FILE)
+    if has_cached_features(model):
+        result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result
 
 
-def _controlled(model: ir.Model) -> ir.Model:
-    controlled = model.clone()
-    remove_cached_features(controlled)
-    return add_residual_inputs(controlled)
+def _write(model: ir.Model, path: Path) -> dict[str, Any]:
+    """Write a model whose weights are written; return its size and digest."""
+    with HashedFile(path) as file:
+        file.write(ir.to_proto(model).SerializeToString(deterministic=True))
+    return file.facts()
 
 
 def _check(graph: ir.Graph, weights: Weights) -> None:

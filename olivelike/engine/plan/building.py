@@ -159,10 +159,10 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
     bring the step with them that has the UNet take what they give; it comes last.
     """
-    if component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps):
-        if not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
-            entry = workflow.registry.get(CONTROLNET_INPUTS)
-            steps = [*steps, Step(CONTROLNET_INPUTS, entry.cls(), steps[-1].position)]
+    led = component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps)
+    if led and not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
+        entry = workflow.registry.get(CONTROLNET_INPUTS)
+        steps = [*steps, Step(CONTROLNET_INPUTS, entry.cls(), steps[-1].position)]
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -195,8 +195,8 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
     if {*components} & {*CONTROLNETS} and not any(LAYOUTS[output.layout].controlnets for output in outputs):
         fed = ", ".join(layout.name for layout in LAYOUTS.values() if layout.controlnets)
         raise UsageError(
-            f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one of "
-            f"the layouts {fed}, or drop `controlnets`"
+            f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one "
+            f"of the layouts {fed}, or drop `controlnets`"
         )
     for output in outputs:
         if not any(LAYOUTS[output.layout].has(component) for component in components):

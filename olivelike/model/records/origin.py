@@ -83,14 +83,15 @@ class Origin:
 
         Those of the same name are called like their components.
         """
-        names = {component: origin._stem for component, origin in (self.controlnets or {}).items()}
+        names = {component: origin.stem for component, origin in (self.controlnets or {}).items()}
         return {
             component: component if [*names.values(), *names].count(name) > 1 else name
             for component, name in names.items()
         }
 
     @property
-    def _stem(self) -> str:
+    def stem(self) -> str:
+        """The last part of the name, without the suffix of a weight file."""
         last = PurePath(self.file or self.name)
         return last.stem if last.suffix in _WEIGHTS else last.name
 

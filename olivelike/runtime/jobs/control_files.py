@@ -86,12 +86,10 @@ def recorded_controls(record: PictureRecord, made: Path) -> list[ControlFile]:
         path = find_used(control.image, made)
         if path is None:
             raise UsageError(
-                f"the picture was led by {control.image.name}, which is not in it, and no picture beside it or here has "
-                "the same content; give it with --control"
+                f"the picture was led by {control.image.name}, which is not in it, and no picture beside it or here "
+                "has the same content; give it with --control"
             )
-        found.append(
-            ControlFile(path, control.net, control.strength, control.start, control.end, control.preprocessor)
-        )
+        found.append(ControlFile(path, control.net, control.strength, control.start, control.end, control.preprocessor))
     return found
 
 

@@ -113,9 +113,7 @@ def make_leads(request: Request, folder: PipelineFolder, networks: Mapping[str, 
     from diffusers.image_processor import VaeImageProcessor
 
     assert request.size is not None
-    processor: Any = VaeImageProcessor(
-        vae_scale_factor=folder.vae_factor, do_convert_rgb=True, do_normalize=False
-    )
+    processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor, do_convert_rgb=True, do_normalize=False)
     leads = []
     for control in request.controls:
         assert control.net is not None

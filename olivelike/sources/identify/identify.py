@@ -335,7 +335,10 @@ def _controlnet(shapes: Shapes) -> Identity:
         family=family,
         network=FAMILIES[family].title if family else "",
         naming="diffusers" if diffusers else "original",
-        reasons=("controlnet: names of its hints' layers", *([f"family: it takes text of width {width}"] if width else [])),
+        reasons=(
+            "controlnet: names of its hints' layers",
+            *([f"family: it takes text of width {width}"] if width else []),
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from olivelike.model.families import CONTROLLED_FILE
 from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.controls import find_edges
 from olivelike.runtime.pipeline.request import Control
+from olivelike.runtime.pipeline.unet_calls import _size
 from tests.fixtures.little_controlnets import little_controlled, make_controlnet
 from tests.fixtures.little_pipeline import little_checkpoint
 
@@ -47,7 +48,9 @@ def torch_led(nets, kind="sd", way=""):
     parts = dict(torch_pipeline(f"StableDiffusion{xl}Pipeline", kind).components)
     found = [make_controlnet(kind, seed) for seed in nets]
     parts["controlnet"] = found[0] if len(found) == 1 else found
-    more = {"add_watermarker": False, "force_zeros_for_empty_prompt": True} if xl else {"requires_safety_checker": False}
+    more = (
+        {"add_watermarker": False, "force_zeros_for_empty_prompt": True} if xl else {"requires_safety_checker": False}
+    )
     pipeline = getattr(diffusers, f"StableDiffusion{xl}ControlNet{way}Pipeline")(**parts, **more)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
@@ -60,7 +63,7 @@ def paint_led(nets, scheduler="Euler a", seeds=(5, 6), kind="sd", way="", **argu
     pipeline = torch_led(nets, kind, way)
     published = diffusers.PNDMScheduler.load_config(little_checkpoint(kind), subfolder="scheduler")
     pipeline.scheduler = getattr(diffusers, SCHEDULERS[scheduler]).from_config(published, prediction_type="epsilon")
-    arguments = {"prompt": "a red circle", "num_inference_steps": 4, **arguments}
+    arguments = {"prompt": "a red circle", "num_inference_steps": 4, "guidance_scale": 7.5, **arguments}
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -89,7 +92,9 @@ CASES = {
     ),
     "two calls": ([0], [{}], {"guidance_calls": "two"}, {}),
     "guess, two calls": ([0], [{}], {"control_guess": True, "guidance_calls": "two"}, {"guess_mode": True}),
-    "second order": ([0], [{"start": 0.3}], {"scheduler": "Heun"}, {"control_guidance_start": 0.3, "scheduler": "Heun"}),
+    "second order": (
+        [0], [{"start": 0.3}], {"scheduler": "Heun"}, {"control_guidance_start": 0.3, "scheduler": "Heun"},
+    ),
     "other size": ([0], [{}], {"size": (24, 24)}, {"width": 24, "height": 24}),
 }  # fmt: skip
 NAMES = ("edges", "depth")
@@ -150,17 +155,17 @@ def test_zeros_give_the_bits_of_the_plain_unet():
         "timestep": np.array([300.0], np.float32),
         "encoder_hidden_states": random.standard_normal((3, 7, 32), np.float32),
     }
-    zeros = {}
-    for value in led.get_inputs()[len(given) :]:
-        shape = [one if isinstance(one, int) else sizes[one.split("/")[0]] // int(one[-1:] == "2" or 0 or 1) for one in value.shape]
-        shape = [one // 2 if "/2" in str(dim) else one for one, dim in zip(shape, value.shape, strict=True)]
-        zeros[value.name] = np.zeros(shape, np.float32)
+    zeros = {
+        value.name: np.zeros([_size(dim, sizes) for dim in value.shape], np.float32)
+        for value in led.get_inputs()[len(given) :]
+    }
     assert list(zeros) == [f"down_block_{number}_additional_residual" for number in range(4)] + [
         "mid_block_additional_residual"
     ]
     (expected,) = plain.run(None, given)
     assert (led.run(None, {**given, **zeros})[0] == expected).all()
-    assert np.abs(led.run(None, {**given, **zeros, list(zeros)[0]: zeros[list(zeros)[0]] + 1})[0] - expected).max() > 0.01
+    for name, array in zeros.items():
+        assert np.abs(led.run(None, {**given, **zeros, name: array + 1})[0] - expected).max() > 0.01
 
 
 def test_a_strength_of_nothing_draws_the_plain_picture_and_the_plain_unet_comes_back(led, drawing):
