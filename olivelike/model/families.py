@@ -19,6 +19,8 @@ CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
 CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
+DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE})
+"""Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
