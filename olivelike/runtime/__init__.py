@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 __all__ = [
-    "Batch", "Control", "Picture", "Pipeline", "Request", "Result", "SessionSettings", "Step", "open_pipeline", "require_safe",
+    "Batch", "Control", "Picture", "Pipeline", "Request", "Result", "SessionSettings", "Step", "open_pipeline",
+    "require_safe",
 ]  # fmt: skip
 
 __getattr__ = names_from(__name__, __file__)
