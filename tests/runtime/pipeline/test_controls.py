@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import warnings
 from functools import cache
 
@@ -16,7 +18,9 @@ from olivelike.runtime import Request, open_pipeline
 from olivelike.runtime.pipeline.controls import find_edges
 from olivelike.runtime.pipeline.request import Control
 from olivelike.runtime.pipeline.unet_calls import _size
-from tests.fixtures.little_controlnets import little_controlled, make_controlnet
+from olivelike.testing.models import traced_graph
+from olivelike.testing.parity import materialize_model
+from tests.fixtures.little_controlnets import controlnet_model, little_controlled, little_controlnet, make_controlnet
 from tests.fixtures.little_pipeline import little_checkpoint
 
 torch = pytest.importorskip("torch")
@@ -40,13 +44,13 @@ def drawing():
 
 
 @cache
-def torch_led(nets, kind="sd", way=""):
+def torch_led(nets, kind="sd", way="", pooled=False):
     """Return diffusers' pipeline of a little checkpoint and ControlNets, by their seeds."""
     import diffusers
 
     xl = "XL" if kind == "xl" else ""
     parts = dict(torch_pipeline(f"StableDiffusion{xl}Pipeline", kind).components)
-    found = [make_controlnet(kind, seed) for seed in nets]
+    found = [make_controlnet(kind, seed, **({"global_pool_conditions": True} if pooled else {})) for seed in nets]
     parts["controlnet"] = found[0] if len(found) == 1 else found
     more = (
         {"add_watermarker": False, "force_zeros_for_empty_prompt": True} if xl else {"requires_safety_checker": False}
@@ -56,11 +60,11 @@ def torch_led(nets, kind="sd", way=""):
     return pipeline
 
 
-def paint_led(nets, scheduler="Euler a", seeds=(5, 6), kind="sd", way="", **arguments):
+def paint_led(nets, scheduler="Euler a", seeds=(5, 6), kind="sd", way="", pooled=False, **arguments):
     """Return what diffusers paints, as `paint` of the other tests."""
     import diffusers
 
-    pipeline = torch_led(nets, kind, way)
+    pipeline = torch_led(nets, kind, way, pooled)
     published = diffusers.PNDMScheduler.load_config(little_checkpoint(kind), subfolder="scheduler")
     pipeline.scheduler = getattr(diffusers, SCHEDULERS[scheduler]).from_config(published, prediction_type="epsilon")
     arguments = {"prompt": "a red circle", "num_inference_steps": 4, "guidance_scale": 7.5, **arguments}
@@ -124,6 +128,27 @@ def test_a_led_picture_of_a_picture_is_that_of_torch(led, drawing, picture):
     expected = paint_led((0,), way="Img2Img", control_guidance_end=0.5, **more)
     asked = ask(Control(drawing, "edges", end=0.5), init_image=picture, strength=0.6)
     assert_alike(led.generate(asked), expected)
+
+
+@pytest.mark.parametrize("strength", [0.6, 1.0])
+def test_a_led_part_of_a_picture_is_that_of_torch(led, drawing, picture, mask, strength):
+    expected = paint_led(
+        (0,), way="Inpaint", seeds=(5,), image=picture, mask_image=mask, control_image=drawing, strength=strength, width=32,
+        height=32, controlnet_conditioning_scale=0.8,
+    )  # fmt: skip
+    asked = ask(Control(drawing, "edges", 0.8), init_image=picture, mask=mask, strength=strength, num_images=1)
+    assert_alike(led.generate(asked), expected)
+
+
+def test_conditions_that_are_means_over_the_picture_lead_prompts_alone(settings, drawing, tmp_path):
+    folder = shutil.copytree(little_controlled(), tmp_path / "led")
+    model = controlnet_model(little_controlnet("sd", "shuffle", 2, global_pool_conditions=True))
+    materialize_model(model.replace(graph=traced_graph(model.architecture)), folder / "controlnet")
+    config = {**model.architecture.config, "_class_name": "ControlNetModel"}
+    (folder / "controlnet" / "config.json").write_text(json.dumps(config))
+    result = open_pipeline(folder, settings).generate(ask(Control(drawing, "edges", 0.9)))
+    expected = paint_led((2,), pooled=True, image=drawing, controlnet_conditioning_scale=0.9)
+    assert_alike(result, expected)
 
 
 def test_half_precision_is_near_torch(settings, drawing):
@@ -210,8 +235,6 @@ def test_what_can_not_be_led_is_refused(led, pipeline, drawing, picture, mask):
 
 
 def test_a_folder_whose_unet_takes_no_residuals_says_what_to_do(tmp_path, drawing):
-    import shutil
-
     folder = shutil.copytree(little_controlled(), tmp_path / "led")
     (folder / "unet" / CONTROLLED_FILE).unlink()
     with pytest.raises(SourceError, match=r"no unet/controlnet\.onnx, which ControlNets lead"):
