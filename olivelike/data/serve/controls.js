@@ -1,7 +1,7 @@
 // A picture that leads: which one, by which ControlNet of the model, how strongly and for how long.
 
 import { $, make } from "./dom.js";
-import { upload } from "./initial.js";
+import { fitSize, hasPicture, upload } from "./initial.js";
 import { announce, problem } from "./notices.js";
 
 let picture = null;
@@ -34,6 +34,7 @@ async function choose(file) {
     forgetControl();
     picture = { id, url: URL.createObjectURL(file) };
     $("control-picture").src = picture.url;
+    if (!hasPicture()) fitSize(width, height);
     announce(`${file.name}, ${width} by ${height} pixels, leads.`);
   } catch (error) {
     problem($("control-problem"), error);

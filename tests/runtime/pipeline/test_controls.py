@@ -133,8 +133,8 @@ def test_a_led_picture_of_a_picture_is_that_of_torch(led, drawing, picture):
 @pytest.mark.parametrize("strength", [0.6, 1.0])
 def test_a_led_part_of_a_picture_is_that_of_torch(led, drawing, picture, mask, strength):
     expected = paint_led(
-        (0,), way="Inpaint", seeds=(5,), image=picture, mask_image=mask, control_image=drawing, strength=strength, width=32,
-        height=32, controlnet_conditioning_scale=0.8,
+        (0,), way="Inpaint", seeds=(5,), image=picture, mask_image=mask, control_image=drawing, strength=strength,
+        width=32, height=32, controlnet_conditioning_scale=0.8,
     )  # fmt: skip
     asked = ask(Control(drawing, "edges", 0.8), init_image=picture, mask=mask, strength=strength, num_images=1)
     assert_alike(led.generate(asked), expected)
