@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnx
+import onnxruntime
 import pytest
 
 from olivelike.errors import SourceError, UsageError, WorkflowError
+from olivelike.measure.clients import check_client
 from olivelike.model.records.output import OutputRecord
 from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.lora_files import make_lora
@@ -81,6 +84,23 @@ def test_a_chain_of_its_own_an_only_one_and_one_less(led: Project) -> None:
     assert not (led.folder / "own" / "unet" / "controlnet.onnx").exists()
     led.run(only=("controlnet_2",), output=led.folder / "only")
     assert set(OutputRecord.require(led.folder / "only").components) == {"controlnet_2"}
+
+
+def test_onnxstack_finds_what_it_looks_for(led: Project) -> None:
+    folder = led.folder / "onnxstack"
+    led.run("layout=onnxstack", "components={unet: [convert]}", output=folder)
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*.onnx*")}
+    assert files == {
+        f"{name}/model.onnx{data}" for name in ("unet", "controlnet", "controlnet_2") for data in ("", ".data")
+    } | {"unet/controlnet.onnx"}
+    strength = onnx.load(folder / "controlnet" / "model.onnx", load_external_data=False).graph.input[4]
+    assert (strength.name, strength.type.tensor_type.elem_type) == ("conditioning_scale", onnx.TensorProto.DOUBLE)
+    verdicts = check_client(folder, "onnxstack").verdicts
+    assert [one.status for one in verdicts if "conditioning_scale" in one.requirement] == ["ok"]
+    unet = onnxruntime.InferenceSession(folder / "unet" / "controlnet.onnx")
+    assert [value.name for value in unet.get_inputs()][:4] == [
+        "sample", "timestep", "encoder_hidden_states", "down_block_0_additional_residual",
+    ]  # fmt: skip
 
 
 def test_what_can_not_be_is_refused_before_anything_is_made(led: Project, tmp_path: Path) -> None:
