@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     )
     from olivelike.pass_api import Context as Context, Pass as Pass, Resources as Resources
     from olivelike.runtime import (
+        Control as Control,
         Pipeline as Pipeline,
         Request as Request,
         Result as Result,

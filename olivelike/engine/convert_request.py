@@ -39,12 +39,14 @@ class ConvertRequest:
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
+    controlnets: tuple[str, ...] = ()
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""
         words = [self.source, "--target", self.target, "--output", str(self.output)]
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
+        words += [word for controlnet in self.controlnets for word in ("--controlnet", controlnet)]
         for option in ("vae", "preview", "precision", "prediction", "layout"):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", str(value)]
@@ -122,7 +124,8 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     source = text_source(request.source, here)
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
-    spec = source_spec(source, vae, preview)
+    controlnets = [text_source(text, here) for text in request.controlnets]
+    spec = source_spec(source, vae, preview, controlnets)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
@@ -141,6 +144,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "source": {"path": said, "prediction": request.prediction} if request.prediction else said,
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
             "preview": place(preview.path, request.preview) if preview and request.preview else None,
+            "controlnets": [place(net.path, text) for net, text in zip(controlnets, request.controlnets, strict=True)],
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
             "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,

@@ -187,7 +187,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
-        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview),
+        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
@@ -201,19 +201,23 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 
-def source_spec(source: Source, vae: Source | None, preview: Source | None = None) -> SourceSpec:
-    """Return what `open_source` wants to know of a workflow's source, VAE, and tiny VAE for previews."""
-    others = [
-        SourceSpec(one.path, one.hub, one.revision, one.variant) if one is not None else None for one in (vae, preview)
-    ]
+def source_spec(
+    source: Source, vae: Source | None, preview: Source | None = None, controlnets: Sequence[Source] = ()
+) -> SourceSpec:
+    """Return what `open_source` wants to know of a workflow's source, VAE, tiny VAE for previews, and ControlNets."""
+
+    def spec(one: Source) -> SourceSpec:
+        return SourceSpec(one.path, one.hub, one.revision, one.variant)
+
     return SourceSpec(
         source.path,
         source.hub,
         source.revision,
         source.variant,
         prediction=source.prediction,
-        vae=others[0],
-        preview=others[1],
+        vae=None if vae is None else spec(vae),
+        preview=None if preview is None else spec(preview),
+        controlnets=tuple(spec(one) for one in controlnets),
     )
 
 

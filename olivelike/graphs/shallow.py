@@ -34,7 +34,7 @@ def add_cached_features(model: ir.Model, branch: int) -> dict[str, int]:
         How many operators the whole graph has, and its shallow part.
     """
     graph = model.graph
-    joints = _joints(graph)
+    joints = joints_of(graph)
     if not joints:
         raise PassError("deepcache: the graph has no connections from its way down to its way up; it is no UNet")
     if branch >= len(joints):
@@ -83,7 +83,7 @@ def cut_shallow(model: ir.Model) -> ir.Model:
     graph.outputs.clear()
     graph.outputs.extend(kept)
     output.name = f"{CACHED_FEATURES}.inner"
-    fed = ir.Value(name=CACHED_FEATURES, shape=_named(features, sample), type=features.type)
+    fed = ir.Value(name=CACHED_FEATURES, shape=named_shape(features.shape, sample.shape), type=features.type)
     features.replace_all_uses_with(fed)
     for node in reversed(list(graph)):
         if not any(value.uses() or value.is_graph_output() for value in node.outputs):
@@ -96,8 +96,8 @@ def cut_shallow(model: ir.Model) -> ir.Model:
     return model
 
 
-def _joints(graph: ir.Graph) -> list[ir.Node]:
-    """Return where features of the way down come in: images, joined in pairs."""
+def joints_of(graph: ir.Graph) -> list[ir.Node]:
+    """Return where a UNet's features of the way down come in: images, joined in pairs, those of the way down second."""
     weights = weight_values(graph)
     return [
         node
@@ -111,19 +111,22 @@ def _joints(graph: ir.Graph) -> list[ir.Node]:
     ]
 
 
-def _named(features: ir.Value, sample: ir.Value) -> ir.Shape:
-    """Return a shape in names of the sample's dimensions."""
-    assert features.shape is not None
-    assert sample.shape is not None
-    known = {dim.value for dim in sample.shape if isinstance(dim, ir.SymbolicDim)}
+def named_shape(features: ir.Shape | None, sample: ir.Shape | None) -> ir.Shape:
+    """Return the shape of a UNet's features in names of the sample's dimensions.
+
+    A half of them, rounded up, is `unet_sample_height/2`. Raises `PassError` for a size that does not follow from them.
+    """
+    assert features is not None
+    assert sample is not None
+    known = {dim.value for dim in sample if isinstance(dim, ir.SymbolicDim)}
     dims: list[int | str] = []
-    for dim in features.shape:
+    for dim in features:
         if isinstance(dim, int):
             dims.append(dim)
             continue
         names = known.intersection(re.findall(r"\w+", dim.value or ""))
         if len(names) != 1:
-            raise PassError(f"deepcache: a size of the cached features is unknown: {features.shape}")
+            raise PassError(f"a size of the UNet's features is unknown: {features}; convert the network anew")
         (name,) = names
         share = _SIDE // evaluate(str(dim.value), lambda _: _SIDE)
         dims.append(f"{name}" if share == 1 else f"{name}/{share}")

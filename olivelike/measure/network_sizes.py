@@ -13,11 +13,14 @@ import numpy as np
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.graphs.editing.values import evaluate
+from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS
 
 if TYPE_CHECKING:
     from olivelike.graphs.interface.component_interface import Input
     from olivelike.model.architecture import Config
 
+GUIDED: Final = ("unet", *CONTROLNETS)
+"""Components that run on negative prompts and prompts."""
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
@@ -63,6 +66,9 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
     for value in inputs:
         pairs = zip(value.dims, value.example, strict=True)
         sizes = [size if dim is None else case.size(value.name, dim) for dim, size in pairs]
+        if value.name == CONTROL_PICTURE:  # In pixels, of which there are as many per latent as in the trace.
+            times = value.example[-1] // inputs[0].example[-1]
+            sizes[-2:] = [size and size * times for size in sizes[-2:]]
         shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
     return random_values(shapes, config.get("vocab_size", 0), seed)
 
@@ -112,7 +118,7 @@ class PictureSizes:
     width: int = _SIDE * _PIXELS_PER_LATENT
     """In pixels."""
     pixels_per_latent: int = _PIXELS_PER_LATENT
-    guided: Collection[str] = ("unet",)
+    guided: Collection[str] = GUIDED
     """Components that take each picture twice, with and without the prompt."""
 
     def shape(
@@ -162,7 +168,7 @@ def sizes_of(
     batch_size: int = 1,
     height: int | None = None,
     width: int | None = None,
-    guided: Collection[str] = ("unet",),
+    guided: Collection[str] = GUIDED,
 ) -> PictureSizes:
     """Return the sizes for a network: what the UNet of its pipeline was trained on, if nothing else is asked for.
 
@@ -173,7 +179,7 @@ def sizes_of(
         guided: Components that take each picture twice.
     """
     own = read_config(network)
-    unet = own if "cross_attention_dim" in own else read_config(network.parent / "unet")
+    unet = own if "cross_attention_dim" in own and "sample_size" in own else read_config(network.parent / "unet")
     vae = own if "vae" in network.name else read_config(network.parent / "vae_decoder")
     levels = vae.get("block_out_channels")
     factor = 2 ** (len(levels) - 1) if isinstance(levels, list) and levels else _PIXELS_PER_LATENT
@@ -181,7 +187,7 @@ def sizes_of(
     sides = side if isinstance(side, list) and len(side) == 2 else [side, side]
     trained = [(size if isinstance(size, int) else _SIDE) * factor for size in sides]
     if unet.get("time_cond_proj_dim") is not None:  # It takes the guidance as an input.
-        guided = [name for name in guided if name != "unet"]
+        guided = [name for name in guided if name not in GUIDED]
     return PictureSizes(batch_size, height or trained[0], width or trained[1], factor, guided)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.families import CONTROLNETS, MODEL_FILE
 
 LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web"]
 
@@ -41,6 +41,10 @@ class Layout:
     """Names in the formulas of output dimensions stand between spaces."""
     only_unet_inputs: bool = False
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
+    controlnets: bool = False
+    """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
+    conditioning_scale: Literal["float32", "float64"] = "float32"
+    """Type of a ControlNet's strength."""
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
@@ -66,6 +70,8 @@ class Layout:
 
     def has(self, component: str) -> bool:
         """Tell whether the folder holds this network."""
+        if component in CONTROLNETS:
+            return self.controlnets
         return self.components is None or component in self.components
 
     def file_names(self, folder_name: str) -> dict[str, str]:
@@ -80,7 +86,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers"),
+        Layout("diffusers", controlnets=True),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",
@@ -96,7 +102,7 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
             },
         ),
         Layout("csharp", floats="float32", timestep="int64", only_unet_inputs=True, onnx_tokenizer=True),
-        Layout("onnxstack", data_file="model.onnx.data"),
+        Layout("onnxstack", data_file="model.onnx.data", controlnets=True, conditioning_scale="float64"),
         Layout(
             "a1111-dml",
             floats="float16",

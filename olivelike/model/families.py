@@ -17,6 +17,10 @@ SHALLOW_FILE: Final = "shallow.onnx"
 """The part of a UNet's graph that steps between full ones run, beside it: the pass `deepcache` makes it."""
 CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
+CONTROLLED_FILE: Final = "controlnet.onnx"
+"""A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
+DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE})
+"""Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
 VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
@@ -24,7 +28,9 @@ VAES: Final[tuple[str, ...]] = ("vae_encoder", "vae_decoder")
 SAFETY_CHECKER: Final = "safety_checker"
 PREVIEW: Final = "preview_decoder"
 """The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *VAES, SAFETY_CHECKER, PREVIEW)
+CONTROLNETS: Final[tuple[str, ...]] = ("controlnet", *(f"controlnet_{number}" for number in range(2, 9)))
+"""Networks that lead the UNet by a picture, as many as a pipeline has."""
+COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *CONTROLNETS, *VAES, SAFETY_CHECKER, PREVIEW)
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
@@ -38,6 +44,19 @@ TOKENIZER_OF: Final[Mapping[str, str]] = {"text_encoder": "tokenizer", "text_enc
 """Text encoder → its tokenizer."""
 TOKENIZERS: Final = tuple(TOKENIZER_OF.values())
 """Components that are no networks: their vocabulary can be an ONNX model, too."""
+
+
+def down_residual(number: int) -> str:
+    """Return what diffusers and OnnxStack call a ControlNet's output for a connection of the UNet, counted from 0."""
+    return f"down_block_{number}_additional_residual"
+
+
+MID_RESIDUAL: Final = "mid_block_additional_residual"
+"""The same for the middle of the UNet."""
+CONTROL_PICTURE: Final = "controlnet_cond"
+"""A ControlNet's input: the picture that leads, RGB from 0 to 1."""
+STRENGTH: Final = "conditioning_scale"
+"""Another: what its outputs are multiplied by, float32 in every precision."""
 
 
 def torch_folder(component: str) -> str:

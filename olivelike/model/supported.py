@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
+from olivelike.model.families import CONTROLNETS
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderTiny")
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
+    **dict.fromkeys(CONTROLNETS, ("ControlNetModel",)),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
     "preview_decoder": ("AutoencoderTiny",),
@@ -38,6 +40,12 @@ _REASONS: Final = {
     "UMT5EncoderModel": "it reads no CLIP tokens and has no pooled output",
     "CLIPTextModelWithProjection": "it has no pooled output beside the projected one",
     "CLIPTextModel": "it has no projected output",
+    "ControlNetUnionModel": "it takes several pictures and the kind of each",
+    "ControlNetXSAdapter": "it changes the UNet's own layers",
+    "SparseControlNetModel": "it makes videos",
+    "SD3ControlNetModel": "it is for Stable Diffusion 3",
+    "FluxControlNetModel": "it is for FLUX",
+    "MultiControlNetModel": "it is several networks; name each of them under `controlnets:`",
 }
 """Why a class can't stand where another one is expected, for those that are met."""
 
@@ -70,6 +78,7 @@ _SIZES: Final = frozenset(
         "encoder_block_out_channels", "decoder_block_out_channels", "latent_channels",
         "cross_attention_dim", "attention_head_dim", "num_attention_heads", "norm_num_groups",
         "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
+        "conditioning_channels", "conditioning_embedding_out_channels",
         "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
         "image_size",
     }
@@ -102,8 +111,12 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         )
     if problem := next(_wrong_sizes(config), None):
         raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")
-    if component == "unet":
-        _check_unet(class_name, config)
+    if component == "unet" or component in CONTROLNETS:
+        _check_unet(component, class_name, config)
+    if component in CONTROLNETS and (channels := config.get("conditioning_channels", 3)) != 3:
+        raise SourceError(
+            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's"
+        )
 
 
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -131,21 +144,23 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0].rstrip(":. ") if text else type(error).__name__
 
 
-def _check_unet(class_name: str, config: Config) -> None:
+def _check_unet(component: str, class_name: str, config: Config) -> None:
     for option, (supported, meaning) in _OPTIONS.items():
         value = config.get(option)
         if value not in supported:
-            raise SourceError(f"unet: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}")
+            raise SourceError(f"{component}: {class_name} with `{option}: {_shown(value)}` is not supported: {meaning}")
     width = config.get("cross_attention_dim", 1)
     if width is None or isinstance(width, list | tuple):
         meaning = "it attends to no text" if width is None else "it attends to texts of several widths"
-        raise SourceError(f"unet: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}")
+        raise SourceError(
+            f"{component}: {class_name} with `cross_attention_dim: {_shown(width)}` is not supported: {meaning}"
+        )
     if config.get("addition_embed_type") == "text_time":
         each, whole = (config.get(option) for option in _TEXT_TIME)
         if not isinstance(each, int) or not isinstance(whole, int) or whole <= _NUMBERS * each:
             raise SourceError(
-                f"unet: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, the "
-                f"second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
+                f"{component}: {class_name} with `addition_embed_type: text_time` needs {' and '.join(_TEXT_TIME)}, "
+                f"the second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
                 "config.json again"
             )
 

@@ -37,11 +37,12 @@ from olivelike._lazy import names_from
 if TYPE_CHECKING:
     from olivelike.runtime.pipeline.denoising import Step
     from olivelike.runtime.pipeline.pipeline import Pipeline, open_pipeline
-    from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
+    from olivelike.runtime.pipeline.request import Batch, Control, Picture, Request, Result, require_safe
     from olivelike.runtime.sessions.session_settings import SessionSettings
 
 __all__ = [
-    "Batch", "Picture", "Pipeline", "Request", "Result", "SessionSettings", "Step", "open_pipeline", "require_safe",
+    "Batch", "Control", "Picture", "Pipeline", "Request", "Result", "SessionSettings", "Step", "open_pipeline",
+    "require_safe",
 ]  # fmt: skip
 
 __getattr__ = names_from(__name__, __file__)

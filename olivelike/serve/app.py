@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from olivelike.serve.api.a1111 import a1111_router
 from olivelike.serve.api.catalogue import router as catalogue
+from olivelike.serve.api.controlnet import controlnet_router
 from olivelike.serve.api.gallery import router as gallery
 from olivelike.serve.api.guards import GuardRules, Guards
 from olivelike.serve.api.health import router as health
@@ -49,7 +50,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     add_handlers(app)
     app.add_middleware(Guards, rules=_rules(settings))
-    for router in (native, gallery, catalogue, health, page, runs, openai_router, a1111_router):
+    for router in (native, gallery, catalogue, health, page, runs, openai_router, a1111_router, controlnet_router):
         app.include_router(router)
     return app
 

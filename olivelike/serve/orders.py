@@ -31,6 +31,20 @@ class LoraChoice(_Value):
     """For the text encoders; by default `weight`."""
 
 
+class ControlChoice(_Value):
+    """A picture that leads, by a ControlNet of the folder."""
+
+    image: UploadId
+    net: Name | None = None
+    """Its name; by default the only one."""
+    strength: Annotated[Finite, Field(ge=-10, le=10)] = 1.0
+    start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
+    end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
+    """From which to which share of the steps it leads."""
+    preprocessor: Literal["none", "canny"] = "none"
+    """`canny` leads by the picture's edges."""
+
+
 class Axis(_Value):
     """What changes along a side of an X/Y plot."""
 
@@ -93,6 +107,10 @@ class Order(_Value):
     hires: Annotated[Finite, Field(gt=1, le=8)] | None = None
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
     hires_strength: Annotated[Finite, Field(gt=0, le=1)] = 0.7
+    controls: Annotated[tuple[ControlChoice, ...], FailFast(), Field(max_length=8)] = ()
+    """Pictures that lead; what they lead to is summed."""
+    control_guess: bool = False
+    """Let them lead the prompt alone; they work without one, too."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

@@ -102,6 +102,8 @@ class ModelView(_View):
     """Whether it can start from a picture."""
     takes_negative_prompt: bool
     has_safety_checker: bool
+    controlnets: tuple[str, ...] = ()
+    """Names of its ControlNets."""
     loaded: bool
     state: Literal["ready", "missing"]
     """`missing` if the folder is gone or damaged."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from olivelike import _untrusted as untrusted
 from olivelike._text import did_you_mean_path
@@ -139,7 +139,7 @@ class Checkpoint:
     """The model file of an ONNX source; other sources have none."""
     graph_digest: str | None = None
     """SHA-256 of that model without its weights."""
-    original: Converter | TinyConverter | None = None
+    original: Converter | TinyConverter | Literal["controlnet"] | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
     @cached_property

@@ -16,6 +16,7 @@ from olivelike.digest import digest_bytes
 from olivelike.errors import SourceError
 from olivelike.model.families import (
     COMPONENTS,
+    CONTROLNETS,
     INDEX_FILE,
     MODEL_FILE,
     PREVIEW,
@@ -34,6 +35,7 @@ from olivelike.sources.checkpoint import (
     read_checkpoint,
     read_json,
 )
+from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
@@ -94,16 +96,23 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else [])]
+    beside = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *beside]
     own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
             "what the UNet predicts can be told for a single file only; a folder says it in "
             "scheduler/scheduler_config.json (prediction_type)"
         )
-    source, vae_config = spec.open(
+    source, configs = spec.open(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
+    vae_config = configs["vae"]
+    if beside:
+        controlnets = {name: open_controlnet(one, name, configs["unet"] or {}, pickles) for name, one in beside.items()}
+        checkpoints = {name: found for name, (found, _) in controlnets.items() if name in wanted}
+        origin = replace(source.origin, controlnets={name: origin for name, (_, origin) in controlnets.items()})
+        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **checkpoints})
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -137,6 +146,7 @@ def available_components(
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
     if spec.preview is not None:
         found.add(PREVIEW)
+    found.update(CONTROLNETS[: len(spec.controlnets)])
     if spec.vae is None:
         return frozenset(found)
     return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
@@ -153,22 +163,30 @@ def _network_folders(files: SourceFiles) -> set[str]:
 
 def _open_file(
     path: Path, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
-) -> tuple[PipelineSource, Config | None]:
-    """Read a single file; return the pipeline, and the config of its VAE or of one that it lacks."""
+) -> tuple[PipelineSource, Mapping[str, Config | None]]:
+    """Read a single file; return the pipeline, and configs of the `vae` and the `unet`, also where it lacks them."""
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
-    vae_config = file.config("vae") if spec.vae or spec.preview else None
+    configs = {
+        "vae": file.config("vae") if spec.vae or spec.preview else None,
+        "unet": file.config("unet") if spec.controlnets else None,
+    }
     source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
-    return source.distilled(file.few_steps), vae_config
+    return source.distilled(file.few_steps), configs
 
 
 def _read_folder(
     files: SourceFiles, spec: SourceSpec, wanted: list[str], read_pickle: ReadPickle | None
-) -> tuple[PipelineSource, Config | None]:
-    """Read a folder or repository; return the pipeline, and the config of its VAE if it has one."""
+) -> tuple[PipelineSource, Mapping[str, Config | None]]:
+    """Read a folder or repository; return the pipeline, and configs of `vae` and `unet` where they are asked for."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
+    asked = {"vae": bool(spec.vae or spec.preview), "unet": bool(spec.controlnets)}
+    configs = {
+        name: read_json(files, f"{name}/config.json") if asks and "config.json" in files.names(name) else None
+        for name, asks in asked.items()
+    }
     if is_onnx_pipeline(index, files):
-        return _read_onnx_folder(files, index, wanted), None
+        return _read_onnx_folder(files, index, wanted), {**configs, "vae": None}
     index = _read_index(files)
     # Extras come before the weights: a download that was cut off then mostly lacks weights alone.
     extras = {relative: files.path(relative) for relative in _extra_files(files, index)}
@@ -178,9 +196,7 @@ def _read_folder(
         )
         for name in wanted
     }
-    has_vae = (spec.vae or spec.preview) and "config.json" in files.names("vae")
-    vae_config = read_json(files, "vae/config.json") if has_vae else None
-    return PipelineSource(files.origin, index, checkpoints, extras), vae_config
+    return PipelineSource(files.origin, index, checkpoints, extras), configs
 
 
 def _read_onnx_folder(files: SourceFiles, index: Config, wanted: list[str]) -> PipelineSource:
@@ -322,6 +338,8 @@ class SourceSpec:
     """Another VAE: its folder, a pipeline's folder, one file, or a hub id."""
     preview: SourceSpec | None = None
     """A tiny VAE for previews, in the same forms."""
+    controlnets: tuple[SourceSpec, ...] = ()
+    """ControlNets beside it: folders, files or hub ids."""
 
     @property
     def is_file(self) -> bool:

@@ -2,6 +2,7 @@
 
 `python -m olivelike.testing make-single-file DIR FILE` writes the same weights into one file, in original names.
 `python -m olivelike.testing make-tiny-vae DIR` writes a tiny VAE (TAESD).
+`python -m olivelike.testing make-controlnet PIPELINE DIR` writes a ControlNet for a checkpoint folder.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from olivelike.errors import OlivelikeError, UsageError
 from olivelike.testing.checkpoint_configs import KINDS
 from olivelike.testing.checkpoints import make_checkpoint
+from olivelike.testing.controlnets import make_controlnet
 from olivelike.testing.single_file_writer import make_single_file, require_readable
 from olivelike.testing.tiny_vae import make_tiny_vae
 
@@ -43,6 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--latent-channels", type=int, default=4, metavar="N")
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(write=lambda folder, **options: make_tiny_vae(folder, **options)[0])
+    command = commands.add_parser("make-controlnet", help="write a ControlNet for a checkpoint folder")
+    command.add_argument("pipeline", type=Path, metavar="PIPELINE")
+    command.add_argument("folder", type=Path, metavar="DIR", help="or file, with --original")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--dtype", choices=["F32", "F16"], default="F32")
+    command.add_argument("--original", choices=["no", "plain", "prefixed"], default="no")
+    command.set_defaults(write=make_controlnet)
     options = vars(parser.parse_args(arguments))
     try:
         written: Path = options.pop("write")(options.pop("folder"), **options)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
+from olivelike.model.families import CONTROLNETS
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
@@ -17,7 +18,7 @@ from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddin
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
-from olivelike.workflow.validation import resolve_components, resolve_sweep, validate
+from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_controlnets
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
@@ -87,7 +88,19 @@ def load_workflow(
     file = validate(WorkflowFile, root, "", "keys", findings)
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
-        _check_source(root, key, findings)
+        _check_source(root.entries.get(key), key, findings)
+    controlnets = root.entries.get("controlnets")
+    for number, item in enumerate(controlnets.items if isinstance(controlnets, Sequence) else ()):
+        _check_source(item, f"controlnets.{number}", findings)
+    if isinstance(controlnets, Sequence):
+        count = len(controlnets.items)
+        steps = with_controlnets(steps, count, registry)
+        sweep = {name: with_controlnets(chains, count, registry) for name, chains in sweep.items()}
+        if steps and count and CONTROLNETS[0] not in steps:
+            findings.add(
+                root.keys["controlnets"],
+                "nothing says which passes run on ControlNets; add `controlnet: [convert, fuse]` to `components`",
+            )
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
@@ -145,6 +158,7 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for path, until, layout in outputs
             for variant in sweep or (None,)
         ),
+        controlnets=tuple(resolve_source(section, folder) for section in file.controlnets),
     )
 
 
@@ -163,8 +177,7 @@ def _target(root: Mapping, findings: Findings) -> Target | None:
     return target
 
 
-def _check_source(root: Mapping, key: str, findings: Findings) -> None:
-    source = root.entries.get(key)
+def _check_source(source: Node | None, key: str, findings: Findings) -> None:
     if not isinstance(source, Mapping):
         return
     hub, path = _inner(source, "hub"), _inner(source, "path")

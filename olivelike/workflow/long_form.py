@@ -38,10 +38,11 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
         return
     entries = root.entries
     for name in ("source", "vae", "preview"):
-        match entries.get(name):
-            case Scalar(value=str(text)) as scalar:
-                key = "path" if is_path(text, project_folder) else "hub"
-                entries[name] = _one_key(key, scalar, scalar.position)
+        if name in entries:
+            entries[name] = _source(entries[name], project_folder)
+    match entries.get("controlnets"):
+        case Sequence() as controlnets:
+            controlnets.items = [_source(item, project_folder) for item in controlnets.items]
     match entries.get("loras"):
         case Sequence() as loras:
             loras.items = [_lora(item) for item in loras.items]
@@ -83,6 +84,13 @@ def split_weight(text: str) -> tuple[str, float | None]:
     if colon and file and _NUMBER.fullmatch(number):
         return file, float(number)
     return text, None
+
+
+def _source(node: Node, project_folder: Path) -> Node:
+    match node:
+        case Scalar(value=str(text)) as scalar:
+            return _one_key("path" if is_path(text, project_folder) else "hub", scalar, scalar.position)
+    return node
 
 
 def _lora(node: Node) -> Node:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import COMPONENTS, TOKENIZERS, Prediction
+from olivelike.model.families import COMPONENTS, CONTROLNETS, TOKENIZERS, Prediction
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Workflow:
     embeddings: tuple[Embedding, ...]
     target: Target
     outputs: tuple[Output, ...]
+    controlnets: tuple[Source, ...] = ()
+    """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
 
 
 class _Section(BaseModel):
@@ -144,6 +146,16 @@ class SourceSection(VaeSection):
     )
     prediction: Literal["epsilon", "v_prediction", "sample"] | None = Field(
         None, description="What the UNet of a single file predicts, where the file does not tell."
+    )
+
+
+class ControlNetSection(VaeSection):
+    """A ControlNet beside the source: either `hub` or `path`."""
+
+    path: str | None = Field(
+        None,
+        min_length=1,
+        description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder.",
     )
 
 
@@ -235,6 +247,12 @@ class WorkflowFile(_Section):
     preview: VaeSection | None = Field(
         None, description="A tiny VAE (TAESD) whose decoder, `preview_decoder`, shows pictures of steps."
     )
+    controlnets: list[ControlNetSection] = Field(
+        default_factory=list,
+        max_length=len(CONTROLNETS),
+        description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
+        "files, or maps.",
+    )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -261,7 +279,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
     text = {"type": "string", "minLength": 1}
     properties["source"] = _either(text, properties["source"])
-    for key in ("loras", "embeddings"):
+    for key in ("loras", "embeddings", "controlnets"):
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
     for key in ("vae", "preview"):
         properties[key]["anyOf"].insert(0, text)

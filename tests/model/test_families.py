@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from olivelike.model.families import (
     COMPONENTS,
+    CONTROLNETS,
     FAMILIES,
     LORA_COMPONENTS,
     TEXT_TO_PICTURE,
@@ -42,7 +43,7 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
         for encoder, width in family.text_encoders.items():
             assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
     assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
-        "safety_checker", "preview_decoder"
+        "safety_checker", "preview_decoder", *CONTROLNETS
     }  # fmt: skip
 
 

@@ -253,7 +253,7 @@ def test_everything_that_the_client_lists_can_be_listed(api, service):
     assert {one["name"]: one["label"] for one in api.get_schedulers()}["karras"] == "Karras"
     assert set(api.get_embeddings()) == {"loaded", "skipped"}
     assert api.get_memory()["ram"]["total"] > api.get_memory()["ram"]["free"] > 0
-    assert api.get_scripts() == {"txt2img": [], "img2img": []}
+    assert api.get_scripts() == {"txt2img": ["controlnet"], "img2img": ["controlnet"]}
     assert isinstance(api.get_cmd_flags(), dict)
     for lists in (
         api.get_sd_vae, api.get_hypernetworks, api.get_face_restorers,

@@ -133,8 +133,13 @@ def unet(channels, **more):
         (unet(8), "checkpoint", "InstructPix2Pix"),
         (unet(5), "checkpoint", "with depth"),
         (unet(4, model__diffusion_model__label_emb__0__0__weight=(1280, 2048)), "checkpoint", "unCLIP"),
-        ({"control_model.time_embed.0.weight": (1280, 320)}, "controlnet", ""),
-        ({"controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3)}, "controlnet", ""),
+        ({"lllite_unet_input_blocks_4_1_proj_in.depth.weight": (8, 8)}, "controlnet", "ControlNet-LLLite"),
+        ({"input_hint_block.0.weight": (16, 3, 3, 3), "lora_controlnet": (1,)}, "controlnet", "Control-LoRA"),
+        (
+            {"controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3), "task_embedding": (6, 320)},
+            "controlnet",
+            "ControlNet Union",
+        ),
         (
             {"decoder.conv_in.weight": (512, 16, 3, 3), "decoder.mid.block_1.conv1.weight": (512, 512, 3, 3)},
             "vae",

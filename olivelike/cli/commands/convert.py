@@ -33,6 +33,10 @@ def convert(
     preview: Annotated[
         str | None, typer.Option(metavar="VAE", help="A tiny VAE (TAESD) beside it, for pictures of steps.")
     ] = None,
+    controlnets: Annotated[
+        list[str] | None,
+        typer.Option("--controlnet", metavar="NET", help="A ControlNet: a file, folder or hub id; may be repeated."),
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -66,8 +70,9 @@ def convert(
     from olivelike.cli.stdout import write_error, write_line
 
     request = engine.ConvertRequest(
-        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout, preview
-    )
+        source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
+        preview, tuple(controlnets or ()),
+    )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going
     )

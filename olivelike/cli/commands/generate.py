@@ -131,6 +131,11 @@ class PictureOptions:
         typer.Option("--tiled-vae", help="Decode and encode part by part: for pictures that memory has no room for."),
     ] = False
 
+    control_guess: Annotated[
+        bool,
+        typer.Option("--control-guess", help="Control pictures lead the prompt alone; they work without one, too."),
+    ] = False
+
     def fields(self) -> "RequestFields":
         """Return the fields of a request that the command line gives.
 
@@ -145,6 +150,7 @@ class PictureOptions:
             "prompt_weights": False if plain else None,
             "fit": self.fit or None,
             "tiled_vae": self.tiled_vae or None,
+            "control_guess": self.control_guess or None,
         }
         if self.guidance_interval is not None:
             values["guidance_interval"] = parse_interval(self.guidance_interval)
@@ -187,6 +193,23 @@ def generate(
     mask: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to paint in the initial picture: white.")
     ] = None,
+    controls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--control",
+            metavar="[NAME=]FILE[:X]",
+            help="Picture that leads, with strength X, by a ControlNet of that name; may be repeated.",
+        ),
+    ] = None,
+    control_start: Annotated[
+        float, typer.Option(metavar="X", help="Share of the steps from which they lead; 0 by default.")
+    ] = 0.0,
+    control_end: Annotated[
+        float, typer.Option(metavar="X", help="Share of the steps up to which they lead; 1 by default.")
+    ] = 1.0,
+    control_canny: Annotated[
+        bool, typer.Option("--control-canny", help="Lead by the edges of control pictures; FILE:canny for one of them.")
+    ] = False,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -255,6 +278,7 @@ def generate(
     from olivelike.engine.output.swap import LiveLoras, lora_folders
     from olivelike.errors import UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
+    from olivelike.runtime.jobs.control_files import parse_control
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.preview_file import PreviewFile
@@ -282,12 +306,17 @@ def generate(
         if STDIN in (prompts or ()) and not picture.plain_prompts and sys.stdin.isatty():
             write_error("Reading prompts from the terminal, one on each line; end with Ctrl-D (Windows: Ctrl-Z).")
         lines = read_prompts(prompts or (), literal=picture.plain_prompts)
+        led_by = [
+            parse_control(text, start=control_start, end=control_end, canny=control_canny) for text in controls or ()
+        ]
+        if not led_by and made_before is None and (control_start, control_end, control_canny) != (0.0, 1.0, False):
+            raise UsageError("--control-start, --control-end and --control-canny are about a --control; give one")
         if at.server is not None:
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
             orders = plan_orders(
                 server, name, lines, picture.fields(),
-                made_before=made_before, init_image=init_image, mask=mask, loras=loras or (), save=metadata,
-                fast=fast,
+                made_before=made_before, init_image=init_image, mask=mask, controls=led_by, loras=loras or (),
+                save=metadata, fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -299,6 +328,7 @@ def generate(
             made_before=made_before,
             init_image=init_image,
             mask=mask,
+            controls=led_by,
             wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
             lora_files=lora_files,
             loras=[lora_files.named(text) for text in loras or ()],

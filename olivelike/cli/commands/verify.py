@@ -25,6 +25,12 @@ def verify(
         ),
     ] = None,
     vae: Annotated[str | None, typer.Option(metavar="VAE", help="The other VAE that was put into it.")] = None,
+    controlnets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
+        ),
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -78,6 +84,7 @@ def verify(
         folder,
         against=against,
         vae=vae,
+        controlnets=controlnets or (),
         loras=loras or (),
         components=components or (),
         samples=samples,

@@ -54,8 +54,8 @@ export async function setInitial(blob, { sent, name = "the picture" } = {}) {
   show();
 }
 
-// Width and height that the model takes, near the picture's own.
-function fitSize(width, height) {
+/** Set width and height that the model takes, near those of a picture. */
+export function fitSize(width, height) {
   const [across, down] = ["width", "height"].map((id) => $(id));
   const most = Math.min(Number(across.max) || 2048, Number(down.max) || 2048, 1536);
   const share = Math.min(1, most / Math.max(width, height));

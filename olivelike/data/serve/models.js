@@ -1,6 +1,7 @@
 // The model that paints: picker, bounds of the form, schedulers.
 
 import { $, make } from "./dom.js";
+import { takeControlNets } from "./controls.js";
 import { takeOptions } from "./form.js";
 import { announce, problem } from "./notices.js";
 import { pick } from "./picker.js";
@@ -37,7 +38,9 @@ export async function setModel(name) {
   current = name;
   show();
   try {
-    takeOptions(await ask(query("/api/options", { model: name })));
+    const options = await ask(query("/api/options", { model: name }));
+    takeOptions(options);
+    takeControlNets(options.controlnets);
     recount();
     if (changed) announce(`Model: ${titleOf(name)}`);
   } catch (error) {

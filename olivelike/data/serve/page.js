@@ -1,6 +1,7 @@
 // Starts everything, and joins the parts: the form makes an order, the order a job, the job is shown.
 
 import { $ } from "./dom.js";
+import { controlFields, forgetControl, startControls } from "./controls.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
 import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
@@ -27,7 +28,7 @@ let features = {};
 
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
-  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()) };
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields() };
   if (!hasPicture()) for (const name of WITH_PICTURE) delete found[name];
   if (!hasMask()) for (const name of WITH_MASK) delete found[name];
   const { x, y } = axes();
@@ -49,7 +50,10 @@ function fault(error) {
   $(place).scrollIntoView({ block: "nearest" });
   const named = /^(?:body\.)?([a-z_]+)\b/.exec(error.message)?.[1];
   markField(error.field ?? named);
-  if (error.code === "source" && hasPicture() && /upload|picture/.test(error.message)) forgetInitial();
+  if (error.code === "source" && /upload|picture/.test(error.message)) {
+    if (hasPicture()) forgetInitial();
+    forgetControl();
+  }
 }
 
 async function generate() {
@@ -182,6 +186,7 @@ async function start() {
   startPrompts(model);
   startPlot(choices);
   startInitial();
+  startControls();
   startIncoming();
   startStage();
   startGallery();

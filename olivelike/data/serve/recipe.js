@@ -28,7 +28,7 @@ export async function applyRecipe(record, where = "the picture") {
   // LoRAs that the prompt names itself would count twice.
   const named = new Set([...(record.prompt ?? "").matchAll(/<(?:lora|lyco):([^:<>]+)/g)].map((match) => match[1].trim()));
   setLoras((record.loras ?? []).filter((lora) => !named.has(lora.name)));
-  for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"]]) {
+  for (const [used, name] of [[record.init_image, "an initial picture"], [record.mask, "a mask"], ...(record.controls ?? []).map((one) => [one.image, "a picture that led"])]) {
     if (used) missing.push(`it was made from ${name} (${used.name}), which you have to choose again`);
   }
   $("form").dispatchEvent(new Event("input", { bubbles: true }));
@@ -42,7 +42,7 @@ const NAMES = {
   guidance_scale: "Guidance", guidance_rescale: "Guidance rescale", scheduler: "Scheduler", eta: "Eta", size: "Size",
   strength: "Strength", clip_skip: "Clip skip", loras: "LoRAs", init_image: "Initial picture", mask: "Mask",
   variation_strength: "Variation", variation_seed: "Variation seed", hires: "Drawn again", hires_strength: "Its strength",
-  cache_interval: "Cache interval", tiled_vae: "Decoded in parts", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
+  cache_interval: "Cache interval", tiled_vae: "Decoded in parts", controls: "Led by", provider: "Provider", version: "Program", prompt_weights: "Plain prompt", fit: "Cropped to fit",
 };
 
 const of = {
@@ -50,6 +50,7 @@ const of = {
   loras: (record) => record.loras?.map((lora) => (lora.weight === null || lora.weight === undefined ? lora.name : `${lora.name} ${lora.weight}`)).join(", "),
   init_image: (record) => record.init_image?.name,
   mask: (record) => record.mask?.name,
+  controls: (record) => record.controls?.map((one) => `${one.net} ${one.strength}: ${one.image.name}`).join(", "),
   prompt_weights: (record) => record.prompt_weights === false && "yes",
   fit: (record) => record.fit && "yes",
   scheduler: (record) => record.scheduler ?? record.sampler,

@@ -137,7 +137,7 @@ def _earlier(assignment: Assignment) -> tuple[str, str, Mapping[str, Any]] | Non
     weights = record.facets.get("weights", "")
     same_but_weights = replace(key, facets={**key.facets, "weights": weights})
     files = before.component_files(component)
-    model = next((path for path in files if path.endswith(".onnx")), None)
+    model = before.find_model_file(component)
     if model is None or same_but_weights.digest != record.key:
         return None
     if not is_current(output.path, before, files, assignment.inputs.store):

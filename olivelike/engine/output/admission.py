@@ -65,7 +65,9 @@ def check_apart(
 def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
-    for what, given in (("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)):
+    controlnets = (("ControlNet", one) for one in workflow.controlnets)
+    named = ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)
+    for what, given in (*named, *controlnets):
         if given is not None and given.path is not None:
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -156,8 +156,13 @@ def _ending(chain: Sequence[Node], output: Output, suffix: str, workflow: Loaded
 def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, adapters: Adapters) -> Sequence[Step]:
     """Return the steps that have something to do for a component.
 
-    Textual inversions belong to the source, so the step that adds them comes first without being written.
+    Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
+    bring the step with them that has the UNet take what they give; it comes last.
     """
+    led = component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps)
+    if led and not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
+        entry = workflow.registry.get(CONTROLNET_INPUTS)
+        steps = [*steps, Step(CONTROLNET_INPUTS, entry.cls(), steps[-1].position)]
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -187,6 +192,12 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
+    if {*components} & {*CONTROLNETS} and not any(LAYOUTS[output.layout].controlnets for output in outputs):
+        fed = ", ".join(layout.name for layout in LAYOUTS.values() if layout.controlnets)
+        raise UsageError(
+            f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one "
+            f"of the layouts {fed}, or drop `controlnets`"
+        )
     for output in outputs:
         if not any(LAYOUTS[output.layout].has(component) for component in components):
             wanted = ", ".join(LAYOUTS[output.layout].components or ())

@@ -20,6 +20,9 @@ CONVERT = "convert"
 ADD_EMBEDDINGS = "add_embeddings"
 """The pass that textual inversions bring with them."""
 
+CONTROLNET_INPUTS = "controlnet_inputs"
+"""The pass that ControlNets bring with them."""
+
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
 

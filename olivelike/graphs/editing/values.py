@@ -44,7 +44,7 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
     """Return the value of a formula.
 
     Raises `ValueError` for what is no formula, such as the name `input.1` of another exporter. `size_of` returns the
-    size that a name stands for; what it raises is passed on.
+    size that a name stands for; what it raises is passed on. `a/b`, as in sizes of a UNet's features, is rounded up.
     """
 
     def value(tree: ast.expr) -> int:
@@ -55,7 +55,10 @@ def evaluate(formula: str, size_of: Callable[[str], int]) -> int:
                 return size_of(name)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 return int(_OPERATORS[type(op)](value(left), value(right)))
-        raise ValueError(f"{formula!r} is no formula of names, numbers, +, -, * and //")
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                if (share := value(right)) != 0:
+                    return -(-value(left) // share)
+        raise ValueError(f"{formula!r} is no formula of names, numbers, +, -, *, / and //")
 
     try:
         tree = ast.parse(formula, mode="eval")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
+from olivelike.model.families import CONTROLNETS
 from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
     import torch
 
     forward: Any = _FORWARD.get(component)
-    if component == "unet" and getattr(network.config, "addition_embed_type", None) == "text_time":
-        forward = _forward_unet_xl
+    if component in _FORWARD_XL and getattr(network.config, "addition_embed_type", None) == "text_time":
+        forward = _FORWARD_XL[component]
     if type(network).__name__ == "AutoencoderTiny":
         forward = _TINY[component]
     wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
@@ -113,6 +114,38 @@ def _forward_unet_xl(
     return self.network(
         sample, timestep, encoder_hidden_states, timestep_cond=timestep_cond, added_cond_kwargs=added, return_dict=False
     )[0]
+
+
+def _forward_controlnet(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    controlnet_cond: torch.Tensor,
+    conditioning_scale: torch.Tensor,
+) -> Any:
+    down, middle = self.network(
+        sample, timestep, encoder_hidden_states, controlnet_cond, conditioning_scale, return_dict=False
+    )
+    return *down, middle
+
+
+def _forward_controlnet_xl(
+    self: Any,
+    sample: torch.Tensor,
+    timestep: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    text_embeds: torch.Tensor,
+    time_ids: torch.Tensor,
+    controlnet_cond: torch.Tensor,
+    conditioning_scale: torch.Tensor,
+) -> Any:
+    added = {"text_embeds": text_embeds, "time_ids": time_ids}
+    down, middle = self.network(
+        sample, timestep, encoder_hidden_states, controlnet_cond, conditioning_scale,
+        added_cond_kwargs=added, return_dict=False,
+    )  # fmt: skip
+    return *down, middle
 
 
 def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:
@@ -160,11 +193,14 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 
 _FORWARD: Final = {
     "unet": _forward_unet,
+    **dict.fromkeys(CONTROLNETS, _forward_controlnet),
     "vae_encoder": _forward_vae_encoder,
     "vae_decoder": _forward_vae_decoder,
     "text_encoder": _forward_text_encoder,
     "text_encoder_2": _forward_text_encoder_2,
     "safety_checker": _forward_safety_checker,
 }
+_FORWARD_XL: Final = {"unet": _forward_unet_xl, **dict.fromkeys(CONTROLNETS, _forward_controlnet_xl)}
+"""Of networks with SDXL's additions to the time embedding."""
 _TINY: Final = {"vae_encoder": _encode_tiny, "vae_decoder": _decode_tiny, "preview_decoder": _decode_tiny}
 """Of an `AutoencoderTiny`."""

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.controlled import unmark_controlled
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.client_layouts import DEFAULT
+from olivelike.model.families import CONTROLNETS, STRENGTH
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE})
 _DTYPES: Final = {
     "float32": ir.DataType.FLOAT,
+    "float64": ir.DataType.DOUBLE,
     "float16": ir.DataType.FLOAT16,
     "int32": ir.DataType.INT32,
     "int64": ir.DataType.INT64,
@@ -32,6 +35,7 @@ _INPUTS: Final = {
     "text_encoder": ("input_ids",),
     "text_encoder_2": ("input_ids",),
     "unet": ("sample", "timestep", "encoder_hidden_states"),
+    **dict.fromkeys(CONTROLNETS, ("sample", "timestep", "encoder_hidden_states")),
     "vae_encoder": ("sample",),
     "vae_decoder": ("latent_sample",),
     "preview_decoder": ("latent_sample",),
@@ -77,6 +81,8 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
         How many inputs and outputs have another type or rank, and how many another name.
     """
     graph = model.graph
+    if not layout.controlnets:
+        unmark_controlled(model)
     if layout.name != DEFAULT:
         remove_cached_features(model)  # Clients take all outputs, and none of them knows what to do with these.
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}
@@ -147,6 +153,8 @@ def _fit_input(graph: ir.Graph, value: ir.Value, component: str, layout: Layout)
     is_timestep = component == "unet" and value.name == "timestep"
     if is_timestep and layout.timestep:
         dtype = _DTYPES[layout.timestep]
+    elif component in CONTROLNETS and value.name == STRENGTH:
+        dtype = _DTYPES[layout.conditioning_scale]
     elif dtype in _FLOATS and layout.floats:
         dtype = _DTYPES[layout.floats]
     elif value.name == "input_ids":

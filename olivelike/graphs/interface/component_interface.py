@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
+from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS, MID_RESIDUAL, STRENGTH, down_residual
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -116,6 +117,26 @@ def _guidance(config: Config) -> tuple[Input, ...]:
     return () if width is None else (Input("timestep_cond", "float32", ("unet_guidance_batch", None), (2, width)),)
 
 
+def _controlnet(config: Config) -> Interface:
+    """Return a ControlNet's interface: what the UNet takes, a picture and a strength; residuals for the UNet."""
+    latents, *others = _unet(config).inputs
+    batch, _, height, width = latents.example
+    times = 2 ** (len(config["conditioning_embedding_out_channels"]) - 1)
+    dims = (latents.dims[0], None, "controlnet_cond_height", "controlnet_cond_width")
+    levels = len(config["block_out_channels"])
+    # One behind the first convolution, one behind each layer, and one where sizes are halved.
+    connections = levels * (config["layers_per_block"] + 1)
+    return Interface(
+        (
+            latents,
+            *others,
+            Input(CONTROL_PICTURE, "float32", dims, (batch, 3, height * times, width * times)),
+            Input(STRENGTH, "float32", (None,), (1,)),
+        ),
+        (*(down_residual(number) for number in range(connections)), MID_RESIDUAL),
+    )
+
+
 def _vae_encoder(config: Config) -> Interface:
     tiny = "encoder_block_out_channels" in config
     side = 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
@@ -153,6 +174,7 @@ def _safety_checker(config: Config) -> Interface:
 
 _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
+    **dict.fromkeys(CONTROLNETS, _controlnet),
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
     "preview_decoder": _vae_decoder,

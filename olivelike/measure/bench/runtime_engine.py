@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from olivelike.errors import SessionError
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
-from olivelike.measure.network_sizes import random_values, sizes_of
+from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
 from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, open_folder, read_folder_target
@@ -33,7 +33,7 @@ _STAGES: Final[dict[str, Stage]] = {
 }
 _TOKENS = 256
 """Token ids stay below: every vocabulary begins with the bytes."""
-_GUIDED = (*TEXT_ENCODERS, "unet")
+_GUIDED = (*TEXT_ENCODERS, *GUIDED)
 """Networks that are run once for both prompts of a picture."""
 
 

@@ -18,7 +18,7 @@ from olivelike.measure.clients.requirement import (
     setting,
     takes,
 )
-from olivelike.model.families import FAMILIES, SD_NETWORKS
+from olivelike.model.families import CONTROLNETS, FAMILIES, SD_NETWORKS, STRENGTH
 
 if TYPE_CHECKING:
     from olivelike.graphs.inspect import Inspection
@@ -74,6 +74,8 @@ _ONNXSTACK_LAYOUT = "run the workflow with `layout: onnxstack`"
 _TOKENIZER = "fetch the source's tokenizer, and run the workflow again"
 _FLOATS = ("float32", "float16", "bfloat16")
 
+_CONTROLNET: Final = CONTROLNETS[0]
+
 ONNXSTACK: Final = (
     has_file("tokenizer/vocab.json", _TOKENIZER),
     has_file("tokenizer/merges.txt", _TOKENIZER),
@@ -98,6 +100,7 @@ ONNXSTACK: Final = (
     gives("vae_decoder", 0, _FLOATS, _ONNXSTACK_LAYOUT, shape=(1, 3, None, None)),
     takes(_SECOND, "input_ids", ("int32",), _ONNXSTACK_LAYOUT, shape=(1, 77), where=_SECOND),
     gives(_SECOND, 0, _FLOATS, _ONNXSTACK_LAYOUT, shape=(1, None), where=_SECOND),
+    takes(_CONTROLNET, STRENGTH, ("float64",), _ONNXSTACK_LAYOUT, shape=(1,), where=_CONTROLNET),
     data_file(SD_NETWORKS, "model.onnx.data", "its tools copy model.onnx with model.onnx.data", _ONNXSTACK_LAYOUT),
 )
 """OnnxStack and Amuse. Inputs and outputs go by position; floats are converted to what the graph wants, ids are not.

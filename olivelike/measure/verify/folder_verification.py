@@ -5,17 +5,27 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
+from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
-from olivelike.model.families import MODEL_FILE, PREVIEW, SHALLOW_FILE, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZERS
+from olivelike.model.families import (
+    CONTROLNETS,
+    MODEL_FILE,
+    PREVIEW,
+    SHALLOW_FILE,
+    TEXT_ENCODERS,
+    TEXT_TO_PICTURE,
+    TOKENIZERS,
+)
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
+from olivelike.workflow.long_form import text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,6 +120,7 @@ def verify_folder(
     *,
     against: str | None = None,
     vae: str | None = None,
+    controlnets: Sequence[str] = (),
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
     samples: int = 2,
@@ -133,6 +144,7 @@ def verify_folder(
         folder: What `run` wrote.
         against: What it was made of: a folder, a file or a hub id; by default what the folder names, if it is near.
         vae: The other VAE that was put into it.
+        controlnets: Those that were put into it, in that order; others are not compared.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -158,13 +170,15 @@ def verify_folder(
             raise UsageError(f"{name} {value}: use a number above 0")
     record = OutputRecord.require(folder)
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
-    present = [name for name in networks_of(record) if name != PREVIEW]
+    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :]}
+    present = [name for name in networks_of(record) if name not in unnamed]
     for name in components:
         if name not in present:
             hint = did_you_mean(name, present, "networks")
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
-    spec = spec_of(folder, record, against, vae)
+    nets = tuple(source_spec(text_source(text, Path.cwd()), None) for text in controlnets)
+    spec = replace(spec_of(folder, record, against, vae), controlnets=nets)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder)

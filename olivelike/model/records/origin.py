@@ -10,6 +10,7 @@ from typing import Literal
 from olivelike.model.few_steps import FewSteps  # noqa: TC001 - the reader looks types up
 from olivelike.model.records.reading import Content, RecordError
 
+_WEIGHTS = (".safetensors", ".bin", ".ckpt", ".pt", ".pth")
 _COMMIT_DIGITS = 12
 """Of a commit, as people are shown it."""
 
@@ -52,6 +53,8 @@ class Origin:
     """Where the VAE comes from, if from elsewhere."""
     few_steps: FewSteps | None = None
     """What a distilled checkpoint or LoRA is for."""
+    controlnets: Mapping[str, Origin] | None = None
+    """Where ControlNets beside it come from, by component."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -74,9 +77,28 @@ class Origin:
         """Where it is, as far as that is known: its path, or else its name, with the file of a repository."""
         return self.path or "/".join(filter(None, (self.name, self.file)))
 
+    @property
+    def controlnet_names(self) -> dict[str, str]:
+        """What people call the ControlNets, by component: a file's name without suffix, the last part of a hub id.
+
+        Those of the same name are called like their components.
+        """
+        names = {component: origin.stem for component, origin in (self.controlnets or {}).items()}
+        return {
+            component: component if [*names.values(), *names].count(name) > 1 else name
+            for component, name in names.items()
+        }
+
+    @property
+    def stem(self) -> str:
+        """The last part of the name, without the suffix of a weight file."""
+        last = PurePath(self.file or self.name)
+        return last.stem if last.suffix in _WEIGHTS else last.name
+
     def published(self) -> Origin:
         """Return what other people may see: no path."""
-        return replace(self, path=None, vae=self.vae and self.vae.published())
+        beside = {name: origin.published() for name, origin in (self.controlnets or {}).items()} or None
+        return replace(self, path=None, vae=self.vae and self.vae.published(), controlnets=beside)
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""

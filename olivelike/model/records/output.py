@@ -13,6 +13,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
+from olivelike.model.families import DERIVED_FILES
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
@@ -157,10 +158,14 @@ class OutputRecord:
 
         Raises `SourceError` if the record names none.
         """
-        for path in self.component_files(component):
-            if path.endswith(".onnx"):
-                return path
+        if (found := self.find_model_file(component)) is not None:
+            return found
         raise SourceError(f"{RECORD_FILE} names no model file of {component}; run the workflow again")
+
+    def find_model_file(self, component: str) -> str | None:
+        """Return the path of a component's model file, relative to the folder; `None` if the record names none."""
+        models = (path for path in self.component_files(component) if path.endswith(".onnx"))
+        return next((path for path in models if path.rpartition("/")[2] not in DERIVED_FILES), None)
 
     def component_files(self, component: str) -> dict[str, OutputFile]:
         """Return the recorded files of one component's folder, by relative path."""

@@ -16,6 +16,7 @@ from olivelike.digest import digest_file
 from olivelike.errors import UsageError
 from olivelike.model.few_steps import ENOUGH, FewSteps
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
+from olivelike.runtime.jobs.control_files import used_controls
 from olivelike.runtime.pictures import PictureRecord, UsedFile
 from olivelike.runtime.pipeline.cheap_steps import runs_whole
 from olivelike.runtime.pipeline.hires import hires_size
@@ -32,14 +33,18 @@ HASH_DIGITS: Final = 10
 _ALIKE: Final = (
     "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta",
     "strength", "fit", "clip_skip", "prompt_weights", "variation_strength", "variation_seed", "hires",
-    "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae",
+    "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae", "control_guess",
 )  # fmt: skip
 """Fields that a request and a record both have."""
 _OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
 
 
 def picture_record(
-    request: Request, folder: PipelineFolder, used: tuple[UsedFile | None, UsedFile | None], loras: Sequence[UsedFile]
+    request: Request,
+    folder: PipelineFolder,
+    used: tuple[UsedFile | None, UsedFile | None],
+    loras: Sequence[UsedFile],
+    led_by: Sequence[UsedFile] = (),
 ) -> PictureRecord:
     """Return what all pictures of a request have in common, as far as it is known before networks are open.
 
@@ -47,6 +52,7 @@ def picture_record(
         request: with nothing left open.
         used: initial picture and mask.
         loras: on top of the folder.
+        led_by: files of the request's control pictures.
     """
     assert request.size is not None
     scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
@@ -66,6 +72,7 @@ def picture_record(
         model=folder.path.resolve().name,
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
+        controls=used_controls(request.controls, led_by),
         version=_program(),
     )
 
@@ -97,15 +104,17 @@ def _file_hash(path: Path, _stamp: tuple[int, int]) -> str:
     return digest_file(path)
 
 
-def recorded_fields(record: PictureRecord, *, from_image: bool, masked: bool) -> RequestFields:
+def recorded_fields(record: PictureRecord, *, from_image: bool, masked: bool, led: bool = True) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
-    `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too.
+    `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too;
+    `led`, whether there are control pictures.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
     left_out = (() if from_image else ("strength",)) + (() if masked else _OF_MASK)
+    left_out += () if led else ("control_guess",)
     if not record.variation_strength:
         left_out += ("variation_seed",)
     for name in left_out:

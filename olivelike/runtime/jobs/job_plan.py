@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
+from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls
 from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     cache_notes,
@@ -134,6 +135,7 @@ def plan_jobs(
     made_before: Path | None = None,
     init_image: Path | UsedImage | None = None,
     mask: Path | UsedImage | None = None,
+    controls: Sequence[ControlFile] = (),
     wildcards: Wildcards | None = None,
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
@@ -151,6 +153,7 @@ def plan_jobs(
         init_image: the picture to start from, as a file, or opened, with what records say of it; of `made_before` it
             is found by its content.
         mask: where to paint in it.
+        controls: the pictures that lead; those of `made_before` are found by their content.
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
@@ -160,6 +163,7 @@ def plan_jobs(
     if before is not None and made_before is not None:
         init_image = init_image or find_used(before.init_image, made_before)
         mask = mask or find_used(before.mask, made_before)
+        controls = controls or recorded_controls(before, made_before)
         lines = lines or [PromptLine(before.prompt)]
     given: RequestFields = {**(fields or {})}
     used: list[UsedFile | None] = [None, None]
@@ -167,14 +171,19 @@ def plan_jobs(
         given["init_image"], used[0] = open_image(init_image) if isinstance(init_image, Path) else init_image
     if mask is not None:
         given["mask"], used[1] = open_image(mask) if isinstance(mask, Path) else mask
+    led = [control.open() for control in controls]
+    if led:
+        given["controls"] = tuple(control for control, _ in led)
     if before is not None:
-        given = {**recorded_fields(before, from_image=init_image is not None, masked=mask is not None), **given}
+        has = {"from_image": init_image is not None, "masked": mask is not None, "led": bool(led)}
+        given = {**recorded_fields(before, **has), **given}
     asked = replace(Request(()), **given)
     wildcards = wildcards or Wildcards([Path("wildcards")])
     pipeline = open_folder(folder)
     planner = _Planner(
-        pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None
-    )
+        pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None,
+        tuple(file for _, file in led),
+    )  # fmt: skip
     jobs = tuple(planner.jobs(asked, lines))
     requests = [job.request for job in jobs]
     notes = [
@@ -204,6 +213,7 @@ class _Planner:
     used: tuple[UsedFile | None, UsedFile | None]
     given: frozenset[str] | None
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
+    led_by: tuple[UsedFile, ...] = ()
     notes: dict[str, None] = field(default_factory=dict)
     """What was made fast, in lines."""
 
@@ -240,7 +250,7 @@ class _Planner:
         )
         loras = (*self.always, *self._tagged(pictures[0].tags))
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
-        record = picture_record(request, self.folder, self.used, used)
+        record = picture_record(request, self.folder, self.used, used, self.led_by)
         return Job(request, {picture.prompt: picture.written for picture in pictures}, loras, record)
 
     def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:

@@ -43,6 +43,20 @@ class UsedFile:
     """Of a LoRA."""
 
 
+@dataclass(frozen=True)
+class UsedControl:
+    """A picture that led another one, by a ControlNet."""
+
+    image: UsedFile
+    net: str | None = None
+    """Name of the ControlNet in its pipeline."""
+    strength: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+    """From which to which share of the steps it led."""
+    preprocessor: Literal["none", "canny"] = "none"
+
+
 _LATER: Final = {"later": True}
 """Of a field that is written only where it is not the default, so that other pictures' files stay the same."""
 
@@ -109,6 +123,10 @@ class PictureRecord:
     """Pixels around a masked area."""
     tiled_vae: bool = field(default=False, metadata=_LATER)
     """Whether the VAE worked on part of the picture at a time."""
+    controls: tuple[UsedControl, ...] = field(default=(), metadata=_LATER)
+    """Pictures that led it."""
+    control_guess: bool = field(default=False, metadata=_LATER)
+    """Whether they led the prompt alone."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
@@ -233,11 +251,21 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         ("Cache interval", record.cache_interval if record.cache_interval > 1 else None),
         ("Emphasis", None if record.prompt_weights else "None"),
         ("Lora hashes", hashes or None),
+        *((f"ControlNet {number}", _control(one, record)) for number, one in enumerate(record.controls)),
     )
     other = {"RNG": _RNG, **record.other}
     for name, value in (*pairs, *other.items(), ("Version", record.version)):
         if value is not None:
             yield name, str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _control(control: UsedControl, record: PictureRecord) -> str:
+    """Return what A1111's extension for ControlNets writes of a picture that led."""
+    mode = "My prompt is more important" if record.control_guess else "Balanced"
+    return (
+        f"Module: {control.preprocessor}, Model: {control.net}, Weight: {control.strength:g}, "
+        f"Guidance Start: {control.start:g}, Guidance End: {control.end:g}, Control Mode: {mode}"
+    )
 
 
 def _with_settings(record: PictureRecord, settings: dict[str, str]) -> PictureRecord:

@@ -13,6 +13,7 @@ from olivelike.errors import SourceError, UsageError
 from olivelike.model.families import PREVIEW, SAFETY_CHECKER
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
+from olivelike.runtime.pipeline.controls import make_leads
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
 from olivelike.runtime.pipeline.latents import (
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 
 _SHALLOW: Final = "unet/shallow"
 """Among a pipeline's networks: part of the UNet, and changed by what changes that."""
+_CONTROLLED: Final = "unet/controlnet"
+"""The UNet that ControlNets lead: one of the two is open, for both have the same weights."""
 
 
 def open_pipeline(
@@ -114,8 +117,12 @@ class Pipeline:
             for tokenizer, encoder in folder.text_encoders
         ]
         self._decoder = self._open("vae_decoder")
-        self.unet = self._open("unet")
         self._unet_channels, self._latent_channels = self._channels()
+
+    @property
+    def unet(self) -> Network:
+        """The UNet that is open, or else the plain one."""
+        return self._networks.get(_CONTROLLED) or self._open_unet(controlled=False)
 
     @property
     def checks_safety(self) -> bool:
@@ -246,8 +253,13 @@ class Pipeline:
     def _denoised(
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
     ) -> torch.Tensor:
-        conditioning = encode(prompts, state.request, self.folder, self._encoders)
-        unets = UNets(self.unet, self._shallow() if state.request.cache_interval > 1 else None)
+        request, names = state.request, self.folder.controlnets if state.request.controls else {}
+        conditioning = encode(prompts, request, self.folder, self._encoders)
+        unet = self._open_unet(controlled=bool(request.controls))
+        nets = {control.net: self._open(names[control.net]) for control in request.controls if control.net is not None}
+        leads = make_leads(request, self.folder, nets) if request.controls else ()
+        shallow = self._shallow() if request.cache_interval > 1 else None
+        unets = UNets(unet, shallow, leads, request.control_guess)
         return denoise(start, conditioning, state, unets, self._decoder, callbacks)
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
@@ -288,6 +300,16 @@ class Pipeline:
             session = open_session(self.folder.model(component), self._settings, initializers)
             self._networks[component] = Network(component, session)
         return self._networks[component]
+
+    def _open_unet(self, *, controlled: bool) -> Network:
+        """Open the plain UNet, or the one that ControlNets lead, and let go of the other."""
+        wanted, other = (_CONTROLLED, "unet") if controlled else ("unet", _CONTROLLED)
+        if wanted not in self._networks:
+            path = self.folder.controlled_unet() if controlled else self.folder.model("unet")
+            self._networks.pop(other, None)  # Before the next one is read.
+            session = open_session(path, self._settings, self._initializers.get("unet"))
+            self._networks[wanted] = Network("unet", session)
+        return self._networks[wanted]
 
     def _shallow(self) -> Network:
         """Open the UNet's shallow part, which has some of its weights."""

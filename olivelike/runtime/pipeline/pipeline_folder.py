@@ -17,6 +17,8 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.families import (
+    CONTROLLED_FILE,
+    CONTROLNETS,
     FAMILIES,
     INDEX_FILE,
     MODEL_FILE,
@@ -99,6 +101,14 @@ class PipelineFolder:
         any_size = any(one.name == "convert" and one.options.get("any_size") for one in passes)
         return int(self.vae_factor if any_size else self.size_unit)
 
+    @cached_property
+    def controlnets(self) -> dict[str, str]:
+        """Component of each ControlNet, by the name that people call it; the record is read for that."""
+        there = [name for name in CONTROLNETS if self.has(name)]
+        record = OutputRecord.read(self.path) if there else None
+        names = record.source.controlnet_names if record is not None else {}
+        return {names.get(component, component): component for component in there}
+
     @property
     def default_size(self) -> tuple[int, int]:
         """Width and height that the UNet was trained on."""
@@ -149,7 +159,7 @@ class PipelineFolder:
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
-        names += [SAFETY_CHECKER] if safety else []
+        names += [*CONTROLNETS, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -169,6 +179,16 @@ class PipelineFolder:
             raise SourceError(
                 f"{self.path}: has no unet/{SHALLOW_FILE}, which steps between whole ones run; put `deepcache` behind "
                 "the other steps of `unet` in its workflow and run it again, or take cache_interval 1"
+            )
+        return path
+
+    def controlled_unet(self) -> Path:
+        """Return the file of the UNet that ControlNets lead. Raises `SourceError` if it is not there."""
+        path = self.path / "unet" / CONTROLLED_FILE
+        if not path.is_file():
+            raise SourceError(
+                f"{self.path}: has no unet/{CONTROLLED_FILE}, which ControlNets lead; name one under `controlnets:` in "
+                "its workflow, and run that again"
             )
         return path
 

@@ -20,6 +20,22 @@ _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
+class Control:
+    """A picture that leads, by a ControlNet."""
+
+    image: Image
+    """What the ControlNet is made for, such as edges; stretched to the picture's size."""
+    net: str | None = None
+    """Name of the ControlNet; `None` is the only one that the pipeline has."""
+    strength: float = 1.0
+    start: float = 0.0
+    end: float = 1.0
+    """From which to which share of the steps it leads."""
+    preprocessor: Literal["none", "canny"] = "none"
+    """`canny` takes the edges of the picture, in place of the picture."""
+
+
+@dataclass(frozen=True)
 class Request:
     """Pictures to make. Defaults are those of diffusers' pipelines."""
 
@@ -86,6 +102,10 @@ class Request:
     `faster` finds out which is, once per folder."""
     decode_singly: bool = False
     """Decode the pictures of a batch one after the other, which takes less memory."""
+    controls: tuple[Control, ...] = ()
+    """Pictures that lead; what they lead to is summed."""
+    control_guess: bool = False
+    """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
     tiled_vae: bool = False
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
@@ -152,6 +172,8 @@ class RequestFields(TypedDict, total=False):
     guidance_calls: Literal["one", "two", "faster"]
     decode_singly: bool
     tiled_vae: bool
+    controls: tuple[Control, ...]
+    control_guess: bool
 
 
 def parse_interval(text: str) -> tuple[float, float]:

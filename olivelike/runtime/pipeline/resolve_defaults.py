@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.upscaling import check_upscaler
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
+from olivelike.runtime.pipeline.controls import check_controls
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import SEEDS, Request
@@ -42,7 +43,9 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     _check_ranges(request)
     _check_mask(request)
     _check_enlarging(request)
+    request = check_controls(request, folder)
     size = _size(request, folder)
+    _check_shapes(request, size)
     seed = request.seeds[0] if request.seeds else request.seed
     seed = secrets.randbelow(SEEDS) if seed is None else seed
     strength = request.strength
@@ -173,8 +176,21 @@ def _check_mask(request: Request) -> None:
         )
 
 
+def _check_shapes(request: Request, size: tuple[int, int]) -> None:
+    """Refuse control pictures of another shape than what is drawn, unless they are to fit."""
+    for control in request.controls:
+        across, down = _turned(control.image)
+        if not request.fit and abs(across / down * size[1] / size[0] - 1) > _ASPECT_TOLERANCE:
+            raise UsageError(
+                f"the control picture's size {across}x{down} has another shape than the {size[0]}x{size[1]} that are "
+                "drawn; give a size of its shape, or crop it (--fit, fit=True takes its middle)"
+            )
+
+
 def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     image = request.init_image
+    if image is None and request.controls:
+        image = request.controls[0].image
     given = request.size or (_turned(image) if image is not None else folder.default_size)
     unit = folder.size_unit
     if given[0] % unit or given[1] % unit:
@@ -202,7 +218,7 @@ def _size(request: Request, folder: PipelineFolder) -> tuple[int, int]:
     width, height = (side - side % unit for side in turned)
     if not width or not height:
         raise UsageError(
-            f"the initial picture's size {turned[0]}x{turned[1]} is below "
+            f"the {'initial' if request.init_image else 'control'} picture's size {turned[0]}x{turned[1]} is below "
             f"{unit} pixels, the least that this pipeline makes; give a size to enlarge it to"
         )
     return width, height
@@ -221,6 +237,9 @@ def _turned(image: Image) -> tuple[int, int]:
 
 def _cropped(request: Request, size: tuple[int, int]) -> Request:
     """Return the request with its pictures in the shape of the size: the middle of each, if it is to fit."""
+    if request.fit and request.controls:
+        controls = (replace(control, image=_crop(control.image, size)) for control in request.controls)
+        request = replace(request, controls=tuple(controls))
     if not request.fit or request.init_image is None or request.inpaint_area == "masked":
         return request
     mask = request.mask

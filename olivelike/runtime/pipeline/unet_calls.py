@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
 from olivelike.model.families import CACHED_FEATURES
+from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +30,10 @@ class UNets:
     whole: Network
     shallow: Network | None = None
     """What `deepcache` cut out of it; `None` where each step is a full one."""
+    leads: Sequence[Lead] = ()
+    """Pictures that lead; the whole UNet then takes what their ControlNets give."""
+    guess: bool = False
+    """Whether they lead prompts alone."""
 
 
 class UNetCalls:
@@ -53,6 +58,7 @@ class UNetCalls:
         guided: bool,
         reuse: bool = False,
         apart: bool = False,
+        leads: Sequence[Lead] = (),
     ) -> torch.Tensor:
         """Return what the UNet predicts, in a buffer that the next call overwrites.
 
@@ -63,6 +69,7 @@ class UNetCalls:
             guided: also run on the negative prompts, where there are any.
             reuse: take the deep layers' features from the step before, if the rows and what leads them are the same.
             apart: call the UNet for negative prompts, then for prompts, rather than for both at once.
+            leads: those that are active in this step.
 
         Returns:
             A row for each negative prompt, if `guided`, and then for each prompt.
@@ -76,10 +83,12 @@ class UNetCalls:
         before, self._shown = self._shown, (places, conditions)
         if before is None or before[0] != places:
             # Buffers may be those of the spans before: nothing is in them any more.
-            spans = [(self._rows[place], place) for place in places]
-            self._spans = [_Span(self._unets, self._start, *span, self._plain, len(spans) == 1) for span in spans]
+            self._spans = [
+                _Span(self._unets, self._start, self._rows[place], place, self._plain, len(places) == 1, negatives)
+                for place in places
+            ]
         reuse = reuse and before is not None and before[0] == places and before[1] is conditions
-        found = [span.run(scaled, moment, conditions, shallow=reuse) for span in self._spans]
+        found = [span.run(scaled, moment, conditions, shallow=reuse, leads=leads) for span in self._spans]
         return found[0] if len(found) == 1 else torch.cat(found)
 
 
@@ -93,11 +102,16 @@ def _reach(before: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
 class _Span:
     """Rows that go through the UNet in one call."""
 
-    def __init__(self, unets: UNets, start: Start, rows: list[int], place: slice, plain: bool, alone: bool) -> None:
+    def __init__(
+        self, unets: UNets, start: Start, rows: list[int], place: slice, plain: bool, alone: bool, negatives: int
+    ) -> None:
         """Take rows, as the pictures that they belong to, and their place among all.
 
-        `plain` says that each half of them is one row per picture; `alone`, that no other span has the same buffers.
+        `plain` says that each half of them is one row per picture; `alone`, that no other span has the same buffers;
+        `negatives`, how many of all rows are of negative prompts.
         """
+        own = max(min(negatives, place.stop) - place.start, 0)
+        self._controls = ControlCalls(unets.leads, own, guess=unets.guess) if unets.leads else None
         self._unets, self._start, self._rows, self._place = unets, start, rows, place
         self._plain, self._alone = plain, alone
         self._held: dict[Network, tuple[Conditions, Call]] = {}
@@ -107,7 +121,15 @@ class _Span:
         self._reach: torch.Tensor | None = None
         """How far behind the last of them they are foretold, by row; `None` behind the only one."""
 
-    def run(self, scaled: torch.Tensor, moment: torch.Tensor, conditions: Conditions, *, shallow: bool) -> torch.Tensor:
+    def run(
+        self,
+        scaled: torch.Tensor,
+        moment: torch.Tensor,
+        conditions: Conditions,
+        *,
+        shallow: bool,
+        leads: Sequence[Lead],
+    ) -> torch.Tensor:
         network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
         call = self._call(network, conditions)
         sample, timestep = call.inputs["sample"], call.inputs["timestep"]
@@ -120,6 +142,9 @@ class _Span:
         timestep.copy_(moment if timestep.is_floating_point() else moment.round())
         if network is self._unets.shallow:
             call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
+        if self._controls is not None:
+            leading = {name: value[self._place] for name, value in _leading(conditions).items()}
+            self._controls.fill(call, sample[:, : scaled.shape[1]], moment, leading, leads)
         call.run()
         prediction, *features = call.outputs.values()
         if features:
@@ -167,6 +192,13 @@ class _Span:
             sizes = dict(zip(shallow.input("sample").dims, inputs["sample"], strict=True))
             features = tuple(_size(dim, sizes) for dim in shallow.input(CACHED_FEATURES).dims)
             (inputs if network is shallow else outputs)[CACHED_FEATURES] = features
+        if self._controls is not None:
+            sizes = dict(zip(network.input("sample").dims, inputs["sample"], strict=True))
+            inputs |= {
+                name: tuple(_size(dim, sizes) for dim in spec.dims)
+                for name, spec in network.session.inputs.items()
+                if is_residual(name)
+            }
         if unknown := [name for name in network.session.inputs if name not in inputs]:
             raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
         call = network.prepare(inputs, outputs)

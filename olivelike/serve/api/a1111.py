@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from olivelike.serve.api.a1111_models import (
     TextToImage,
     refused,
 )
+from olivelike.serve.api.controlnet import controls_of
 from olivelike.serve.api.drawing import find_model, make_order, require_done, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import (
@@ -62,7 +64,8 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     if asked.enable_hr and (asked.hr_upscaler or "Lanczos") not in known:
         raise refused(f"there is no hr_upscaler {asked.hr_upscaler!r}; there are {', '.join(known)}")
     twice = asked.enable_hr and scale is None
-    more = {} if scale is None else {"hires": scale, "hires_strength": asked.second_strength}
+    led = await controls_of(service, asked.alwayson_scripts)
+    more = led if scale is None else {**led, "hires": scale, "hires_strength": asked.second_strength}
     order = _order(service, webui, asked, save=asked.save_images and not twice, **more)
     if twice:
         found = find_model(service, order.model or service.current_model)
@@ -72,7 +75,7 @@ async def txt2img(request: Request, asked: TextToImage) -> dict[str, Any]:
     job = await _drawn(service, order, asked, client_of(request))
     pictures = job.pictures
     if twice and pictures:
-        pictures = await _second_pass(request, asked, pictures)
+        pictures = await _second_pass(request, asked, pictures, led)
     return await _answer(service, webui, asked, order, pictures)
 
 
@@ -92,7 +95,7 @@ async def img2img(request: Request, asked: ImageToImage) -> dict[str, Any]:
         mask=None if mask is None else (await service.upload(mask)).id,
         mask_blur=asked.mask_blur if mask is not None else None,
         inpaint_area="whole" if whole else "masked", inpaint_padding=asked.inpaint_full_res_padding,
-        strength=asked.denoising_strength,
+        strength=asked.denoising_strength, **await controls_of(service, asked.alwayson_scripts),
     )  # fmt: skip
     job = await _drawn(service, order, asked, client_of(request))
     if not asked.include_init_images:
@@ -189,7 +192,9 @@ def _second_picture(data: bytes, size: tuple[int, int], upscaler: str) -> bytes:
     return png(upscaled(upright(data, "picture"), size, upscaler))
 
 
-async def _second_pass(request: Request, asked: TextToImage, pictures: list[PictureView]) -> list[PictureView]:
+async def _second_pass(
+    request: Request, asked: TextToImage, pictures: list[PictureView], led: Mapping[str, Any]
+) -> list[PictureView]:
     """Draw each picture again at the larger size."""
     service, webui = service_of(request), webui_of(request)
     size = _second_size(service, asked, (pictures[0].width, pictures[0].height))
@@ -203,7 +208,7 @@ async def _second_pass(request: Request, asked: TextToImage, pictures: list[Pict
                 "subseed": (picture.record or {}).get("variation_seed") or -1,
             }
         )  # fmt: skip
-        second = _second_order(service, webui, again, asked, init_image=(await service.upload(large)).id)
+        second = _second_order(service, webui, again, asked, init_image=(await service.upload(large)).id, **led)
         job = await _drawn(service, second, again, client_of(request))
         found += job.pictures
         if job.state == "cancelled":

@@ -15,6 +15,7 @@ from olivelike.runtime.pictures.picture_reading import read_picture_data
 from olivelike.runtime.pictures.picture_record import a1111_parameters
 from olivelike.runtime.schedulers.scheduler_names import SAMPLERS, find_scheduler
 from olivelike.serve.api.a1111_models import LATENT_MODES, SAMPLER_ALIASES, SCHEDULE_NAMES, PngInfo, refused
+from olivelike.serve.api.controlnet import SCRIPT
 from olivelike.serve.api.drawing import find_model, service_of
 from olivelike.serve.api.guards import client_of
 from olivelike.serve.api.images import UPSCALERS, from_base64, in_turn, png, to_base64, upright
@@ -165,8 +166,8 @@ async def embeddings(request: Request) -> dict[str, Any]:
 
 @lists_router.get("/scripts")
 async def scripts() -> dict[str, list[str]]:
-    """List the scripts: there are none."""
-    return {"txt2img": [], "img2img": []}
+    """List the scripts: there is that for ControlNets."""
+    return {"txt2img": [SCRIPT], "img2img": [SCRIPT]}
 
 
 @lists_router.get("/cmd-flags")

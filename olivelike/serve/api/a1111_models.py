@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from olivelike.serve.api.controlnet import check_units
 from olivelike.serve.api.refusals import RequestRefusedError
 from olivelike.serve.orders import Finite
 
@@ -67,8 +68,7 @@ class Drawing(_Form):
         """Raise `RequestRefusedError` for what is not here."""
         if self.script_name:
             raise refused(f"Script '{self.script_name}' not found")
-        for name in self.alwayson_scripts:
-            raise refused(f"always on script {name} not found")
+        check_units(self.alwayson_scripts)
         for name, asked in (
             ("restore_faces", self.restore_faces),
             ("tiling", self.tiling),

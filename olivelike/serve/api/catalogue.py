@@ -88,6 +88,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
             "takes_pictures": view.takes_pictures,
             "inpaints": view.inpaints,
             "has_safety_checker": view.has_safety_checker,
+            "controlnets": view.controlnets,
         }
     )
 

@@ -218,8 +218,9 @@ class Dispatcher:
 
     def _tidy(self) -> None:
         """Drop what nobody needs any more."""
-        orders = (row.asked for row in self._journal.unfinished() if row.kind == "pictures")
+        orders = [row.asked for row in self._journal.unfinished() if row.kind == "pictures"]
         needed = {order[name] for order in orders for name in ("init_image", "mask") if order[name]}
+        needed |= {control["image"] for order in orders for control in order.get("controls", ())}
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
             prune_uploads(Path(self._gallery.folder, UPLOADS), needed)

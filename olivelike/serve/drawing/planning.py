@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from olivelike.engine.output.swap import LiveLora, LiveLoras, lora_folders
 from olivelike.errors import SourceError, UsageError
+from olivelike.runtime.jobs.control_files import ControlFile
 from olivelike.runtime.jobs.job_plan import Job, JobPlan, plan_jobs
 from olivelike.runtime.jobs.prompt_lines import PromptLine
 from olivelike.runtime.pictures import UsedFile
@@ -27,6 +28,7 @@ _ALIKE = (
     "guidance_interval", "guidance_calls", "cache_interval", "scheduler", "eta",
     "seed", "fit", "strength", "inpaint_area", "mask_blur", "inpaint_padding", "clip_skip", "prompt_weights",
     "retry_unsafe", "decode_singly", "tiled_vae", "variation_seed", "variation_strength", "hires", "hires_strength",
+    "control_guess",
 )  # fmt: skip
 """Fields that an order and a request both have."""
 
@@ -109,11 +111,16 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
     folder = files.models[first.model]
     opened = live_loras(tuple(lora_folders(files.loras, folder)), allow_pickle=files.allow_pickle)
     image, mask = (_upload(files.uploads, name) for name in (first.init_image, first.mask))
+    controls = [
+        ControlFile(_uploaded(files.uploads, one.image), one.net, one.strength, one.start, one.end, one.preprocessor)
+        for one in first.controls
+    ]
     plan = plan_jobs(
         folder,
         [PromptLine(cell.order.prompt, _fields(cell.order)) for cell in group],
         init_image=image,
         mask=mask,
+        controls=controls,
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],
@@ -128,8 +135,10 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
 
 
 def _upload(folder: Path, name: str | None) -> UsedImage | None:
-    if name is None:
-        return None
+    return None if name is None else _uploaded(folder, name)
+
+
+def _uploaded(folder: Path, name: str) -> UsedImage:
     path = folder / f"{name}.png"
     if not path.is_file():
         raise SourceError(f"there is no upload {name[:12]}… any more; send the picture again")

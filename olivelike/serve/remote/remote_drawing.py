@@ -275,7 +275,14 @@ class _Drawing:
         told = {"format": "olivelike/picture/1", **(view.record or {"prompt": view.prompt, "seed": view.seed})}
         record = record_from_json(json.dumps(told), f"{self._server.url}, picture {view.id}")
         init_image, mask = self._plan.used
-        return replace(record, init_image=init_image or record.init_image, mask=mask or record.mask)
+        led_by = zip(record.controls, self._plan.led_by, strict=False)
+        controls = tuple(replace(control, image=named) for control, named in led_by)
+        return replace(
+            record,
+            init_image=init_image or record.init_image,
+            mask=mask or record.mask,
+            controls=controls or record.controls,
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
+from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls
 from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
 from olivelike.runtime.jobs.job_plan import seed_or_drawn
 from olivelike.runtime.jobs.prompt_lines import PromptLine
@@ -48,6 +49,8 @@ class RemotePlan:
     used: tuple[UsedFile | None, UsedFile | None]
     """Initial picture and mask, by their names here."""
     notes: tuple[str, ...]
+    led_by: tuple[UsedFile, ...] = ()
+    """Control pictures, likewise."""
 
     @property
     def pictures(self) -> int:
@@ -64,6 +67,7 @@ def plan_orders(
     made_before: Path | None = None,
     init_image: Path | None = None,
     mask: Path | None = None,
+    controls: Sequence[ControlFile] = (),
     loras: Sequence[str] = (),
     save: bool = True,
     fast: bool = False,
@@ -78,15 +82,17 @@ def plan_orders(
         loras: `NAME` or `NAME:WEIGHT`, of the server's own.
         save: whether the pictures stay in the server's gallery too.
         fast: let the server take what a few-step model is made for.
-        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image` and `mask`.
+        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image`, `mask` and `controls`.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     chosen = [_lora(text) for text in loras]
     if before is not None and made_before is not None:
         init_image = init_image or find_used(before.init_image, made_before)
         mask = mask or find_used(before.mask, made_before)
+        controls = controls or recorded_controls(before, made_before)
         lines = lines or [PromptLine(before.prompt)]
-        fields = {**recorded_fields(before, from_image=init_image is not None, masked=mask is not None), **fields}
+        has = {"from_image": init_image is not None, "masked": mask is not None, "led": bool(controls)}
+        fields = {**recorded_fields(before, **has), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
     used: list[UsedFile | None] = [None, None]
@@ -95,6 +101,14 @@ def plan_orders(
         if path is not None:
             _, used[place] = open_image(path)  # What is no picture is refused here.
             sent[name] = server.upload(read_bytes(path, _MOST_BYTES))
+    led_by = [control.open()[1] for control in controls]
+    led = [
+        {
+            "image": server.upload(read_bytes(Path(str(one.image)), _MOST_BYTES)), "net": one.net,
+            "strength": one.strength, "start": one.start, "end": one.end, "preprocessor": one.preprocessor,
+        }
+        for one in controls
+    ]  # fmt: skip
     notes = []
     if before is not None:
         notes = [*image_notes(before, (used[0], used[1])), *_model_notes(server, model, before)]
@@ -111,8 +125,10 @@ def plan_orders(
         if (size := asked.pop("size", None)) is not None:
             asked["width"], asked["height"] = cast("tuple[int, int]", size)
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
+        if led:
+            body["controls"] = led
         orders.append(RemoteOrder(body, line.place))
-    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes))
+    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes), tuple(led_by))
 
 
 def _lora(text: str) -> dict[str, Any]:

@@ -137,6 +137,12 @@ _TEXT_LORAS = ("lora_te", "text_encoder")
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
 _CONTROLNET_MARKS = ("control_model.", "controlnet_cond_embedding.", "input_hint_block.", "lllite_")
+_OTHER_CONTROLNETS = {
+    "ControlNet-LLLite": ("lllite_",),
+    "Control-LoRA": ("lora_controlnet",),
+    "ControlNet Union": ("task_embedding", "control_add_embedding.", "transformer_layes."),
+}
+"""Networks of that name which are none → what their tensors' names begin with."""
 
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
@@ -202,7 +208,7 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
     if kind == "controlnet":
-        return _unsupported(kind, "", "its names are those of a ControlNet")
+        return _controlnet(shapes)
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
     found = Identity(
         kind,
@@ -216,6 +222,25 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     few_steps = None if any(name.startswith(_TEXT_LORAS) for name in shapes) else few_steps_of_metadata(metadata)
     return replace(
         found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr, few_steps=few_steps
+    )
+
+
+def _controlnet(shapes: Shapes) -> Identity:
+    for network, marks in _OTHER_CONTROLNETS.items():
+        if found := next((name for name in shapes if name.startswith(marks)), None):
+            return _unsupported("controlnet", network, f"{found} occurs in {network} only")
+    width = next((s[-1] for name, s in shapes.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2), 0)
+    family = family_of_text_width(width)
+    diffusers = any(name.startswith("controlnet_cond_embedding.") for name in shapes)
+    return Identity(
+        "controlnet",
+        family=family,
+        network=FAMILIES[family].title if family else "",
+        naming="diffusers" if diffusers else "original",
+        reasons=(
+            "controlnet: names of its hints' layers",
+            *([f"family: it takes text of width {width}"] if width else []),
+        ),
     )
 
 

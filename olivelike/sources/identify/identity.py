@@ -19,6 +19,7 @@ PLACES: dict[Kind, str] = {
     "vae": "name it as `vae:` beside a `source:`",
     "lora": "name it under `loras:`",
     "embedding": "name it under `embeddings:`",
+    "controlnet": "name it under `controlnets:`",
 }
 """Where in a workflow a file of a kind belongs."""
 _KINDS: dict[Kind, str] = {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
+from olivelike.model.families import CONTROLNETS
 from olivelike.model.supported import check_network, refused_config
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -100,7 +101,9 @@ def adapt(
         other = "decoder." if original == "taesd_encoder" else "encoder."
         loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(other)))
     _check(component, class_name, loading, original)
-    architecture = Architecture(component, loader, class_name, loading.config)
+    # Several ControlNets of one form have one graph.
+    network = CONTROLNETS[0] if component in CONTROLNETS else component
+    architecture = Architecture(network, loader, class_name, loading.config)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
@@ -224,6 +227,13 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
         case "open_clip":
             network = SimpleNamespace(config=SimpleNamespace(hidden_size=config["hidden_size"]))
             converted = converters.convert_open_clip_checkpoint(network, tensors, prefix="")
+        case "controlnet":
+            converted = converters.convert_controlnet_checkpoint(tensors, dict(config))
+            # What SDXL's adds to the time embedding, which diffusers' converter does not know.
+            for number in (1, 2):
+                for kind in ("weight", "bias"):
+                    added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
+                    converted[f"add_embedding.linear_{number}.{kind}"] = added
         case "taesd_encoder" | "taesd_decoder":
             # The decoder's first layer has no weights, and `AutoencoderTiny` does not count it.
             half, first = ("encoder", 0) if original == "taesd_encoder" else ("decoder", 1)

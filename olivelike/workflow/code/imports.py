@@ -186,6 +186,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "PIL": "pillow",
     "accelerate": "accelerate",
     "anyio": "anyio",
+    "cv2": "opencv-python-headless",
     "diffusers": "diffusers",
     "diskcache": "diskcache",
     "fastapi": "fastapi",

@@ -1,0 +1,47 @@
+"""Pictures that lead, on the page: chosen, weighed, drawn, and gone where a model has no ControlNet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from olivelike.serve import ServeSettings
+from tests.fixtures.little_controlnets import little_controlled
+from tests.serve.conftest import Running, running
+from tests.serve.page.conftest import Opened, png
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def led(base_settings: ServeSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    gallery = tmp_path_factory.mktemp("led") / "gallery"
+    with running(replace(base_settings, folders=(little_controlled(),), gallery=gallery)) as server:
+        yield server
+
+
+def test_a_picture_leads_by_the_models_controlnet(visit: Callable[..., Opened], led: Running, tmp_path: Path) -> None:
+    assert visit().page.is_hidden("#fold-control")
+    opened = visit(server=led)
+    opened.fold("control")
+    assert opened.page.locator("#control-net option").all_text_contents() == ["edges", "depth"]
+    drawing = tmp_path / "edges.png"
+    drawing.write_bytes(png("white", (32, 48)))
+    opened.page.set_input_files("#control-file", str(drawing))
+    opened.page.locator("#control-picture").wait_for()
+    assert [opened.page.input_value(f"#{side}") for side in ("width", "height")] == ["32", "48"]
+    opened.page.select_option("#control-net", "depth")
+    opened.page.fill("#control-strength", "0.6")
+    opened.page.fill("#control-end", "0.8")
+    opened.page.check("#control-guess")
+    opened.generate(prompt="a red circle", steps=4, seed=3)
+    (picture,) = opened.job()["pictures"]
+    (control,) = picture["record"]["controls"]
+    assert (control["net"], control["strength"], control["end"]) == ("depth", 0.6, 0.8)
+    assert picture["record"]["control_guess"] is True
+    opened.page.click("#control-remove")
+    opened.generate(prompt="a red circle", steps=4, seed=4)
+    assert "controls" not in opened.job()["pictures"][0]["record"]
