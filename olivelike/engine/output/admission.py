@@ -161,7 +161,8 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     """Yield the files that a run is going to write, as far as they are known before it."""
     for node in prepared.nodes:
         if node.output == output:
-            yield from (f"{node.component}/{name}" for name in _file_names(node))
+            folder = "" if node.component == PIPELINE else f"{node.component}/"
+            yield from (f"{folder}{name}" for name in _file_names(node))
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
         yield from prepared.source.extras
         yield INDEX_FILE
@@ -171,5 +172,5 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
 
 def _file_names(node: Node) -> Iterator[str]:
     yield from (_MODEL_FILES | node.file_names).values()
-    if node.component not in TOKENIZERS:
+    if node.component not in (*TOKENIZERS, PIPELINE):
         yield "config.json"

@@ -15,10 +15,19 @@ _ENDS: Final = np.iinfo(np.int64).max
 class Writer:
     """Appends nodes to one graph; constants are initializers of the outermost one, which its loops see."""
 
-    def __init__(self, graph: ir.Graph, prefix: str, outer: Writer | None = None) -> None:
-        """Write into `graph`; names begin with `prefix`. `outer` is that of the graph around a loop's body."""
-        self.graph, self._prefix = graph, prefix
-        self._root: Writer = outer or self
+    def __init__(
+        self, graph: ir.Graph, prefix: str, root: Writer | None = None, floats: type[np.floating[Any]] = np.float32
+    ) -> None:
+        """Write into `graph`.
+
+        Args:
+            graph: Where nodes go.
+            prefix: What names begin with.
+            root: The first writer of all, which has the constants.
+            floats: Type of plain numbers in sums.
+        """
+        self.graph, self._prefix, self._floats = graph, prefix, floats
+        self._root: Writer = root or self
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Number] = {}
         self._count = 0
 
@@ -41,10 +50,10 @@ class Writer:
         self.graph.append(node)
         return [Number(output, self) for output in node.outputs]
 
-    def constant(self, values: Any, dtype: Any = np.float64) -> Number:
-        """Return numbers, or texts with `dtype` object, as an initializer; equal ones are one."""
+    def constant(self, values: Any, dtype: Any = None) -> Number:
+        """Return numbers, or texts where `dtype` is object, as an initializer; equal ones are one."""
         root = self._root
-        array = np.asarray(values, dtype)
+        array = np.asarray(values, dtype or self._floats)
         key = (array.dtype.str, array.shape, str(array).encode() if array.dtype == object else array.tobytes())
         if key not in root._constants:
             name = f"constant.{len(root._constants)}"
@@ -81,12 +90,9 @@ class Writer:
         return self.op("Concat", *(self.op("Unsqueeze", row, self.integers(0)) for row in rows), axis=0)
 
 
-Operand = "Number | float"
-
-
 @dataclass(frozen=True, eq=False)
 class Number:
-    """A value that sums are written with; plain numbers beside it are constants of float64."""
+    """A value that sums are written with; plain numbers beside it are constants."""
 
     value: ir.Value
     writer: Writer

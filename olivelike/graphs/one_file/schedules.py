@@ -19,10 +19,9 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.one_file.arithmetic import Number, Writer
 
 if TYPE_CHECKING:
-    from olivelike.graphs.one_file.arithmetic import Number, Writer
-
     Table = tuple[list[Number], Number]
     """Columns of shape (steps,) and the factor of the initial noise, of shape (1,), all float64."""
 
@@ -85,14 +84,14 @@ def coefficients(
     """Return the table of one of several schedulers: float32 of shape (steps, 8), and of the initial noise's factor.
 
     Args:
-        writer: Of the graph around the loop.
+        writer: Of the graph around the loop, with floats of 64 bits.
         schedules: In the order of indices.
         alphas: Products of alphas per timestep, float32.
         scheduler: Index of the one that is asked for, int64 of shape (1,).
         steps: How many, int64 of shape (1,).
     """
     known = len(alphas)
-    writer = writer.here(steps).writer
+    steps, scheduler = writer.here(steps), writer.here(scheduler)
     fits = writer.op("And", steps >= writer.integers(1), steps <= writer.integers(known))
     checked = steps + writer.require(fits, f"steps must be 1 to {known}")
     # Signal at the last timestep, where there is none: as in diffusers, for schedulers that divide by it.
@@ -104,8 +103,8 @@ def coefficients(
             ir.DataType.DOUBLE
         ),
         known,
-        writer.constant(alphas, np.float64),
-        writer.constant(np.sqrt((1 - safe) / safe), np.float64),
+        writer.constant(alphas),
+        writer.constant(np.sqrt((1 - safe) / safe)),
         scheduler,
     )
     tables = [_FORMULAS[schedule.name](schedule.settings, facts) for schedule in schedules]

@@ -13,6 +13,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
+from olivelike.model.families import PIPELINE, PIPELINE_FILE
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
@@ -163,7 +164,9 @@ class OutputRecord:
         raise SourceError(f"{RECORD_FILE} names no model file of {component}; run the workflow again")
 
     def component_files(self, component: str) -> dict[str, OutputFile]:
-        """Return the recorded files of one component's folder, by relative path."""
+        """Return the recorded files of one component's folder, by relative path; all are in one, if it is one file."""
+        if PIPELINE in self.components:
+            return {path: file for path, file in self.files.items() if path.startswith(PIPELINE_FILE)}
         return {path: file for path, file in self.files.items() if path.startswith(f"{component}/")}
 
 
