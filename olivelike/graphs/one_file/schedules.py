@@ -218,7 +218,7 @@ def _euler(settings: Mapping[str, Any], facts: _Facts) -> Table:
     times = facts.timesteps(settings, rounded=False)
     here = facts.sigma(times)
     kept = facts.following(here, 0.0) / here
-    one = facts.writer.constant(1.0)
+    one = facts.index * 0.0 + 1.0
     scale = 1.0 / (here * here + 1.0).sqrt()
     columns = facts.columns(times, scale, *_foretold(settings, one, here), kept, 1.0 - kept, 0.0, 0.0)
     return columns, _sigma_scale(settings, here)
@@ -231,7 +231,7 @@ def _euler_ancestral(settings: Mapping[str, Any], facts: _Facts) -> Table:
     there = facts.following(here, 0.0)
     up = (there * there * (here * here - there * there) / (here * here)).sqrt()
     kept = (there * there - up * up).sqrt() / here
-    one = facts.writer.constant(1.0)
+    one = facts.index * 0.0 + 1.0
     scale = 1.0 / (here * here + 1.0).sqrt()
     columns = facts.columns(times, scale, *_foretold(settings, one, here), kept, 1.0 - kept, 0.0, up)
     return columns, _sigma_scale(settings, here)
