@@ -143,8 +143,8 @@ class Network:
             if value.shape is not None and self.component.endswith("_2"):  # Two text encoders have the same names.
                 dims |= {name: f"{name}_2" for dim in value.shape for name in _names(dim) if not name.endswith("_2")}
                 value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, dims) for dim in value.shape])
-        for node in RecursiveGraphIterator(graph):
-            node.name = prefix + (node.name or node.op_type)
+        for number, node in enumerate(RecursiveGraphIterator(graph)):
+            node.name = prefix + (node.name or f"{node.op_type}.{number}")
 
 
 def _names(dim: int | ir.SymbolicDim) -> list[str]:
