@@ -234,6 +234,8 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
 
 def _lack(folder: Path) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
+    if (folder / PIPELINE_FILE).is_file():
+        return f"{PIPELINE_FILE} draws by itself, with other noise"
     for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
         if not any((folder / name / MODEL_FILE).is_file() for name in names):
             return f"the folder has no {names[0]}/{MODEL_FILE}"
@@ -316,7 +318,7 @@ class Originals:
 
 def networks_of(record: OutputRecord) -> list[str]:
     """Return the networks of a folder; tokenizers are none."""
-    return [component for component in record.components if component not in TOKENIZERS]
+    return [component for component in record.components if component not in (*TOKENIZERS, PIPELINE)]
 
 
 def verify_component(
@@ -336,6 +338,7 @@ def verify_component(
     import onnx_ir as ir
 
     from olivelike.engine.output.initializers import Initializers
+    from olivelike.graphs.one_file.composition import take_out
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 
@@ -343,6 +346,11 @@ def verify_component(
     initializers = Initializers(path)
     architecture, read = originals.network(component)
     model = ir.from_proto(onnx.load(path, load_external_data=False))
+    if PIPELINE in record.components:
+        try:
+            model = take_out(model, component)
+        except ValueError as error:
+            raise SourceError(f"{path}: {error}; run the workflow again") from error
     original = Original(architecture, read, samples=samples, seed=seed)
     return original.compare(Evaluation(model, initializer=initializers.read), precision_of(model))
 
