@@ -114,10 +114,10 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         # Browsers read a file into one buffer: Chrome's have less than 2 GiB, and half of that is found more easily.
         Layout("web", floats="float32", most_data_bytes=1 << 30, manifest=True),
         # Texts need the operators of onnxruntime-extensions, which JavaScript has not.
+        Layout("single", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, onnx_tokenizer=True),
         Layout(
-            "single", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, onnx_tokenizer=True
+            "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
         ),
-        Layout("single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True),
     )
 }
 """Every layout by name."""

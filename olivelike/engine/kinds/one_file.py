@@ -38,7 +38,8 @@ class OneFileJob(ModelJob):
     """The source's `model_index.json`."""
     folder: str
     """An existing folder to write into."""
-    file_names: Mapping[str, str]
+    model_file: str
+    data_file: str
 
     def run(self, bench: Workbench) -> Done:
         """Write model and data; nothing is stored."""
@@ -65,7 +66,10 @@ class OneFileJob(ModelJob):
         folder = Path(self.folder)
         with explained(folder):
             files = TensorFiles(bench.store, self.weight_files)
-            written = materialize(graph, Weights(tensors), files, folder, bench.progress, **self.file_names)
+            written = materialize(
+                graph, Weights(tensors), files, folder, bench.progress,
+                model_file=self.model_file, data_file=self.data_file,
+            )  # fmt: skip
         self.check_unchanged()
         return Done(facts=vars(written))
 
@@ -138,5 +142,5 @@ class OneFileNode(ModelNode):
             assets=assignment.facets[ASSETS],
             index=dict(inputs.source.index),
             folder=str(assignment.folder),
-            file_names=node.file_names,
+            **node.file_names,
         )

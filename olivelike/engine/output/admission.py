@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
-from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS, PAGE
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 
@@ -163,6 +162,8 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
         if node.output == output:
             folder = "" if node.component == PIPELINE else f"{node.component}/"
             yield from (f"{folder}{name}" for name in _file_names(node))
+    if LAYOUTS[output.layout].tokenizer_files:
+        yield from (path for path in prepared.source.extras if path.partition("/")[0] in TOKENIZERS)
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
         yield from prepared.source.extras
         yield INDEX_FILE

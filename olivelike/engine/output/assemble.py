@@ -73,7 +73,9 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     recorded = {path: file.sha256 for path, file in record.files.items()}
     if any(recorded.get(path) != digest_bytes(data) for path, data in wanted.items()):
         return False
-    components = {name for node in prepared.nodes if node.output == output for name in (node.component, *node.components)}
+    components = {
+        name for node in prepared.nodes if node.output == output for name in (node.component, *node.components)
+    }
     if not prepared.options.only and record.components.keys() - components:
         return False
     return is_current(output.path, record, wanted, prepared.store)

@@ -53,7 +53,13 @@ def pipeline_facts(
     for name, class_name in SCHEDULERS.items():
         defaults = defaults_of(class_name)
         settings = {**defaults, **taken_over(class_name, config, defaults, own), **_OPTIONS}
-        schedules.append(Schedule(name, {key: settings[key] for key in defaults} | {"prediction_type": config.get("prediction_type", "epsilon")}))
+        schedules.append(
+            Schedule(
+                name,
+                {key: settings[key] for key in defaults}
+                | {"prediction_type": config.get("prediction_type", "epsilon")},
+            )
+        )
     vae = architectures.get("vae_decoder")
     unet = architectures.get("unet")
     width = unet.config.get("time_cond_proj_dim") if unet is not None else None

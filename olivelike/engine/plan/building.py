@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, LAYOUT, ONNX_TOKENIZER, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import PIPELINE, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -201,6 +201,8 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
     for output in outputs:
+        if only and LAYOUTS[output.layout].one_file:
+            raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")
         if not any(LAYOUTS[output.layout].has(component) for component in components):
             wanted = ", ".join(LAYOUTS[output.layout].components or ())
             raise UsageError(

@@ -134,7 +134,10 @@ class Inspection:
             yield f"  {domain}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
         yield from _section(
             "networks",
-            (f"{name}: {one.nodes:,} nodes{f', {one.in_loop:,} of them in each step' * bool(one.in_loop)}" for name, one in self.networks.items()),
+            (
+                f"{name}: {one.nodes:,} nodes{f', {one.in_loop:,} of them in each step' * bool(one.in_loop)}"
+                for name, one in self.networks.items()
+            ),
         )
         yield from _section("functions", self.functions)
         for target, left in self.left_to_cpu.items():

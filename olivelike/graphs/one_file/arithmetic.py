@@ -28,7 +28,7 @@ class Writer:
         """
         self.graph, self._prefix, self._floats = graph, prefix, floats
         self._root: Writer = root or self
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Number] = {}
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], Number] = {}
         self._count = 0
 
     def op(
@@ -44,7 +44,9 @@ class Writer:
         self._count += 1
         label = f"{self._prefix}{operator}.{self._count}"
         values = [one.value if isinstance(one, Number) else one for one in inputs]
-        node = ir.node(operator, values, attributes, num_outputs=outputs, name=f"{self._prefix}{name}" if name else label)
+        node = ir.node(
+            operator, values, attributes, num_outputs=outputs, name=f"{self._prefix}{name}" if name else label
+        )
         for place, output in enumerate(node.outputs):
             output.name = f"{label}.{place}"
         self.graph.append(node)
@@ -55,8 +57,8 @@ class Writer:
         root = self._root
         array = np.asarray(values, dtype or self._floats)
         key = (array.dtype.str, array.shape, str(array).encode() if array.dtype == object else array.tobytes())
-        if key not in root._constants:
-            name = f"constant.{len(root._constants)}"
+        if key not in root.constants:
+            name = f"constant.{len(root.constants)}"
             if array.dtype == object:
                 texts = [text.encode() for text in array.ravel()]
                 tensor: ir.TensorProtocol = ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
@@ -65,8 +67,8 @@ class Writer:
             value = ir.Value(name=name, shape=ir.Shape(array.shape), const_value=tensor)
             value.dtype = tensor.dtype
             root.graph.register_initializer(value)
-            root._constants[key] = Number(value, root)
-        return Number(root._constants[key].value, self)
+            root.constants[key] = Number(value, root)
+        return Number(root.constants[key].value, self)
 
     def integers(self, *values: int) -> Number:
         """Return whole numbers as a constant of rank 1: a shape, axes, or indices."""

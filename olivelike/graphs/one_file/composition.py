@@ -6,43 +6,20 @@ Derived weights are of that kind, so `materialize` finds them where it looks, an
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.values import renamed
+from olivelike.graphs.one_file.borders import Border
 from olivelike.model.graph import PARAMETER_KEY, real_inputs
 
 if TYPE_CHECKING:
     from olivelike.graphs.one_file.arithmetic import Number, Writer
-
-COMPONENTS_KEY: Final = "olivelike.components"
-"""Metadata key of a model that holds networks; its value tells the border of each."""
-
-_TYPES: Final = {
-    dtype.name: dtype
-    for dtype in (
-        ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.INT32, ir.DataType.INT64,
-        ir.DataType.BOOL, ir.DataType.STRING,
-    )
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Border:
-    """An input or output of a network inside a larger graph."""
-
-    name: str
-    """That the network itself has for it."""
-    value: str
-    """The value in the larger graph."""
-    dtype: str
-    dims: tuple[int | str | None, ...]
 
 
 class Network:
@@ -88,12 +65,16 @@ class Network:
             )
         graph = self.model.graph
         root = outer or writer
-        inputs = {name: (value.dtype, _dims(value)) for name, value in self.inputs.items()}
         changing = {value for name, value in self.inputs.items() if given[name].value.graph is writer.graph and outer}
         results = [self.outputs[name] for name in wanted]
         graph.outputs.clear()
         graph.outputs.extend(results)
         _remove_unused(graph)
+        taken = [name for name, value in self.inputs.items() if value.uses()]
+        inputs = [
+            Border(name, given[name].value.name or "", self.dtype(name).name, _dims(self.inputs[name]))
+            for name in taken
+        ]
         self._prefix(graph)
         for value in list(graph.initializers.values()):
             del graph.initializers[value.name or ""]
@@ -113,9 +94,7 @@ class Network:
                 moving.update(node.outputs)
             (writer if stays or outer is None else root).graph.append(node)
         self.borders = {
-            "inputs": [
-                Border(name, given[name].value.name or "", dtype.name, dims) for name, (dtype, dims) in inputs.items()
-            ],
+            "inputs": inputs,
             "outputs": [
                 Border(name, value.name or "", self.dtype(name).name, _dims(value))
                 for name, value in zip(wanted, results, strict=True)
@@ -148,8 +127,6 @@ class Network:
 
 
 def _names(dim: int | ir.SymbolicDim) -> list[str]:
-    import re
-
     return [] if isinstance(dim, int) or dim.value is None else re.findall(r"[A-Za-z_]\w*", dim.value)
 
 
@@ -183,81 +160,3 @@ def _remove_unused(graph: ir.Graph) -> None:
     kept = [value for value in graph.inputs if value.uses() or PARAMETER_KEY not in value.metadata_props]
     graph.inputs.clear()
     graph.inputs.extend(kept)
-
-
-def write_borders(model: ir.Model, networks: Collection[Network]) -> None:
-    """Note in a model's metadata which networks it holds."""
-    content = {
-        network.component: {
-            side: [[one.name, one.value, one.dtype, list(one.dims)] for one in borders]
-            for side, borders in network.borders.items()
-        }
-        for network in networks
-    }
-    model.metadata_props[COMPONENTS_KEY] = json.dumps(content)
-
-
-def read_borders(metadata: Mapping[str, str]) -> dict[str, dict[str, list[Border]]]:
-    """Return by component its inputs and outputs, as a model's metadata tells them; empty for other models.
-
-    Raises:
-        ValueError: if the entry is damaged.
-    """
-    try:
-        content = json.loads(metadata.get(COMPONENTS_KEY, "{}"))
-        return {
-            component: {
-                side: [Border(name, value, dtype, tuple(dims)) for name, value, dtype, dims in sides[side]]
-                for side in ("inputs", "outputs")
-            }
-            for component, sides in content.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"its metadata {COMPONENTS_KEY} is damaged: {error!r}") from error
-
-
-def take_out(model: ir.Model, component: str) -> ir.Model:
-    """Return a model of one network of another that holds several; the other one is emptied.
-
-    Raises:
-        ValueError: if it holds no such network, or is damaged.
-    """
-    borders = read_borders(model.metadata_props).get(component)
-    if borders is None:
-        raise ValueError(f"it holds no network {component}")
-    prefix = f"{component}/"
-    nodes = [node for node in RecursiveGraphIterator(model.graph) if (node.name or "").startswith(prefix)]
-    values = {value.name: value for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}
-    if any(one.value not in values or one.dtype not in _TYPES for side in borders.values() for one in side):
-        raise ValueError(f"{component} has another border than its metadata tells")
-    inputs = []
-    for one in borders["inputs"]:
-        fresh = ir.Value(name=one.name, shape=ir.Shape(list(one.dims)), type=ir.TensorType(_TYPES[one.dtype]))
-        for node in nodes:
-            for index, value in enumerate(node.inputs):
-                if value is values[one.value]:
-                    node.replace_input_with(index, fresh)
-        inputs.append(fresh)
-    made = {output for node in nodes for output in node.outputs}
-    constants = {value for node in nodes for value in node.inputs if value is not None and value.is_initializer()}
-    if odd := {
-        value.name for node in nodes for value in node.inputs if value is not None and value not in {*made, *constants, *inputs}
-    }:
-        raise ValueError(f"{component} takes {', '.join(sorted(map(str, odd)))} of other networks")
-    for node in nodes:
-        assert node.graph is not None
-        node.graph.remove(node)
-    outputs = []
-    for one in borders["outputs"]:
-        values[one.value].name = one.name
-        outputs.append(values[one.value])
-    for value in constants:
-        assert value.graph is not None
-        del value.graph.initializers[value.name or ""]
-    graph = ir.Graph(
-        inputs, outputs, nodes=nodes, initializers=sorted(constants, key=lambda value: value.name or ""),
-        opset_imports=dict(model.opset_imports), name=component,
-    )  # fmt: skip
-    return ir.Model(graph, ir_version=model.ir_version, producer_name=model.producer_name)
-
-

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.one_file.arithmetic import Number, Writer
-from olivelike.graphs.one_file.composition import Network, write_borders
+from olivelike.graphs.one_file.borders import write_borders
+from olivelike.graphs.one_file.composition import Network
 from olivelike.graphs.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.families import SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF
@@ -28,6 +29,9 @@ _LENGTH: Final = 77
 """Ids per text: the positions of CLIP's text encoders."""
 _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 _LOWEST_OPSET: Final = 20
+_VAE_LEVELS: Final = 4
+_SIZES: Final = 6
+"""Numbers of SDXL's `time_ids`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     made = _Pipeline(graph, parts, facts)
     made.write()
     model = ir.Model(graph, ir_version=max(model.ir_version for model in models.values()), producer_name="olivelike")
-    write_borders(model, [network for network in parts.values() if network.borders])
+    write_borders(model, {name: network.borders for name, network in parts.items() if network.borders})
     return model
 
 
@@ -100,9 +104,7 @@ class _Pipeline:
             "Standard normal; the first draw begins, Euler a and LCM take one more before each further step.",
         )  # fmt: skip
         wide = Writer(self._graph, "schedule/", self._writer, np.float64)
-        table, factor = coefficients(
-            wide, self._facts.schedules, self._facts.alphas, self._chosen(scheduler), steps
-        )
+        table, factor = coefficients(wide, self._facts.schedules, self._facts.alphas, self._chosen(scheduler), steps)
         latents = self._denoised(noise, self._writer.here(factor), self._writer.here(table), steps, guidance)
         pictures = self._decoded(latents)
         if SAFETY_CHECKER in self._networks:
@@ -110,7 +112,8 @@ class _Pipeline:
             column = self._writer.op("Reshape", flags, self._writer.integers(-1, 1, 1, 1))
             pictures = column.where(self._writer.constant(0, np.uint8), pictures)
             self._give("images", pictures, ir.DataType.UINT8, ["pictures", "height", "width", 3])
-            self._give(FLAGS, flags, ir.DataType.BOOL, ["pictures"])
+            # The network's own output keeps its name.
+            self._give(FLAGS, self._writer.op("Identity", flags), ir.DataType.BOOL, ["pictures"])
         else:
             self._give("images", pictures, ir.DataType.UINT8, ["pictures", "height", "width", 3])
 
@@ -172,7 +175,8 @@ class _Pipeline:
         names = list(SCHEDULERS)
         fits = writer.op("Equal", writer.constant(names, object), scheduler).cast(_INT32)
         found = writer.op("Equal", fits.apply("ReduceMax", keepdims=1), writer.constant([1], np.int32))
-        return fits.apply("ArgMax", axis=0, keepdims=1) + writer.require(found, f"scheduler must be {' or '.join(names)}")
+        message = f"scheduler must be {' or '.join(names)}"
+        return fits.apply("ArgMax", axis=0, keepdims=1) + writer.require(found, message)
 
     def _encoded(self, pictures: Number) -> tuple[Number, Number | None]:
         """Return hidden states and pooled text of negative prompts, then prompts: a row each per picture."""
@@ -204,27 +208,23 @@ class _Pipeline:
     def _per_picture(self, rows: Number, negative: Number, pictures: Number, ids: Number, encoder: int) -> Number:
         """Return rows of negative prompts as often as there are pictures, then those of the prompts."""
         writer = self._writer
+        count = negative.size(0)
         if self._facts.zeros_for_empty:
-            end = writer.constant([self._facts.zeros_for_empty[encoder]], np.int64)
-            second = ids.cast(_INT64).slice(1, 2, axis=1)
-            empty = writer.op("Equal", second, end)
-            count = self._sizes(negative, 0)
-            among = writer.op("Range", *(writer.constant(n, np.int64) for n in (0,)), _scalar(self._sizes(rows, 0)), writer.constant(1, np.int64))
-            negatives = writer.op("Unsqueeze", writer.op("Less", among, count), writer.integers(1))
-            zero = writer.op("And", empty, negatives)
-            if len(self._networks) and rows is not None:
-                rank = writer.op("Shape", writer.op("Shape", rows))
-                ones = writer.op("Expand", writer.integers(1), rank - writer.integers(1))
-                zero = writer.op("Reshape", zero, writer.op("Concat", writer.integers(-1), ones, axis=0))
-            rows = zero.where(0.0, rows)
-        count = self._sizes(negative, 0)
+            rows = self._without_empty(rows, ids, count, self._facts.zeros_for_empty[encoder])
         first, rest = rows.slice(0, count), rows.slice(count)
         shape = writer.op("Concat", pictures, writer.op("Shape", rows, start=1), axis=0)
         return writer.op("Concat", writer.op("Expand", first, shape), rest, axis=0)
 
-    @staticmethod
-    def _sizes(value: Number, axis: int) -> Number:
-        return value.size(axis)
+    def _without_empty(self, rows: Number, ids: Number, negatives: Number, end: int) -> Number:
+        """Return rows with zeros for negative prompts that are empty: ids that end behind the first."""
+        writer = self._writer
+        second = ids.cast(_INT64).slice(1, 2, axis=1)
+        places = writer.op("Range", writer.constant(0, np.int64), _scalar(ids.size(0)), writer.constant(1, np.int64))
+        negative = writer.op("Unsqueeze", writer.op("Less", places, negatives), writer.integers(1))
+        empty = writer.op("And", writer.op("Equal", second, writer.integers(end)), negative)
+        ones = writer.op("Expand", writer.integers(1), writer.op("Shape", writer.op("Shape", rows, start=1)))
+        column = writer.op("Reshape", empty, writer.op("Concat", writer.integers(-1), ones, axis=0))
+        return column.where(0.0, rows)
 
     def _denoised(self, noise: Number, factor: Number, table: Number, steps: Number, guidance: Number) -> Number:
         writer, unet = self._writer, self._networks["unet"]
@@ -241,7 +241,7 @@ class _Pipeline:
         if embeds_guidance:
             given["timestep_cond"] = self._guidance(guidance, pictures)
         given = {name: value.cast(unet.dtype(name)) for name, value in given.items() if name in unet.inputs}
-        start = _squeezed(noise.at(writer.integers(0))) * factor
+        start = _scalar(noise.at(writer.integers(0))) * factor
 
         number, going, latents, before = (
             ir.Value(name=f"loop/{name}", type=ir.TensorType(dtype), shape=shape)
@@ -267,11 +267,12 @@ class _Pipeline:
         positive, negative = output.slice(-count), output.slice(0, count)
         predicted = negative + inner.here(scale) * (positive - negative)
         foretold = x * p + predicted * q
-        draw = (n > inner.constant([0.0])).where(inner.op("Unsqueeze", number, inner.integers(0)) + inner.integers(1), inner.integers(0))
+        place = inner.op("Unsqueeze", number, inner.integers(0)) + inner.integers(1)
+        draw = (n > inner.constant([0.0])).where(place, inner.integers(0))
         fresh = inner.op(
             "Gather", inner.here(noise), draw, name="noise needs a draw for each step of Euler a and LCM", axis=0
         )
-        following = x * a + foretold * b + Number(before, inner) * c + _squeezed(fresh) * n
+        following = x * a + foretold * b + Number(before, inner) * c + _scalar(fresh) * n
         body.outputs.extend([inner.op("Identity", going).value, following.value, foretold.value])
         looped = writer.ops(
             "Loop", _scalar(steps), None, start, start * 0.0, name="denoising", outputs=2,
@@ -291,7 +292,7 @@ class _Pipeline:
         """Return SDXL's `time_ids`, of shape (rows, 6): original size, crop's corner, target size."""
         writer = self._writer
         dims = self._networks["unet"].inputs["time_ids"].shape
-        if dims is not None and isinstance(dims[1], int) and dims[1] != 6:
+        if dims is not None and isinstance(dims[1], int) and dims[1] != _SIZES:
             raise PassError(
                 f"layout single: the UNet takes {dims[1]} sizes, as SDXL's refiner does, which goes on with another "
                 "pipeline's pictures; one file draws from prompts alone: take another layout"
@@ -304,8 +305,9 @@ class _Pipeline:
     @property
     def _factor(self) -> int:
         """Pixels per latent, along one side."""
-        levels = self._facts.vae.get("block_out_channels") or self._facts.vae.get("decoder_block_out_channels")
-        return int(2 ** (len(levels or range(4)) - 1))
+        vae = self._facts.vae
+        levels = vae.get("block_out_channels") or vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)
+        return int(2 ** (len(levels) - 1))
 
     def _guidance(self, guidance: Number, pictures: Number) -> Number:
         """Return the embedding of the guidance scale: https://arxiv.org/abs/2310.04378, section 4.3."""
@@ -349,7 +351,5 @@ class _Pipeline:
 
 
 def _scalar(value: Number) -> Number:
+    """Return it without the first axis, whose size is 1."""
     return value.writer.op("Squeeze", value, value.writer.integers(0))
-
-
-_squeezed = _scalar

@@ -1,6 +1,6 @@
 """Schedulers as tables of coefficients, computed in the graph from the number of steps.
 
-A step of each is linear in the latents x, what the UNet predicts m, the finished picture that it foretells, and noise z:
+A step of each is linear in the latents x, what the UNet predicts m, the picture that this foretells x0, and noise z:
 
     x0 = p·x + q·m
     x' = a·x + b·x0 + c·(x0 of the step before) + n·z
@@ -140,7 +140,8 @@ class _Facts:
             return spaced.apply("Round") - 1.0
         left = steps - 1.0 - self.index
         if spacing == "leading":
-            return left * (self.trained / steps).apply("Floor") + settings.get("steps_offset", 0)
+            offset: int = settings.get("steps_offset", 0)
+            return left * (self.trained / steps).apply("Floor") + offset
         gaps = self.writer.op("Max", steps - 1.0, self.writer.constant(1.0))
         linear = left * ((self.trained - 1) / gaps)
         return linear.apply("Round") if rounded else linear
@@ -165,6 +166,7 @@ class _Facts:
         return self.writer.op("Concat", values.slice(1), self.writer.constant([last]), axis=0)
 
     def is_last(self) -> Number:
+        """Say of each step whether it is the last."""
         return self.index >= self.steps - 1.0
 
     def columns(self, *columns: Number | float) -> list[Number]:

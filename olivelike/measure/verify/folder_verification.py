@@ -17,10 +17,18 @@ from olivelike._text import did_you_mean
 from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
-from olivelike.errors import PassError, SessionError, UsageError
+from olivelike.errors import PassError, SessionError, SourceError, UsageError
 from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
 from olivelike.measure.report.page import VERIFICATION_FILE
-from olivelike.model.families import MODEL_FILE, PREVIEW, TEXT_ENCODERS, TEXT_TO_PICTURE, TOKENIZERS
+from olivelike.model.families import (
+    MODEL_FILE,
+    PIPELINE,
+    PIPELINE_FILE,
+    PREVIEW,
+    TEXT_ENCODERS,
+    TEXT_TO_PICTURE,
+    TOKENIZERS,
+)
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
 from olivelike.model.tensor_file import read_tensor
@@ -338,7 +346,7 @@ def verify_component(
     import onnx_ir as ir
 
     from olivelike.engine.output.initializers import Initializers
-    from olivelike.graphs.one_file.composition import take_out
+    from olivelike.graphs.one_file.borders import take_out
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 
@@ -346,13 +354,15 @@ def verify_component(
     initializers = Initializers(path)
     architecture, read = originals.network(component)
     model = ir.from_proto(onnx.load(path, load_external_data=False))
+    only = None
     if PIPELINE in record.components:
         try:
             model = take_out(model, component)
+            only = [str(value.name) for value in model.graph.outputs]
         except ValueError as error:
             raise SourceError(f"{path}: {error}; run the workflow again") from error
     original = Original(architecture, read, samples=samples, seed=seed)
-    return original.compare(Evaluation(model, initializer=initializers.read), precision_of(model))
+    return original.compare(Evaluation(model, initializer=initializers.read), precision_of(model), only=only)
 
 
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -244,19 +244,30 @@ class Original:
             outputs = dict(zip(interface.outputs, network(feeds), strict=True))
             self._samples.append((case, seed + index, feeds, outputs))
 
-    def compare(self, graph: RunnableGraph, precision: str, progress: Progress | None = None) -> Verification:
+    def compare(
+        self,
+        graph: RunnableGraph,
+        precision: str,
+        progress: Progress | None = None,
+        only: Collection[str] | None = None,
+    ) -> Verification:
         """Run a graph on the same inputs and compare all outputs.
 
         Args:
             graph: The graph; an output that it lacks counts as infinitely far off.
             precision: What the result says of the graph.
             progress: Told the samples that are done.
+            only: Outputs to compare, of a graph that is part of a larger one.
         """
         found, origin = [], _Origin()
         for index, (case, seed, feeds, expected) in enumerate(self._samples):
             outputs = graph.run(feeds, origin.observe)
             nothing = np.empty(0)
-            figures = {name: compare(outputs.get(name, nothing), array) for name, array in expected.items()}
+            figures = {
+                name: compare(outputs.get(name, nothing), array)
+                for name, array in expected.items()
+                if only is None or name in only
+            }
             found.append(Sample(case, seed, figures))
             if progress is not None:
                 progress(index + 1, len(self._samples))
