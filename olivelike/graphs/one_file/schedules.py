@@ -136,8 +136,9 @@ class _Facts:
         """Return the timesteps; `more` of them are spaced, of which the last are left out."""
         spacing, steps = settings["timestep_spacing"], self.steps + more
         if spacing == "trailing":
-            spaced = self.trained + self.index * -(self.trained / self.steps)
-            return spaced.apply("Round") - 1.0
+            # NumPy's `arange` takes the gap between its first two numbers: at ties that decides.
+            gap = (self.trained - self.trained / self.steps) - self.trained
+            return (self.trained + self.index * gap).apply("Round") - 1.0
         left = steps - 1.0 - self.index
         if spacing == "leading":
             offset: int = settings.get("steps_offset", 0)
