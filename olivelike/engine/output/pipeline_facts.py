@@ -73,6 +73,7 @@ def pipeline_facts(
         vae.config if vae is not None else {},
         width if isinstance(width, int) else None,
         json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,
+        unet.config.get("sample_size") if unet is not None else None,
         zeros,
     )
 

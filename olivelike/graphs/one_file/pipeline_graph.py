@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from olivelike.model import Graph
 
 FLAGS: Final = "has_nsfw_concepts"
+FACTOR_KEY: Final = "olivelike.pixels_per_latent"
+"""Metadata key of a model: how many, along a side."""
+SIZE_KEY: Final = "olivelike.size"
+"""Metadata key of a model: width and height in pixels that its UNet was trained on, as `512x512`."""
 _LENGTH: Final = 77
 """Ids per text: the positions of CLIP's text encoders."""
 _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
@@ -47,6 +51,8 @@ class PipelineFacts:
     """Width of the guidance's embedding, for a UNet that takes it as an input, as LCM's do."""
     preprocessor: Mapping[str, Any] | None = None
     """Config of the safety checker's image processor."""
+    sample_size: int | Sequence[int] | None = None
+    """Height and width of the latents that the UNet was trained on."""
     zeros_for_empty: tuple[int, ...] = ()
     """Id that ends texts, per text encoder, where an empty negative prompt is zeros, as SDXL was trained."""
 
@@ -78,6 +84,10 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     made = _Pipeline(graph, parts, facts)
     made.write()
     model = ir.Model(graph, ir_version=max(model.ir_version for model in models.values()), producer_name="olivelike")
+    model.metadata_props[FACTOR_KEY] = str(made.factor)
+    if facts.sample_size is not None:
+        sides = [facts.sample_size] * 2 if isinstance(facts.sample_size, int) else facts.sample_size
+        model.metadata_props[SIZE_KEY] = "x".join(str(side * made.factor) for side in reversed(sides))
     write_borders(model, {name: network.borders for name, network in parts.items() if network.borders})
     return model
 
@@ -297,13 +307,13 @@ class _Pipeline:
                 f"layout single: the UNet takes {dims[1]} sizes, as SDXL's refiner does, which goes on with another "
                 "pipeline's pictures; one file draws from prompts alone: take another layout"
             )
-        size = writer.op("Shape", noise, start=3, end=5) * writer.integers(self._factor)
+        size = writer.op("Shape", noise, start=3, end=5) * writer.integers(self.factor)
         row = writer.op("Concat", size, writer.integers(0, 0), size, axis=0).cast(_FLOAT)
         rows = pictures * writer.integers(2) - begin
         return writer.op("Expand", row, writer.op("Concat", rows, writer.integers(1), axis=0))
 
     @property
-    def _factor(self) -> int:
+    def factor(self) -> int:
         """Pixels per latent, along one side."""
         vae = self._facts.vae
         levels = vae.get("block_out_channels") or vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)

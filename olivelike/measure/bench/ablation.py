@@ -30,8 +30,8 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, choose_
 
 if TYPE_CHECKING:
     from olivelike.engine import Options, Prepared, RunResult
-    from olivelike.engine.plan import Node
     from olivelike.engine.execute.events import Event, Listener
+    from olivelike.engine.plan import Node
     from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place
