@@ -7,9 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from typer.testing import CliRunner
 
-from olivelike.cli import app
+from olivelike.cli.app import run_command_line
 from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import SourceError, UsageError
 from olivelike.graphs.inspect import inspect_model
@@ -64,7 +63,7 @@ def test_a_run_joins_all_chains_and_is_up_to_date_afterwards(whole: Project) -> 
     half = inspect_model(whole.folder / "half" / "pipeline.onnx", targets=())
     assert half.parameters["float16"].elements > half.parameters["float32"].elements
     assert (
-        verify_folder(whole.folder / "half", str(little_checkpoint()), components=["unet"])
+        verify_folder(whole.folder / "half", against=str(little_checkpoint()), components=["unet"])
         .components[0]
         .figures.precision
         == "fp16"
@@ -80,7 +79,7 @@ def test_a_damaged_file_is_made_again(whole: Project) -> None:
 
 
 def test_networks_in_the_file_are_compared_with_torch(whole: Project) -> None:
-    found = verify_folder(whole.output, str(little_checkpoint()))
+    found = verify_folder(whole.output, against=str(little_checkpoint()))
     assert [one.name for one in found.components] == networks_of(whole)
     assert found.passed
     assert found.pictures_skipped == "pipeline.onnx draws by itself, with other noise"
@@ -90,15 +89,30 @@ def networks_of(project: Project) -> list[str]:
     return [name for name in OutputRecord.require(project.output).components if name != "pipeline"]
 
 
-def test_commands_say_what_it_is(whole: Project) -> None:
-    shown = CliRunner().invoke(app, ["inspect", str(whole.output / "pipeline.onnx"), "--json"])
-    networks = json.loads(shown.stdout)["networks"]
+def test_commands_say_what_it_is(whole: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    def cli(*arguments: object) -> str:
+        assert run_command_line([str(argument) for argument in arguments]) == 0
+        return capsys.readouterr().out
+
+    shown = cli("inspect", whole.output / "pipeline.onnx", "--json")
+    networks = json.loads(shown)["networks"]
     assert networks.keys() == set(NETWORKS)
     assert networks["unet"]["in_loop"] > networks["unet"]["nodes"] / 2
-    assert "in each step" in CliRunner().invoke(app, ["inspect", str(whole.output / "pipeline.onnx")]).stdout
-    told = CliRunner().invoke(app, ["info", str(whole.output)]).stdout
+    assert "in each step" in cli("inspect", whole.output / "pipeline.onnx")
+    told = cli("info", whole.output)
     assert "single-ids" in told
     assert "convert, fuse" in told
+    profile = json.loads(cli("profile", whole.output, "--runs", "1", "--json"))["networks"]
+    assert [network["name"] for network in profile] == ["pipeline"]
+    assert profile[0]["inputs"]["noise"] == "1x1x4x16x16"
+    operators = {operator["operator"] for operator in profile[0]["operators"]}
+    assert "MultiHeadAttention" in operators
+    assert "Loop" not in operators
+    (row,) = json.loads(cli("bench", whole.output, "--steps", "2", "--batch-count", "2", "--json"))["rows"]
+    assert len(row["seconds"]) == 2
+    assert row["peak_resident_bytes"] > 0
+    assert run_command_line(["bench", str(whole.output), "--engine", "torch"]) == 2
+    assert "--engine: " in capsys.readouterr().err
     with pytest.raises(SourceError, match=r"is a pipeline in one file, pipeline.onnx, .*; this command takes"):
         open_pipeline(whole.output)
     with pytest.raises(SourceError, match="is one file, which takes no other LoRA"):

@@ -14,12 +14,13 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.interface.client_layout import lay_out
 from olivelike.graphs.one_file.arithmetic import Number, Writer
 from olivelike.graphs.one_file.borders import write_borders
 from olivelike.graphs.one_file.composition import Network
 from olivelike.graphs.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
-from olivelike.graphs.shallow import remove_cached_features
-from olivelike.model.families import SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF
+from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.families import SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
 
 if TYPE_CHECKING:
     from olivelike.model import Graph
@@ -72,8 +73,9 @@ def pipeline_graph(networks: Mapping[str, Graph], facts: PipelineFacts) -> ir.Mo
     """
     check_schedules(facts.schedules)
     models = {component: graph.to_ir() for component, graph in networks.items()}
-    for model in models.values():
-        remove_cached_features(model)
+    for component, model in models.items():
+        if component not in TOKENIZERS:  # Graphs of other exporters may have other names.
+            lay_out(model, component, LAYOUTS["single"])
     opsets: dict[str, int] = {}
     for model in models.values():
         for domain, version in model.opset_imports.items():
