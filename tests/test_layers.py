@@ -34,7 +34,20 @@ MAY_USE["cli"] = {*MAY_USE, "cli"} - {"testing"}
 ONLY = {("runtime", "graphs"): "olivelike.graphs.inspect"}
 """Of some rooms another may use one part only."""
 
-NO_MODULES = {f"olivelike.{word}" for word in ("block", "cached_features", "job", "json", "operator", "parameter")}
+NO_MODULES = {
+    f"olivelike.{word}"
+    for word in (
+        "block",
+        "cached_features",
+        "components",
+        "job",
+        "json",
+        "operator",
+        "parameter",
+        "pixels_per_latent",
+        "size",
+    )
+}
 """Texts in the code that look like names of modules."""
 
 LOOKED_UP = {"olivelike.passes", "olivelike.workflows"}

@@ -62,12 +62,9 @@ def test_a_run_joins_all_chains_and_is_up_to_date_afterwards(whole: Project) -> 
     assert whole.executed() == {"unet.fuse", "unet.float16", "pipeline.one_file"}
     half = inspect_model(whole.folder / "half" / "pipeline.onnx", targets=())
     assert half.parameters["float16"].elements > half.parameters["float32"].elements
-    assert (
-        verify_folder(whole.folder / "half", against=str(little_checkpoint()), components=["unet"])
-        .components[0]
-        .figures.precision
-        == "fp16"
-    )
+    (verdict,) = verify_folder(whole.folder / "half", against=str(little_checkpoint()), components=["unet"]).components
+    assert verdict.verification.precision == "fp16"
+    assert verdict.passed
 
 
 def test_a_damaged_file_is_made_again(whole: Project) -> None:

@@ -89,6 +89,8 @@ class OneFileNode(ModelNode):
     """The end of all chains in one output."""
 
     job_type = OneFileJob
+    libraries = ("diffusers",)
+    """Schedulers have the defaults of its release."""
 
     def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:  # noqa: ARG002
         """Return the files that must be hashed before the node's key is known."""
