@@ -52,10 +52,7 @@ def main() -> None:
         separate = PipelineJob(
             ONNXRUNTIME, folder / "separate", SessionSettings(), (asked.size, asked.size), asked.steps, safety=True
         )
-        jobs = {
-            "separate": separate,
-            "one file": NetworkJob(folder / "one" / PIPELINE_FILE, SessionSettings(), sizes),
-        }
+        jobs = {"separate": separate, "one file": NetworkJob(folder / "one" / PIPELINE_FILE, SessionSettings(), sizes)}
         measured = contest(jobs, [Turn("a red circle")] * 2, [Turn("a red circle")] * asked.runs, LIMIT)
     print(f"{asked.source}, {asked.size}x{asked.size}, {asked.steps} steps, {asked.runs} pictures by turns")
     for name, one in measured.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ STEPS: Final = 2
 _CONTRIB: Final = "ai.onnx.contrib"
 _SIDE: Final = 512
 _FACTOR: Final = 8
+_NUMBER: Final = re.compile(r"[1-9]\d{0,4}")
 
 
 def is_one_file(model: Path) -> bool:
@@ -57,9 +59,9 @@ def one_file_inputs(
         width: Likewise.
         steps: How often the UNet runs.
     """
-    known = [int(side) for side in metadata.get(SIZE_KEY, "").split("x") if side.isdecimal()]
+    known = _numbers(metadata.get(SIZE_KEY, ""))
     trained = known if len(known) == 2 else [_SIDE, _SIDE]
-    factor = int(metadata.get(FACTOR_KEY, _FACTOR))
+    factor = (_numbers(metadata.get(FACTOR_KEY, "")) or [_FACTOR])[0]
     sides = (height or trained[1]) // factor, (width or trained[0]) // factor
     fixed: dict[str, Any] = {
         "scheduler": np.array(["Euler"], object),
@@ -79,3 +81,9 @@ def one_file_inputs(
         else:
             found[spec.name] = np.zeros((rows, int(spec.dims[1])), np.int32)
     return found
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the whole numbers between `x`, if they are such as sizes are."""
+    parts = text.split("x")
+    return [int(part) for part in parts] if all(_NUMBER.fullmatch(part) for part in parts) else []
