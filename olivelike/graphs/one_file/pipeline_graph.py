@@ -101,7 +101,7 @@ class _Pipeline:
         self._graph, self._networks, self._facts = graph, networks, facts
         self._writer = Writer(graph, "pipeline/")
         self._encoders = [name for name in TEXT_ENCODERS if name in networks]
-        self._is_xl = "text_embeds" in networks["unet"].inputs
+        self._is_xl = "unet" in networks and "text_embeds" in networks["unet"].inputs
         self._texts: dict[str, tuple[Number, Number]] = {}
         """By tokenizer, or text encoder if there are none: negative prompts and prompts."""
 
@@ -240,7 +240,9 @@ class _Pipeline:
 
     def _denoised(self, noise: Number, factor: Number, table: Number, steps: Number, guidance: Number) -> Number:
         writer, unet = self._writer, self._networks["unet"]
-        pictures = noise.size(1)
+        _, prompt = next(iter(self._texts.values()))
+        same = writer.op("Equal", prompt.size(0), noise.size(1))
+        pictures = noise.size(1) + writer.require(same, "noise must be for as many pictures as there are prompts")
         states, pooled = self._encoded(pictures)
         embeds_guidance = "timestep_cond" in unet.inputs
         # Without guidance the rows of negative prompts are left out, in every step alike.

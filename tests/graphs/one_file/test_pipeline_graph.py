@@ -141,8 +141,10 @@ def test_a_scheduler_that_it_lacks_is_refused_by_name(
         drawing.session.run(None, {**drawing.feeds("DDIM", 2, 7.5), name: value})
 
 
-def test_too_few_draws_are_refused_by_name(drawing: Drawing) -> None:
+def test_noise_that_does_not_do_is_refused_by_name(drawing: Drawing) -> None:
     given = drawing.feeds("Euler a", 3, 7.5)
+    with pytest.raises(Exception, match="noise must be for as many pictures as there are prompts"):
+        drawing.session.run(None, {**given, "noise": given["noise"].repeat(2, axis=1)})
     with pytest.raises(Exception, match="noise needs a draw for each step of Euler a and LCM"):
         drawing.session.run(None, {**given, "noise": given["noise"][:2]})
 
@@ -196,6 +198,7 @@ def test_metadata_that_lies_is_told() -> None:
     ("kind", "left_out", "message"),
     [
         ("inpainting", (), "the UNet takes 9 channels where latents have 4"),
+        ("sd", ("unet",), "has no unet"),
         ("sd", ("vae_decoder",), "has no vae_decoder"),
         ("sd", ("text_encoder",), "has no text_encoder"),
     ],
