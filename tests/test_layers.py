@@ -36,7 +36,18 @@ ONLY = {("runtime", "graphs"): "olivelike.graphs.inspect"}
 
 NO_MODULES = {
     f"olivelike.{word}"
-    for word in ("block", "cached_features", "controlnet_inputs", "job", "json", "operator", "parameter")
+    for word in (
+        "block",
+        "cached_features",
+        "components",
+        "controlnet_inputs",
+        "job",
+        "json",
+        "operator",
+        "parameter",
+        "pixels_per_latent",
+        "size",
+    )
 }
 """Texts in the code that look like names of modules."""
 

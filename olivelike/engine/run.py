@@ -16,7 +16,7 @@ from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
-from olivelike.engine.plan import PIPELINE, all_hits, explain_status
+from olivelike.engine.plan import all_hits, explain_status
 from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.errors import (
     DamagedError,
@@ -28,6 +28,7 @@ from olivelike.errors import (
     UsageError,
     error_of,
 )
+from olivelike.model.families import PIPELINE
 from olivelike.model.records.output import JOURNAL_FILE
 from olivelike.store import Root, new_run_id
 
@@ -282,7 +283,11 @@ class _Run:
             self._emit("output_unchanged" if kept is None else "output_published", path=str(output.path))
 
     def _is_complete(self, output: Output, execution: Execution) -> bool:
-        nodes = [node for node in self._prepared.nodes if node.output == output or node.component == PIPELINE]
+        nodes = [
+            node
+            for node in self._prepared.nodes
+            if node.output == output or (node.component == PIPELINE and node.output is None)
+        ]
         return all(execution.results[node.id].status in {"hit", "shelf", "executed"} for node in nodes)
 
     def _finish(self, status: str, execution: Execution | None, error: str | None = None) -> RunResult:

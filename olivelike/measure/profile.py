@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
+from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
+from olivelike.model.families import PIPELINE_FILE
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
@@ -79,6 +81,7 @@ _VOCABULARY: Final = 1000
 _OTHER_SIZES: Final = "give other sizes with --height, --width, --batch-size or --dimension"
 _KERNEL: Final = "_kernel_time"
 _RUN: Final = "model_run"
+_LOOP: Final = "Loop"
 
 
 def profile_folder(
@@ -118,7 +121,7 @@ def profile_folder(
     models = _models(path)
     check_dimensions(settings.dimensions, models)
     profiles = [
-        _profile(model, settings, sizes_of(model.parent, batch_size=batch_size, height=height, width=width), runs)
+        _profile(model, settings, {"batch_size": batch_size, "height": height, "width": width}, runs)
         for model in models
     ]
     return FolderProfile(
@@ -132,7 +135,7 @@ def profile_folder(
 def _models(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted(path.glob("*/*.onnx"))
+    found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)])
     if not found:
         raise SourceError(
             f"{path}: there is no such model or folder, or nothing in it is an ONNX network; name a folder that "
@@ -141,19 +144,28 @@ def _models(path: Path) -> list[Path]:
     return found
 
 
-def _profile(model: Path, settings: SessionSettings, sizes: PictureSizes, runs: int) -> NetworkProfile | None:
-    """Return the profile of one network; `None` for one that takes text."""
+def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], runs: int) -> NetworkProfile | None:
+    """Return the profile of one network, or of a pipeline in one file; `None` for a network that takes text.
+
+    `given` are the keywords of `sizes_of` that say how many pictures of which size.
+    """
     from olivelike.runtime.sessions.ort_session import open_ort_session
     from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
     name = model.parent.name if model.stem == "model" else model.stem
+    if whole := is_one_file(model):
+        settings = with_operators(model, settings)
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:
         opened = open_ort_session(model, replace(settings, profile=Path(folder) / "profile"), {})
         session = opened.inference_session
         try:
-            if any(spec.dtype == "string" for spec in opened.inputs.values()):
+            if whole:
+                metadata = session.get_modelmeta().custom_metadata_map
+                feeds = one_file_inputs(opened.inputs.values(), metadata, **given)
+            elif any(spec.dtype == "string" for spec in opened.inputs.values()):
                 return None
-            feeds = _feeds(model, name, opened.inputs.values(), sizes)
+            else:
+                feeds = _feeds(model, name, opened.inputs.values(), sizes_of(model.parent, **given))
             shapes = {key: "x".join(map(str, value.shape)) for key, value in feeds.items()}
             try:
                 for _ in range(1 + runs):
@@ -195,6 +207,8 @@ def summarise(events: Sequence[dict[str, Any]], warm_up: int = 1) -> tuple[float
     nodes: Counter[tuple[str, str]] = Counter()
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith(_KERNEL) and begin <= event["ts"] <= end:
+            if event["args"]["op_name"] == _LOOP:  # The nodes in it have their own.
+                continue
             arguments = event["args"]
             place = arguments["op_name"], arguments["provider"].removesuffix("ExecutionProvider")
             times[place] += event["dur"]

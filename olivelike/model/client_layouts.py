@@ -1,4 +1,4 @@
-"""What each client wants a folder to look like, as data; `web` is for browsers.
+"""What each client wants a folder to look like, as data; `web` is for browsers, `single` for whoever has ONNX Runtime.
 
 Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion.py`), optimum-onnx 0.1
 (`modeling_diffusion.py`), cassiebreviu/StableDiffusion, saddam213/OnnxStack, microsoft/Stable-Diffusion-WebUI-DirectML.
@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, MODEL_FILE
+from olivelike.model.families import CONTROLNETS, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
 
-LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web"]
+LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids"]
 
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
@@ -58,6 +58,10 @@ class Layout:
     """`NAME.onnx` with `NAME.onnx.data`, after the output folder, in place of `model.onnx` with its data file."""
     onnx_tokenizer: bool = False
     """Each tokenizer is there as an ONNX model, too."""
+    one_file: bool = False
+    """All networks are one model, with the loop around the UNet."""
+    tokenizer_files: bool = False
+    """Tokenizers are there although the folder is no pipeline, for who makes ids of texts."""
     pipeline_prefix: str = "Onnx"
     """What pipeline classes begin with in the index, before the name of the torch one."""
     network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -81,6 +85,7 @@ class Layout:
         return {"model_file": MODEL_FILE, "data_file": self.data_file}
 
 
+_DRAWING: Final = (*TEXT_TO_PICTURE, SAFETY_CHECKER)
 _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
@@ -114,6 +119,11 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         ),
         # Browsers read a file into one buffer: Chrome's have less than 2 GiB, and half of that is found more easily.
         Layout("web", floats="float32", most_data_bytes=1 << 30, manifest=True),
+        # Texts need the operators of onnxruntime-extensions, which JavaScript has not.
+        Layout("single", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, onnx_tokenizer=True),
+        Layout(
+            "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
+        ),
     )
 }
 """Every layout by name."""

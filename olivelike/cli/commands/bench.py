@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from olivelike.measure.bench.bench_report import BenchReport, Comparison
     from olivelike.measure.bench.contest import Event
     from olivelike.measure.bench.row import Row
+    from olivelike.runtime.sessions.session_settings import SessionSettings
 
 
 @shared.with_groups
@@ -111,6 +112,21 @@ def bench(
     marked, and the exit status is 3.
     """
     from olivelike.errors import UsageError
+    from olivelike.model.families import PIPELINE_FILE
+
+    if (folder / PIPELINE_FILE).is_file():
+        about_folders = {
+            "--engine": engines, "--checkpoint": checkpoint, "--torch-dtype": torch_dtype, "--csv": csv,
+            "--json-file": json_file, "--against": against, "--method": methods, "--captions": captions,
+            "--disable-safety-checker": disable_safety_checker, "--cuda-graph": cuda_graph,
+        }  # fmt: skip
+        if refused := [option for option, value in about_folders.items() if value]:
+            raise UsageError(f"{', '.join(refused)}: {folder} is one file, which runs as it is; leave that out")
+        sides = shared.chosen_sides(size, width, height)
+        _bench_one_file(
+            folder, session.settings(folder), batch_sizes or [1], sides, steps, batch_count, warmup_runs, timeout, json
+        )
+        return
     from olivelike.measure.bench.bench_report import (
         append_rows,
         check_baseline,
@@ -195,6 +211,37 @@ def bench(
     if json_file is not None:
         write_text(f"{dumps(report.to_json(), indent=1)}\n", json_file)
     _judge(report, comparisons, compared=baseline is not None)
+
+
+def _bench_one_file(
+    folder: Path,
+    settings: "SessionSettings",
+    batch_sizes: "list[int]",
+    sides: tuple[int | None, int | None],
+    steps: int,
+    runs: int,
+    warmup: int,
+    limit: float,
+    json: bool,
+) -> None:
+    """Time a pipeline in one file, in a process of its own."""
+    from dataclasses import asdict
+
+    from olivelike.cli.display.text import size
+    from olivelike.measure.bench.whole_pictures import measure_folder
+
+    found, lines = [], []
+    for pictures in batch_sizes:
+        sizes = {"batch_size": pictures, "steps": steps}
+        sizes |= {name: side for name, side in zip(("width", "height"), sides, strict=True) if side is not None}
+        measured = measure_folder(folder, settings, sizes=sizes, runs=runs, warmup=warmup, limit=limit)
+        found.append({**sizes, **asdict(measured), "median": measured.median})
+        lines.append(
+            f"{folder}, {steps} steps, batches of {pictures}: {measured.median:.3f} s, of {runs} the median; opened in "
+            f"{measured.load_seconds:.2f} s; {size(measured.peak_resident_bytes)} resident at most; "
+            f"{measured.provider}, {measured.version}"
+        )
+    write_found({"folder": str(folder), "rows": found}, lines, json=json)
 
 
 def _judge(report: "BenchReport", comparisons: "tuple[Comparison, ...]", *, compared: bool) -> None:

@@ -82,7 +82,8 @@ def _folder_lines(folder: "FolderInfo") -> "Iterator[str]":
             yield f"{'' if number else title:<14}{one}"
     longest = max(map(len, folder.components), default=0)
     for number, (name, text) in enumerate(folder.components.items()):
-        yield f"{'' if number else 'components':<14}{name:<{longest}}  {size(folder.sizes[name]):>9}  {text}"
+        taken = size(folder.sizes[name]) if folder.sizes[name] else ""  # Some are in another's file.
+        yield f"{'' if number else 'components':<14}{name:<{longest}}  {taken:>9}  {text}"
     yield f"{'size':<14}{size(folder.bytes)} in {count(folder.files, 'file')}"
     for problem in folder.problems:
         yield f"{'problem':<14}{problem}"

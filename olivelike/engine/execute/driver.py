@@ -161,11 +161,11 @@ class Driver:
         return [node for node in self._nodes if node.id not in self._results and node.id not in self._running]
 
     def _advance_node(self, node: Node) -> bool:
-        parent = self._results.get(node.parent) if node.parent is not None else None
-        if node.parent is not None and parent is None:
+        before = [node.parent, *node.joins] if node.parent is not None else []
+        if any(name not in self._results for name in before):
             return False
-        if parent is not None and parent.status in {"failed", "skipped"}:
-            self._end(node, "skipped", f"{node.parent} did not succeed")
+        if failed := [name for name in before if self._results[name].status in {"failed", "skipped"}]:
+            self._end(node, "skipped", f"{failed[0]} did not succeed")
             return True
         if not self._resolver.is_ready(node):
             self._waiting.add(node.id)

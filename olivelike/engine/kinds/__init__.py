@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from olivelike.engine.kinds.assets import AssetsNode, TokenizerNode
 from olivelike.engine.kinds.load import LoadNode
 from olivelike.engine.kinds.materialize import MaterializeNode
+from olivelike.engine.kinds.one_file import OneFileNode
 from olivelike.engine.kinds.step import StepNode
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "materialize": MaterializeNode(),
     "assets": AssetsNode(),
     "tokenizer": TokenizerNode(),
+    "one_file": OneFileNode(),
 }
 
 

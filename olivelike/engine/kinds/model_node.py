@@ -94,10 +94,10 @@ class ModelNode(Kind):
         reads, component = self.reads(node), node.component
         found = super().facets(node, upstream, inputs)
         if "weights" in reads:
-            found["weights"] = _weights(component, upstream.made, inputs)
+            found["weights"] = weights_digest(component, upstream.made, inputs)
         if "original" in reads:
             loaded = _as_loaded(upstream)
-            network = {"weights": _weights(component, loaded, inputs)}
+            network = {"weights": weights_digest(component, loaded, inputs)}
             if "architecture" in loaded:
                 network["architecture"] = loaded["architecture"]
             found |= {f"{ORIGINAL}{name}": d for name, d in network.items() if found.get(name) != d}
@@ -139,5 +139,6 @@ def _as_loaded(upstream: Upstream) -> Mapping[str, str]:
     return upstream.original or upstream.made
 
 
-def _weights(component: str, made: Mapping[str, str], inputs: Inputs) -> str:
+def weights_digest(component: str, made: Mapping[str, str], inputs: Inputs) -> str:
+    """Return the digest of a component's weights: those that were made, or the checkpoint's."""
     return made["weights"] if "weights" in made else inputs.bound_weights(component, made["adaptation"])

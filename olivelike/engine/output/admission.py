@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
-from olivelike.engine.plan import PIPELINE
 from olivelike.errors import SourceError, UsageError
 from olivelike.model.client_layouts import LAYOUTS, PAGE
-from olivelike.model.families import INDEX_FILE, MODEL_FILE, TOKENIZERS
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
 
@@ -163,7 +162,10 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     """Yield the files that a run is going to write, as far as they are known before it."""
     for node in prepared.nodes:
         if node.output == output:
-            yield from (f"{node.component}/{name}" for name in _file_names(node))
+            folder = "" if node.component == PIPELINE else f"{node.component}/"
+            yield from (f"{folder}{name}" for name in _file_names(node))
+    if LAYOUTS[output.layout].tokenizer_files:
+        yield from (path for path in prepared.source.extras if path.partition("/")[0] in TOKENIZERS)
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):
         yield from prepared.source.extras
         yield INDEX_FILE
@@ -173,5 +175,5 @@ def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
 
 def _file_names(node: Node) -> Iterator[str]:
     yield from (_MODEL_FILES | node.file_names).values()
-    if node.component not in TOKENIZERS:
+    if node.component not in (*TOKENIZERS, PIPELINE):
         yield "config.json"

@@ -14,11 +14,10 @@ from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE, manifest, schedule
-from olivelike.engine.plan import PIPELINE
 from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.families import INDEX_FILE, PIPELINE, TOKENIZER_OF
 from olivelike.model.records.output import ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -44,8 +43,9 @@ class Stagings:
         self.roots = {output.path: staging_folder(output.path) for output in self._outputs}
         for node in self._nodes:
             if node.output is not None and node.output.path in self.roots:
-                self.folders[node.id] = self.roots[node.output.path] / node.component
-                self.folders[node.id].mkdir()
+                root = self.roots[node.output.path]
+                self.folders[node.id] = root if node.component == PIPELINE else root / node.component
+                self.folders[node.id].mkdir(exist_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +73,9 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
     recorded = {path: file.sha256 for path, file in record.files.items()}
     if any(recorded.get(path) != digest_bytes(data) for path, data in wanted.items()):
         return False
-    components = {node.component for node in prepared.nodes if node.output == output}
+    components = {
+        name for node in prepared.nodes if node.output == output for name in (node.component, *node.components)
+    }
     if not prepared.options.only and record.components.keys() - components:
         return False
     return is_current(output.path, record, wanted, prepared.store)
@@ -104,7 +106,8 @@ def publish_output(
         result = execution.results[node.id]
         if result.status == "hit":
             assert before is not None
-            components[node.component] = before.components[node.component]
+            mine = {node.component, *node.components}
+            components |= {name: entry for name, entry in before.components.items() if name in mine}
             files |= before.component_files(node.component)
             continue
         facets = resolver.facets(node) or {}
@@ -112,10 +115,15 @@ def publish_output(
         facts: Mapping[str, Any] = result.facts
         for name, written_file in facts["files"].items():
             file = OutputFile(written_file["size"], written_file["sha256"], node.id, result.key)
-            files[f"{node.component}/{name}"] = file
-            written[f"{node.component}/{name}"] = file.sha256
+            path = name if node.component == PIPELINE else f"{node.component}/{name}"
+            files[path] = file
+            written[path] = file.sha256
         found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
         components[node.component] = ComponentRecord(result.key, facets, _passes(node, prepared.nodes), **found)
+        components |= {
+            name: ComponentRecord(result.key, _facets_of(name, facets), _passes(node, prepared.nodes, end))
+            for name, end in node.components.items()
+        }
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
     for path, data in _assets(prepared, assets, components, files, output).items():
         sha256 = digest_bytes(data)
@@ -165,10 +173,13 @@ def _assets(
     `files` are those of the networks; others in it do not count.
     """
     layout = LAYOUTS[output.layout]
-    if not layout.is_pipeline:
+    if not layout.is_pipeline and not layout.tokenizer_files:
         return {}
     read = prepared.store.require_bytes
     table = json.loads(read(digest, "the table of assets"))
+    if not layout.is_pipeline:  # What makes ids of texts.
+        wanted = {TOKENIZER_OF[name] for name in components if name in TOKENIZER_OF}
+        return {path: read(content, path) for path, content in table.items() if path.partition("/")[0] in wanted}
     assets = {relative: read(content, relative) for relative, content in table.items()}
     assets[INDEX_FILE] = index(prepared.source.index, sorted(components), layout)
     if layout.manifest:
@@ -185,8 +196,18 @@ def _size(components: Mapping[str, ComponentRecord]) -> tuple[int, int] | None:
     return next((tuple(size) for size in sizes if isinstance(size, list)), None)
 
 
-def _passes(node: Node, nodes: Sequence[Node]) -> tuple[StepRecord, ...]:
-    steps = (before.step for before in reversed(ancestors(node, nodes)))
+def _facets_of(component: str, facets: Mapping[str, str]) -> dict[str, str]:
+    start = f"{component}."
+    return {name.removeprefix(start): digest for name, digest in facets.items() if name.startswith(start)}
+
+
+def _passes(node: Node, nodes: Sequence[Node], end: str | None = None) -> tuple[StepRecord, ...]:
+    """Return the steps before a node, or of a chain that it joins, up to its `end`."""
+    chain = ancestors(node, nodes)
+    if end is not None:
+        last = next(other for other in nodes if other.id == end)
+        chain = [last, *ancestors(last, nodes)]
+    steps = (before.step for before in reversed(chain))
     return tuple(
         StepRecord(step.pass_name, step.instance.model_dump(mode="json")) for step in steps if step is not None
     )

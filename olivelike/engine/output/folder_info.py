@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.model.families import INDEX_FILE
+from olivelike.model.families import INDEX_FILE, PIPELINE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
@@ -95,6 +95,8 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
     facts["written"] = moment(dt.datetime.fromtimestamp((path / RECORD_FILE).stat().st_mtime, dt.UTC))
     components = {name: ", ".join(step.name for step in entry.passes) for name, entry in record.components.items()}
     sizes = {name: sum(entry.size for entry in record.component_files(name).values()) for name in components}
+    if PIPELINE in components:  # All others are in the same file.
+        sizes |= dict.fromkeys(components.keys() - {PIPELINE}, 0)
     complete = {"unet", "vae_decoder"} <= components.keys()
     return FolderInfo(
         path,
@@ -112,6 +114,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
 
 def _next(path: Path, layout: str) -> str | None:
     commands = {"diffusers": f'olivelike generate {path} "a prompt"', "web": f"olivelike export-web {path} site"}
+    commands |= dict.fromkeys(("single", "single-ids"), f"olivelike bench {path}")
     return commands.get(layout)
 
 

@@ -364,8 +364,8 @@ def _drop_parameters(graph: ir.Graph) -> None:
     for node in reversed(list(graph)):
         if not any(output.uses() or output.is_graph_output() for output in node.outputs):
             graph.remove(node, safe=True)
-        else:
-            node.metadata_props.pop(BLOCK_KEY, None)
+    for node in RecursiveGraphIterator(graph):
+        node.metadata_props.pop(BLOCK_KEY, None)
     kept = [value for value in graph.inputs if PARAMETER_KEY not in value.metadata_props]
     graph.inputs.clear()
     graph.inputs.extend(kept)

@@ -45,6 +45,14 @@ def with_defaults(class_name: str, config: Mapping[str, Any]) -> dict[str, Any] 
     return ordered
 
 
+def defaults_of(class_name: str) -> Mapping[str, Any]:
+    """Return the settings of a class with their defaults; empty if the table does not have it for this release."""
+    installed = version("diffusers")
+    rows = _table()["classes"].get(class_name, ())
+    found: Mapping[str, Any] = next((row["defaults"] for row in rows if _covers(row, installed)), {})
+    return found
+
+
 def _is_kept(row: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Say whether the class takes every value as it is, alone and beside the others."""
     defaults, values = row["defaults"], row["values"]

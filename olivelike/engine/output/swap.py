@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import TEXT_ENCODERS
+from olivelike.model.families import PIPELINE, TEXT_ENCODERS
 from olivelike.model.records.output import OutputRecord
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def swap_loras(
             derived by arithmetic that can't be undone.
     """
     record = OutputRecord.require(folder)
+    if PIPELINE in record.components:
+        raise SourceError(f"{folder}: is one file, which takes no other LoRA; merge it with `loras:` in the workflow")
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted
     for weighted in loras:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MANIFEST_FILE: Final = "manifest.json"
 SCHEDULE_FILE: Final = "schedule.json"
 MANIFEST_KIND: Final = "web/1"
-_SCHEDULER_FILE: Final = "scheduler/scheduler_config.json"
+SCHEDULER_FILE: Final = "scheduler/scheduler_config.json"
 _MOST_BETA: Final = 0.999
 _MOST_MOMENTS: Final = 1_000_000
 
@@ -46,9 +46,9 @@ def schedule(assets: Mapping[str, bytes]) -> bytes:
     import numpy as np
 
     try:
-        config = json.loads(assets[_SCHEDULER_FILE])
+        config = json.loads(assets[SCHEDULER_FILE])
         with np.errstate(all="ignore"):  # Numbers that are none are refused below.
-            alphas = np.cumprod(1 - _betas(config), dtype=np.float32)
+            alphas = alphas_of(config)
         final = np.float32(1) if config.get("set_alpha_to_one", True) else alphas[0]
         # Read back as float32, these shorter texts are the same numbers.
         listed, last = [float(str(alpha)) for alpha in alphas], float(str(final))
@@ -56,8 +56,18 @@ def schedule(assets: Mapping[str, bytes]) -> bytes:
         return (json.dumps(content, allow_nan=False) + "\n").encode()
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise SourceError(
-            f"{_SCHEDULER_FILE}: can't be made a schedule for a page: {error!r}; the source's scheduler has no betas"
+            f"{SCHEDULER_FILE}: can't be made a schedule for a page: {error!r}; the source's scheduler has no betas"
         ) from error
+
+
+def alphas_of(config: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the products of alphas that a scheduler's config leads to, one per timestep.
+
+    Raises `KeyError`, `ValueError` or `TypeError` if it leads to none.
+    """
+    import numpy as np
+
+    return np.cumprod(1 - _betas(config), dtype=np.float32)
 
 
 def _betas(config: Mapping[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -6,12 +6,12 @@ from olivelike.engine.plan.building import active_steps, build_nodes
 from olivelike.engine.plan.chains import check_chains
 from olivelike.engine.plan.explain import differences, nearest
 from olivelike.engine.plan.inputs import Inputs
-from olivelike.engine.plan.node import PIPELINE, Node
+from olivelike.engine.plan.node import Node
 from olivelike.engine.plan.planner import Plan, PlannedNode, all_hits, estimate, explain_status, make_plan
 from olivelike.engine.plan.resolver import Resolution, Resolver
 
 __all__ = [
-    "PIPELINE", "Adapters", "Inputs", "Key", "Node", "OpenedEmbedding", "OpenedLora", "Plan", "PlannedNode",
+    "Adapters", "Inputs", "Key", "Node", "OpenedEmbedding", "OpenedLora", "Plan", "PlannedNode",
     "Resolution", "Resolver", "active_steps", "all_hits", "build_nodes", "check_chains", "differences", "estimate",
     "explain_status", "make_plan", "nearest",
 ]  # fmt: skip

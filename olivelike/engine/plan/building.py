@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, PIPELINE, Node
+from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, Node
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, PIPELINE, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def _chains(
     assets = Node(f"{PIPELINE}.assets", PIPELINE, "assets", None)
     networks: list[Node] = []
     tokenizers: list[Node] = []
+    joins: dict[str, list[str]] = {suffix: [] for suffix in _suffixes(outputs)}
     for component, steps in active.items():
         if component in TOKENIZERS:
             begin = Node(f"{component}.tokenizer", component, "tokenizer", assets.id)
@@ -97,10 +98,20 @@ def _chains(
         if until is not None:
             continue
         for output, suffix in zip(outputs, _suffixes(outputs), strict=True):
-            if _holds(output, component, workflow):
-                nodes += _ending(chain[: _length(chain, output.until)], output, suffix, workflow)
+            if not _holds(output, component, workflow):
+                continue
+            end = chain[: _length(chain, output.until)]
+            if LAYOUTS[output.layout].one_file:
+                joins[suffix].append(end[-1].id)
+            else:
+                nodes += _ending(end, output, suffix, workflow)
     wants_assets = until is None or tokenizers
-    return (*networks, *([assets] if wants_assets else []), *tokenizers)
+    joined = [
+        Node(f"{PIPELINE}.one_file{suffix}", PIPELINE, "one_file", assets.id, output=output, joins=tuple(joins[suffix]))
+        for output, suffix in zip(outputs, _suffixes(outputs), strict=True)
+        if joins[suffix]
+    ]
+    return (*networks, *([assets] if wants_assets else []), *tokenizers, *joined)
 
 
 def _with_tokenizers(workflow: LoadedWorkflow, outputs: Sequence[Output]) -> dict[str, tuple[Step, ...]]:
@@ -135,6 +146,8 @@ def _plain(name: str) -> str:
 def _holds(output: Output, component: str, workflow: LoadedWorkflow) -> bool:
     """Tell whether an output has a component: its layout has it, and, if a tokenizer, wants it or the workflow does."""
     layout = LAYOUTS[output.layout]
+    if layout.one_file and component in TOKENIZERS:
+        return layout.onnx_tokenizer
     if component in TOKENIZERS:
         return layout.is_pipeline and (layout.onnx_tokenizer or component in workflow.steps)
     return layout.has(component)
@@ -199,6 +212,8 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
             f"of the layouts {fed}, or drop `controlnets`"
         )
     for output in outputs:
+        if only and LAYOUTS[output.layout].one_file:
+            raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")
         if not any(LAYOUTS[output.layout].has(component) for component in components):
             wanted = ", ".join(LAYOUTS[output.layout].components or ())
             raise UsageError(

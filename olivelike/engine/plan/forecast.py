@@ -102,7 +102,7 @@ class Forecast:
         while queue or ends:
             for node in list(queue):
                 used = sum(self._memory[id_] for _, id_ in ends)
-                if node.parent in open_ids or len(ends) >= self._workers:
+                if not open_ids.isdisjoint({node.parent, *node.joins}) or len(ends) >= self._workers:
                     continue
                 if ends and used + self._memory[node.id] > self._memory_limit:
                     continue

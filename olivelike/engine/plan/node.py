@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, TOKENIZER_FILE
-from olivelike.model.families import TOKENIZERS
+from olivelike.model.families import PIPELINE, PIPELINE_FILE, TOKENIZERS
 from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ CONTROLNET_INPUTS = "controlnet_inputs"
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
 
-PIPELINE = "pipeline"
-"""Stands for a component in nodes that concern the whole pipeline."""
-
 
 @dataclass(frozen=True)
 class Node:
@@ -43,6 +40,13 @@ class Node:
     """The node whose model this one takes; `None` for `load`."""
     step: Step | None = None
     output: Output | None = None
+    joins: tuple[str, ...] = ()
+    """Ends of chains whose models it takes together, beside what its parent made."""
+
+    @property
+    def components(self) -> dict[str, str]:
+        """The components that it takes together, each with the end of its chain."""
+        return {node_id.partition(".")[0]: node_id for node_id in self.joins}
 
     @property
     def name(self) -> str:
@@ -60,6 +64,8 @@ class Node:
         if self.output is None:
             return {}
         layout = LAYOUTS[self.output.layout]
+        if self.component == PIPELINE:
+            return {"model_file": PIPELINE_FILE, "data_file": layout.data_file}
         if self.component in TOKENIZERS:
             return {"model_file": TOKENIZER_FILE, "data_file": layout.data_file}
         return {} if layout.name == DEFAULT else layout.file_names(self.output.path.name)

@@ -116,7 +116,7 @@ def explain_status(node: Node, resolution: Resolution, history: Iterable[RunReco
     if resolution.problem is not None:
         return "uncached", resolution.problem
     if resolution.key is None:
-        return "pending", f"decided when {node.parent} has run"
+        return "pending", f"decided when {'all others have' if node.joins else f'{node.parent} has'} run"
     if resolution.shelved is not None:
         return "shelf", "; ".join(filter(None, ("the shelf has it", resolution.damage)))
     if resolution.damage:

@@ -86,7 +86,7 @@ class Resolver:
         return self._on_shelf(node, key)
 
     def _on_shelf(self, node: Node, key: Key) -> Resolution:
-        inputs, upstream = self.inputs, self._behind[node.parent]
+        inputs, upstream = self.inputs, self._upstream(node) or Upstream()
         seen = len(inputs.shelf.damages)
         answer = kind_of(node).shelved(node, upstream, inputs)
         damage = "; ".join(inputs.shelf.damages[seen:])
@@ -105,15 +105,29 @@ class Resolver:
 
     def facets(self, node: Node) -> dict[str, str] | None:
         """Return the digests of what a node reads, by name; `None` while what its parent made is unknown."""
-        upstream = self._behind.get(node.parent)
+        upstream = self._upstream(node)
         return None if upstream is None else kind_of(node).facets(node, upstream, self.inputs)
 
     def is_ready(self, node: Node) -> bool:
         """Tell whether `resolve` would answer at once: false while files that it asks about are being hashed."""
-        upstream = self._behind.get(node.parent, Upstream())
+        upstream = self._upstream(node) or Upstream()
         return all(map(self.inputs.digests.is_ready, kind_of(node).files(node, upstream, self.inputs)))
 
     def assignment(self, node: Node, key: Key | None, folder: Path | None, *, reuse: bool) -> Assignment:
         """Return what the job of a node is made from; `folder` is where one with an output writes to."""
         facets = self.facets(node) or {}
-        return Assignment(node, self.inputs, self._behind[node.parent], facets, key, folder, reuse)
+        return Assignment(node, self.inputs, self._upstream(node) or Upstream(), facets, key, folder, reuse)
+
+    def _upstream(self, node: Node) -> Upstream | None:
+        """Return what is known before a node, `None` while something is not; what it joins, behind its component."""
+        found = self._behind.get(node.parent)
+        if found is None or not node.joins:
+            return found
+        if any(end not in self._behind for end in node.joins):
+            return None
+        joined = {
+            f"{component}.{name}": digest
+            for component, end in node.components.items()
+            for name, digest in self._behind[end].made.items()
+        }
+        return Upstream({**found.made, **joined})

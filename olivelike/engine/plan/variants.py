@@ -38,7 +38,9 @@ def merge_variants(variants: Mapping[str | None, Sequence[Node]]) -> tuple[Node,
             identity = identities[variant][node.id]
             if identity not in shared:
                 parent = node.parent and _name(identities[variant][node.parent], names, users, len(variants))
-                shared[identity] = replace(node, id=_name(identity, names, users, len(variants)), parent=parent)
+                joins = tuple(_name(identities[variant][end], names, users, len(variants)) for end in node.joins)
+                name = _name(identity, names, users, len(variants))
+                shared[identity] = replace(node, id=name, parent=parent, joins=joins)
     return tuple(shared.values())
 
 
@@ -48,7 +50,8 @@ def _identity(node: Node, known: Mapping[str, Hashable]) -> Hashable:
         digest_json(node.step.instance.model_dump(mode="json")),
         node.step.precision,
     )
-    return node.component, node.kind, node.parent and known[node.parent], step, node.output
+    joined = tuple(known[end] for end in node.joins)
+    return node.component, node.kind, node.parent and known[node.parent], step, node.output, joined
 
 
 def _name(identity: Hashable, names: Mapping[Hashable, str], users: Mapping[Hashable, int], variants: int) -> str:

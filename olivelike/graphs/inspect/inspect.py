@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from olivelike._text import size
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
+from olivelike.graphs.one_file.borders import read_borders
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS, Target
 from olivelike.sources.files.onnx_tensor import Field, WireError, WireReader
@@ -70,6 +71,15 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class NetworkNodes:
+    """The nodes of one network among several in a model."""
+
+    nodes: int
+    in_loop: int
+    """Those that run in each step."""
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What an ONNX file holds."""
 
@@ -96,6 +106,8 @@ class Inspection:
     data_files: tuple[DataFile, ...]
     left_to_cpu: Mapping[str, tuple[LeftNode, ...]]
     """By target, the nodes that its provider has no kernel for."""
+    networks: Mapping[str, NetworkNodes] = field(default_factory=dict)
+    """Of a model that holds several, by component."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -120,6 +132,13 @@ class Inspection:
         yield f"{self.nodes:,} nodes{folded}"
         for domain, counts in self.operators.items():
             yield f"  {domain}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+        yield from _section(
+            "networks",
+            (
+                f"{name}: {one.nodes:,} nodes{f', {one.in_loop:,} of them in each step' * bool(one.in_loop)}"
+                for name, one in self.networks.items()
+            ),
+        )
         yield from _section("functions", self.functions)
         for target, left in self.left_to_cpu.items():
             yield from _placement(target, left)
@@ -212,7 +231,18 @@ def _inspect(path: Path, proto: onnx.ModelProto, targets: Iterable[Target] | Non
         parameters=_sum_parameters([*graph.initializers.values(), *stand_ins.values()]),
         data_files=tuple(_data_files(graph, path)),
         left_to_cpu={target.name: left_to_cpu(model, target) for target in targets or TARGETS.values()},
+        networks=_networks(model, nodes),
     )
+
+
+def _networks(model: ir.Model, nodes: Iterable[ir.Node]) -> dict[str, NetworkNodes]:
+    places = [((node.name or "").partition("/")[0], node.graph is not model.graph) for node in nodes]
+    return {
+        name: NetworkNodes(
+            sum(component == name for component, _ in places), sum(place == (name, True) for place in places)
+        )
+        for name in read_borders(model.metadata_props)
+    }
 
 
 def _parse(path: Path) -> onnx.ModelProto:

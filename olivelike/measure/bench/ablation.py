@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike._text import did_you_mean
-from olivelike.engine.plan import PIPELINE, Node
 from olivelike.engine.preparation import DEFAULTS, prepare
 from olivelike.engine.run import ReportWriter, run
 from olivelike.errors import (
@@ -24,7 +23,7 @@ from olivelike.errors import (
 )
 from olivelike.measure.bench import measure_folders
 from olivelike.measure.bench.fidelity import Method, compare_methods
-from olivelike.model.families import MODEL_FILE, TOKENIZERS
+from olivelike.model.families import MODEL_FILE, PIPELINE, TOKENIZERS
 from olivelike.runtime.pipeline.pipeline_folder import target_settings
 from olivelike.runtime.sessions.session import check_dimensions
 from olivelike.runtime.sessions.session_settings import SessionSettings, choose_providers
@@ -32,6 +31,7 @@ from olivelike.runtime.sessions.session_settings import SessionSettings, choose_
 if TYPE_CHECKING:
     from olivelike.engine import Options, Prepared, RunResult
     from olivelike.engine.execute.events import Event, Listener
+    from olivelike.engine.plan import Node
     from olivelike.measure.bench.fidelity_report import FidelityReport
     from olivelike.model.records.run_record import NodeRecord
     from olivelike.workflow.places import Place

@@ -14,6 +14,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.measure.bench.bench_job import Job, NetworkJob, Timing, Turn, decode_job
 from olivelike.measure.bench.engines import EngineAbsent
 from olivelike.measure.bench.memory import peak_resident_bytes
+from olivelike.measure.one_file_inputs import is_one_file
 
 _NO_MEMORY: Final = re.compile(r"out of memory|can('|no)t allocate memory|not enough memory|bad_alloc", re.IGNORECASE)
 
@@ -62,8 +63,10 @@ def open_engine(job: Job) -> Engine:
     Raises `EngineAbsent` if the engine can't be measured here, and `OlivelikeError` if it can't open what it should.
     """
     if isinstance(job, NetworkJob):
-        from olivelike.measure.bench.runtime_engine import NetworkEngine
+        from olivelike.measure.bench.runtime_engine import NetworkEngine, OneFileEngine
 
+        if is_one_file(job.model):
+            return OneFileEngine(job)
         return NetworkEngine(job)
     if job.checkpoint is not None:
         from olivelike.measure.bench.torch_engine import TorchEngine

@@ -12,6 +12,7 @@ from olivelike.errors import SessionError
 from olivelike.measure.bench.bench_job import NetworkJob, PipelineJob, Stage, Stopwatch, Timing, Turn
 from olivelike.measure.bench.engines import ONNXRUNTIME, EngineAbsent
 from olivelike.measure.network_sizes import GUIDED, random_values, sizes_of
+from olivelike.measure.one_file_inputs import one_file_inputs, with_operators
 from olivelike.model.families import MODEL_FILE, TEXT_ENCODERS
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import check_folder_target, open_folder, read_folder_target
@@ -166,6 +167,30 @@ def _openvino_dtype(settings: SessionSettings, provider: str) -> str:
     except RuntimeError:  # Devices that are made of others have none.
         return "unknown"
     return str(chosen.get_type_name())
+
+
+class OneFileEngine:
+    """A pipeline in one file, in a session."""
+
+    def __init__(self, job: NetworkJob) -> None:
+        from olivelike.runtime.sessions.ort_session import open_ort_session
+
+        opened = open_ort_session(job.model, with_operators(job.model, job.sessions), {})
+        self._session = opened.inference_session
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self._inputs = one_file_inputs(opened.inputs.values(), metadata, **job.sizes)
+        self._stopwatch = Stopwatch()
+        self.facts = {"version": runtime_version(job.sessions), "provider": opened.provider, "dtype": ""}
+
+    def run(self, turn: Turn) -> Timing:  # noqa: ARG002  (each run is the same)
+        """Draw pictures, which come back in the computer's memory."""
+        self._stopwatch.start()
+        self._session.run(None, self._inputs)
+        return self._stopwatch.stop()
+
+    def device_bytes(self) -> int | None:
+        """Return `None`: only the driver knows what a provider has allocated."""
+        return None
 
 
 class NetworkEngine:

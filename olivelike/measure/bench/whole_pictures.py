@@ -33,7 +33,7 @@ from olivelike.measure.bench.engines import (
 )
 from olivelike.measure.bench.memory import gpu_of, open_driver
 from olivelike.measure.bench.row import Machine, Row, make_row, percentile, with_speeds
-from olivelike.model.families import MODEL_FILE
+from olivelike.model.families import MODEL_FILE, PIPELINE_FILE
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session_settings import SessionSettings
 
@@ -249,10 +249,10 @@ def measure_folders(
     """Measure networks against each other, such as variants of one: their runs take turns.
 
     Args:
-        folders: by name, folders with a `model.onnx`.
+        folders: by name, folders with a `model.onnx`, or with a pipeline in one file.
         sessions: provider, device and options; the CPU by default.
         sizes: of dynamic dimensions, by name. By default a guided batch of one picture, of the size that the folder's
-            `config.json` says.
+            `config.json` says. Of a pipeline the keywords of `one_file_inputs`.
         limit: seconds that a network may take to open, or for a run.
 
     Returns:
@@ -268,7 +268,8 @@ def measure_folders(
     engine = "openvino" if asked.provider.name == OPENVINO else ONNXRUNTIME
     jobs = {}
     for name, folder in folders.items():
-        model = folder.absolute() / MODEL_FILE
+        whole = folder.absolute() / PIPELINE_FILE
+        model = whole if whole.is_file() else folder.absolute() / MODEL_FILE
         if not model.is_file():
             raise SessionError(f"{model}: there is no such model file")
         jobs[name] = NetworkJob(model, session_settings(engine, asked), dict(sizes or {}))

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.engine.preparation import source_spec
-from olivelike.errors import SessionError, UsageError
+from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.families import (
     CONTROLNETS,
     MODEL_FILE,
+    PIPELINE,
+    PIPELINE_FILE,
     PREVIEW,
     SHALLOW_FILE,
     TEXT_ENCODERS,
@@ -232,6 +234,8 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
 
 def _lack(folder: Path) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
+    if (folder / PIPELINE_FILE).is_file():
+        return f"{PIPELINE_FILE} draws by itself, with other noise"
     for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
         if not any((folder / name / MODEL_FILE).is_file() for name in names):
             return f"the folder has no {names[0]}/{MODEL_FILE}"
@@ -267,7 +271,7 @@ def _file(one: Likeness, side: str) -> str:
 
 def networks_of(record: OutputRecord) -> list[str]:
     """Return the networks of a folder; tokenizers are none."""
-    return [component for component in record.components if component not in TOKENIZERS]
+    return [component for component in record.components if component not in (*TOKENIZERS, PIPELINE)]
 
 
 def verify_component(
@@ -287,16 +291,26 @@ def verify_component(
     import onnx_ir as ir
 
     from olivelike.engine.output.initializers import Initializers
+    from olivelike.graphs.one_file.borders import take_out
     from olivelike.measure.verify.evaluation import Evaluation
     from olivelike.measure.verify.original import Original, precision_of
 
-    def load(path: Path) -> tuple[ir.Model, Evaluation]:
-        model = ir.from_proto(onnx.load(path, load_external_data=False))
-        return model, Evaluation(model, initializer=Initializers(path).read)
+    def load(path: Path) -> ir.Model:
+        return ir.from_proto(onnx.load(path, load_external_data=False))
+
+    def prepared(path: Path, model: ir.Model) -> Evaluation:
+        return Evaluation(model, initializer=Initializers(path).read)
 
     path = folder / record.model_file(component)
     architecture, read = originals.network(component)
     original = Original(architecture, read, samples=samples, seed=seed)
-    model, whole = load(path)
-    shallow = load(part)[1] if (part := path.with_name(SHALLOW_FILE)).is_file() else None
-    return original.compare(whole, precision_of(model), shallow=shallow)
+    model, only, shallow = load(path), None, None
+    if PIPELINE in record.components:
+        try:
+            model = take_out(model, component)
+        except ValueError as error:
+            raise SourceError(f"{path}: {error}; run the workflow again") from error
+        only = [str(value.name) for value in model.graph.outputs]
+    elif (part := path.with_name(SHALLOW_FILE)).is_file():
+        shallow = prepared(part, load(part))
+    return original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)

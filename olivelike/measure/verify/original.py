@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,6 +251,7 @@ class Original:
         precision: str,
         progress: Progress | None = None,
         *,
+        only: Collection[str] | None = None,
         shallow: RunnableGraph | None = None,
     ) -> Verification:
         """Run a graph on the same inputs and compare all outputs.
@@ -259,6 +260,7 @@ class Original:
             graph: The graph; an output that it lacks counts as infinitely far off.
             precision: What the result says of the graph.
             progress: Told the samples that are done.
+            only: Outputs to compare, of a graph that is part of a larger one.
             shallow: The part of a UNet that draws on the features that the whole graph gives: on those of the same
                 step it makes the same, so it is compared with the same.
         """
@@ -266,7 +268,11 @@ class Original:
         for index, (case, seed, feeds, expected) in enumerate(self._samples):
             outputs = graph.run(feeds, origin.observe)
             nothing = np.empty(0)
-            figures = {name: compare(outputs.get(name, nothing), array) for name, array in expected.items()}
+            figures = {
+                name: compare(outputs.get(name, nothing), array)
+                for name, array in expected.items()
+                if only is None or name in only
+            }
             if shallow is not None:
                 reused = shallow.run({**feeds, CACHED_FEATURES: outputs[CACHED_FEATURES]}, origin.observe)
                 for name, array in expected.items():

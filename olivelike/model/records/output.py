@@ -13,7 +13,7 @@ from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.families import DERIVED_FILES
+from olivelike.model.families import DERIVED_FILES, PIPELINE, PIPELINE_FILE
 from olivelike.model.records.origin import EmbeddingRecord, LoraRecord, Origin, adapter_from_1, origin_from_1
 from olivelike.model.records.reading import NewerRecordError, RecordError, read_version, to_json
 from olivelike.model.targets import TargetChoice  # noqa: TC001 - the reader looks types up
@@ -168,7 +168,9 @@ class OutputRecord:
         return next((path for path in models if path.rpartition("/")[2] not in DERIVED_FILES), None)
 
     def component_files(self, component: str) -> dict[str, OutputFile]:
-        """Return the recorded files of one component's folder, by relative path."""
+        """Return the recorded files of one component's folder, by relative path; all are in one, if it is one file."""
+        if PIPELINE in self.components:
+            return {path: file for path, file in self.files.items() if path.startswith(PIPELINE_FILE)}
         return {path: file for path, file in self.files.items() if path.startswith(f"{component}/")}
 
 

@@ -22,6 +22,7 @@ from olivelike.model.families import (
     FAMILIES,
     INDEX_FILE,
     MODEL_FILE,
+    PIPELINE_FILE,
     PREVIEW,
     SAFETY_CHECKER,
     SHALLOW_FILE,
@@ -241,6 +242,11 @@ def _not_a_pipeline(path: Path) -> str | None:
         pipelines = (one.parent for place in places for one in place.glob(f"*/{INDEX_FILE}"))
         hint = did_you_mean_path(path, "name one that `olivelike run` wrote", pipelines)
         return f"{path}: no such folder; {hint}"
+    if (path / PIPELINE_FILE).is_file():
+        return (
+            f"{path}: is a pipeline in one file, {PIPELINE_FILE}, which draws in ONNX Runtime by itself: "
+            "docs/one-file.md has programs; this command takes an output of the layout diffusers"
+        )
     if not (path / INDEX_FILE).is_file():
         inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
         hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"

@@ -13,25 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import MissingError, SourceError
-from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, SIGMAS, find_scheduler, packages_for, why_not_own
+from olivelike.model.scheduler_settings import taken_over
+from olivelike.runtime.schedulers.scheduler_names import CLASSES, EDM, find_scheduler, packages_for, why_not_own
 
 if TYPE_CHECKING:
     import torch
 
     Rule = tuple[Callable[[Any], bool], str]
-
-_MODEL_FACTS = frozenset(
-    {
-        "beta_end", "beta_schedule", "beta_start", "clip_sample", "clip_sample_range", "dynamic_thresholding_ratio",
-        "num_train_timesteps", "original_inference_steps", "prediction_type", "rescale_betas_zero_snr",
-        "sample_max_value", "set_alpha_to_one", "sigma_max", "sigma_min", "steps_offset", "thresholding",
-        "timestep_scaling", "timestep_type", "trained_betas",
-    }
-)  # fmt: skip
-"""Settings that say how the network was trained: every scheduler of it has them."""
-
-_HABITS = frozenset({"timestep_spacing", "final_sigmas_type", "interpolation_type", *SIGMAS})
-"""Settings that another class takes over where they are not just the first one's defaults."""
 
 _SINGLE_STEP = "DPMSolverSinglestepScheduler"
 
@@ -88,16 +76,7 @@ def make_scheduler(name: str | None, config: Mapping[str, Any]) -> Scheduler:
             )
     cls = _scheduler_class(choice.class_name if choice else made_for)
     parameters = _parameters(cls)
-    settings = {key: value for key, value in config.items() if key in parameters}
-    if cls.__name__ != made_for:
-        habits = _defaults(made_for)
-        settings = {
-            key: value
-            for key, value in settings.items()
-            if key in _MODEL_FACTS or (key in _HABITS and (key not in habits or habits[key] != value))
-        }
-        # The default is for networks of pixels: it would cut latents off at 1.
-        settings.setdefault("clip_sample", False)
+    settings = taken_over(cls.__name__, config, parameters, {} if cls.__name__ == made_for else _defaults(made_for))
     settings |= dict(choice.options) if choice else {}
     if cls.__name__ == _SINGLE_STEP and settings.get("final_sigmas_type", "zero") == "zero":
         # The class sets it for itself, with a warning at each run.

@@ -14,6 +14,7 @@ from typing import Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
+from olivelike.model.scheduler_settings import SIGMAS
 
 _KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -52,9 +53,6 @@ def why_not_own(class_name: str) -> str:
 
 
 _SUFFIX = "Scheduler"
-
-SIGMAS = ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas")
-"""Settings for the spacing of noise levels; at most one is on."""
 
 _WITH_SIGMAS = frozenset(
     {

@@ -20,6 +20,7 @@ from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
 from olivelike.engine.kinds.kind import Job
 from olivelike.engine.kinds.load import AdoptJob, LoadJob
 from olivelike.engine.kinds.materialize import MaterializeJob
+from olivelike.engine.kinds.one_file import OneFileJob
 from olivelike.engine.kinds.step import StepJob, StepNode
 from olivelike.engine.plan.node import Node
 from olivelike.workflow.code.imports import tool_versions
@@ -35,6 +36,7 @@ KINDS = {
     "assets": (AssetsJob, KIND["assets"]),
     "tokenizer": (TokenizerJob, KIND["tokenizer"]),
     "materialize": (MaterializeJob, KIND["materialize"]),
+    "one_file": (OneFileJob, KIND["one_file"]),
 }
 """Jobs that are no pass, and the kind of node that they are for."""
 

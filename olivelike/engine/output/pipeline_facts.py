@@ -1,0 +1,85 @@
+"""What a pipeline's configs say that is no network, for its graph as one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.engine.output.scheduler_defaults import defaults_of
+from olivelike.engine.output.tokenizer_step import tokenizer_architecture
+from olivelike.engine.output.web_files import SCHEDULER_FILE, alphas_of
+from olivelike.errors import SourceError
+from olivelike.graphs.one_file.pipeline_graph import PipelineFacts
+from olivelike.graphs.one_file.schedules import SCHEDULERS, Schedule
+from olivelike.model.families import TEXT_ENCODERS, TOKENIZER_OF
+from olivelike.model.scheduler_settings import SIGMAS, taken_over
+
+if TYPE_CHECKING:
+    from olivelike.model import Architecture
+
+_OPTIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(SIGMAS, False),
+    "algorithm_type": "dpmsolver++",
+    "solver_order": 2,
+    "solver_type": "midpoint",
+}
+"""What the samplers' names fix, as in `generate`."""
+_PREPROCESSOR: Final = "feature_extractor/preprocessor_config.json"
+
+
+def pipeline_facts(
+    index: Mapping[str, Any], assets: Mapping[str, bytes], architectures: Mapping[str, Architecture]
+) -> PipelineFacts:
+    """Return what a pipeline is beside its networks.
+
+    Args:
+        index: The source's `model_index.json`.
+        assets: Content of the files beside the networks, by relative path.
+        architectures: Of the networks, where they are known.
+
+    Raises:
+        SourceError: if there is no scheduler with alphas, or a tokenizer is none of CLIP's.
+    """
+    try:
+        config = json.loads(assets[SCHEDULER_FILE])
+        alphas = alphas_of(config)
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise SourceError(
+            f"{SCHEDULER_FILE}: can't be made a schedule for one file: {error!r}; the source's scheduler has no betas"
+        ) from error
+    own = defaults_of(config.get("_class_name", ""))
+    schedules = []
+    for name, class_name in SCHEDULERS.items():
+        defaults = defaults_of(class_name)
+        settings = {**defaults, **taken_over(class_name, config, defaults, own), **_OPTIONS}
+        schedules.append(
+            Schedule(
+                name,
+                {key: settings[key] for key in defaults}
+                | {"prediction_type": config.get("prediction_type", "epsilon")},
+            )
+        )
+    vae = architectures.get("vae_decoder")
+    unet = architectures.get("unet")
+    width = unet.config.get("time_cond_proj_dim") if unet is not None else None
+    zeros: tuple[int, ...] = ()
+    if index.get("force_zeros_for_empty_prompt"):
+        encoders = [name for name in TEXT_ENCODERS if name in architectures]
+        zeros = tuple(_end(TOKENIZER_OF[name], assets) for name in encoders)
+    return PipelineFacts(
+        schedules,
+        alphas,
+        vae.config if vae is not None else {},
+        width if isinstance(width, int) else None,
+        json.loads(assets[_PREPROCESSOR]) if _PREPROCESSOR in assets else None,
+        unet.config.get("sample_size") if unet is not None else None,
+        zeros,
+    )
+
+
+def _end(tokenizer: str, assets: Mapping[str, bytes]) -> int:
+    """Return the id that ends texts."""
+    files = {path: data for path, data in assets.items() if path.startswith(f"{tokenizer}/")}
+    end: int = tokenizer_architecture(tokenizer, files).config["vocab"]["<|endoftext|>"]
+    return end
