@@ -296,7 +296,8 @@ def verify_component(
     from olivelike.measure.verify.original import Original, precision_of
 
     def load(path: Path) -> ir.Model:
-        return ir.from_proto(onnx.load(path, load_external_data=False))
+        model: ir.Model = ir.from_proto(onnx.load(path, load_external_data=False))
+        return model
 
     def prepared(path: Path, model: ir.Model) -> Evaluation:
         return Evaluation(model, initializer=Initializers(path).read)
