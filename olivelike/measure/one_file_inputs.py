@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from olivelike.graphs.inspect import inspect_model
-from olivelike.graphs.one_file.pipeline_graph import FACTOR_KEY, SIZE_KEY
 from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:
     from olivelike.measure.network_sizes import Array
@@ -35,6 +34,8 @@ def is_one_file(model: Path) -> bool:
 
 def with_operators(model: Path, settings: SessionSettings) -> SessionSettings:
     """Return settings with the operators of onnxruntime-extensions, if a model takes texts."""
+    from olivelike.graphs.inspect import inspect_model
+
     if _CONTRIB not in inspect_model(model, targets=()).opsets:
         return settings
     return replace(settings, custom_operators=tuple(dict.fromkeys([*settings.custom_operators, EXTENSIONS])))

@@ -26,6 +26,12 @@ BLOCK_KEY = "olivelike.block"
 OPERATOR_KEY = "olivelike.operator"
 """Metadata key of a node that spells out a part of an operator that stays in float32; its value is that operator."""
 
+FACTOR_KEY = "olivelike.pixels_per_latent"
+"""Metadata key of a pipeline in one file: how many pixels a latent is, along a side."""
+
+SIZE_KEY = "olivelike.size"
+"""Metadata key of a pipeline in one file: width and height in pixels that its UNet was trained on, as `512x512`."""
+
 BARRIERS = frozenset(
     {
         ("", "DequantizeLinear"),

@@ -21,15 +21,12 @@ from olivelike.graphs.one_file.composition import Network
 from olivelike.graphs.one_file.schedules import COLUMNS, SCHEDULERS, Schedule, check_schedules, coefficients
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import SAFETY_CHECKER, TEXT_ENCODERS, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.graph import FACTOR_KEY, SIZE_KEY
 
 if TYPE_CHECKING:
     from olivelike.model import Graph
 
 FLAGS: Final = "has_nsfw_concepts"
-FACTOR_KEY: Final = "olivelike.pixels_per_latent"
-"""Metadata key of a model: how many, along a side."""
-SIZE_KEY: Final = "olivelike.size"
-"""Metadata key of a model: width and height in pixels that its UNet was trained on, as `512x512`."""
 _LENGTH: Final = 77
 """Ids per text: the positions of CLIP's text encoders."""
 _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
