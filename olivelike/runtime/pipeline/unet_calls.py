@@ -148,8 +148,10 @@ class _Span:
         call.run()
         prediction, *features = call.outputs.values()
         if features:
-            before = self._features[-1:] if self._led_by is conditions else []
-            self._led_by, self._features = conditions, [*before, (float(moment), features[0].clone())]
+            now = float(moment)
+            # PNDM has a timestep twice.
+            before = [kept for kept in self._features if kept[0] != now][-1:] if self._led_by is conditions else []
+            self._led_by, self._features = conditions, [*before, (now, features[0].clone())]
             self._reach = _reach(*(kept for _, kept in self._features)) if before else None
         return prediction if self._alone else prediction.clone()
 

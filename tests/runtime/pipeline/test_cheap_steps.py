@@ -67,7 +67,7 @@ class TorchCache:
         features = joined[:, :-skipped]
         step = self.calls // self.order
         if step < 2 or (step - 1) % self.interval == 0:  # The first tenth of 12, and the one behind it.
-            self.kept = [*self.kept[-1:], (self.moment, features.clone())]
+            self.kept = [*[one for one in self.kept if one[0] != self.moment][-1:], (self.moment, features.clone())]
             return None
         (first, before), (second, last) = self.kept[0], self.kept[-1]
         if first == second:
@@ -80,7 +80,7 @@ class TorchCache:
         return (torch.cat([features, joined[:, -skipped:]], dim=1), *rest)
 
 
-@pytest.mark.parametrize(("scheduler", "order"), [("DDIM", 1), ("Heun", 2)])
+@pytest.mark.parametrize(("scheduler", "order"), [("DDIM", 1), ("Heun", 2), ("PLMS", 1)])
 def test_a_cache_interval_gives_the_picture_of_torch_with_the_same_features(cached, scheduler, order):
     unet = torch_pipeline(TEXT, "sd").unet
     cache = TorchCache(3, order)
