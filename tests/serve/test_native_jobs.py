@@ -41,7 +41,7 @@ def opened(client, picture):
 
 
 def test_a_job_is_drawn_and_told_step_by_step(client):
-    job = submit(client, steps=60)
+    job = submit(client, steps=300)
     assert (job["state"], job["order"]["seed"]) == ("queued", 7)
     told = events_of(client, job["id"], previews=True)
     kinds = [event["type"] for event in told]
@@ -49,12 +49,12 @@ def test_a_job_is_drawn_and_told_step_by_step(client):
     assert kinds[-3:] == ["picture", "batch", "done"]
     assert "step" in kinds
     steps = [event for event in told if event["type"] == "step"]
-    assert steps[-1]["step"] == steps[-1]["steps"] >= 60
+    assert steps[-1]["step"] == steps[-1]["steps"] >= 300
     previews = [step["preview"] for step in steps if "preview" in step]  # None of those before anybody listened.
     assert previews
     assert all(preview.startswith("data:image/webp;base64,") for preview in previews)
     done = client.get(f"/api/jobs/{job['id']}").json()
-    assert (done["state"], done["step"], done["steps_total"], done["batch"]) == ("done", 60, 60, 1)
+    assert (done["state"], done["step"], done["steps_total"], done["batch"]) == ("done", 300, 300, 1)
     (picture,) = done["pictures"]
     data = client.get(picture["url"])
     assert data.headers["content-type"] == "image/png"

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 from tests.serve.conftest import wait_until
 
 FAST = {"num_inference_steps": 2}
-LONGER = {"num_inference_steps": 100, "seed": 7}
+LONGER = {"num_inference_steps": 300, "seed": 7}
 """Long enough for previews."""
 
 

@@ -22,6 +22,8 @@ from tests.serve.conftest import running, wait_until
 from tests.serve.server_process import kill, olivelike, start_server
 
 PLUGIN = "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+LONG = "name: long\nextends: demo\ncomponents: {unet: [convert: {fresh: true}]}\noutput: elsewhere\n"
+"""A trace, of seconds."""
 EVIL = "name: evil\nsource: demo\ntarget: cpu\nplugins: [../plugins]\ncomponents: {unet: [convert]}\noutput: out\n"
 
 
@@ -32,6 +34,7 @@ def project(tmp_path_factory):
     for name in ("workflows", "plugins", "checkpoints", "loras", "models"):
         (folder / name).mkdir()
     (folder / "workflows" / "mine.yaml").write_text("# Mine,\n# and small.\nextends: demo\noutput: elsewhere\n")
+    (folder / "workflows" / "long.yaml").write_text(LONG)
     (folder / "workflows" / "evil.yaml").write_text(EVIL)
     (folder / "plugins" / "evil.py").write_text(PLUGIN)
     (folder / "checkpoints" / "cut.safetensors").write_bytes(b"cut off")
@@ -116,7 +119,7 @@ def test_plans_are_told_in_lines(client):
 
 
 def test_a_run_is_cancelled_while_it_runs_or_waits(client, start, watch):
-    first, second = start(workflow="mine", set={"precision": "fp16"}), start(workflow="demo")
+    first, second = start(workflow="long"), start(workflow="demo")
     assert client.get(f"/api/runs/{second}").json()["position"] in {0, None}
     assert client.post(f"/api/runs/{second}/cancel").json()["state"] == "cancelled"
     assert client.post(f"/api/runs/{first}/cancel").status_code == 200
