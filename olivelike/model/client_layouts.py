@@ -1,5 +1,7 @@
 """What each client wants a folder to look like, as data; `web` is for browsers, `single` for whoever has ONNX Runtime.
 
+`triton` is a model repository of the Triton Inference Server, `ortpackage` a model package of ONNX Runtime.
+
 Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion.py`), optimum-onnx 0.1
 (`modeling_diffusion.py`), cassiebreviu/StableDiffusion, saddam213/OnnxStack, microsoft/Stable-Diffusion-WebUI-DirectML.
 """
@@ -12,7 +14,9 @@ from typing import Final, Literal
 
 from olivelike.model.families import CONTROLNETS, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
 
-LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids"]
+LayoutName = Literal[
+    "diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids", "triton", "ortpackage"
+]
 
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
@@ -62,6 +66,8 @@ class Layout:
     """All networks are one model, with the loop around the UNet."""
     tokenizer_files: bool = False
     """Tokenizers are there although the folder is no pipeline, for who makes ids of texts."""
+    package: Literal["triton", "ortpackage"] | None = None
+    """Networks lie one folder deeper, described by files of the server or runtime that reads the whole."""
     pipeline_prefix: str = "Onnx"
     """What pipeline classes begin with in the index, before the name of the torch one."""
     network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -70,13 +76,20 @@ class Layout:
     @property
     def is_pipeline(self) -> bool:
         """Whether the folder is a whole pipeline, with an index and what is no network."""
-        return self.components is None
+        return self.components is None and self.package is None
 
     def has(self, component: str) -> bool:
         """Tell whether the folder holds this network."""
         if component in CONTROLNETS:
             return self.controlnets
         return self.components is None or component in self.components
+
+    def network_folder(self, component: str, target: str) -> str:
+        """Return where the files of a network lie in an output folder.
+
+        Triton has a folder for each version of a model, a package one for each target.
+        """
+        return {None: component, "triton": f"{component}/1", "ortpackage": f"{component}/{target}"}[self.package]
 
     def file_names(self, folder_name: str) -> dict[str, str]:
         """Return the `model_file` and the `data_file` of the networks in an output folder of this name."""
@@ -124,6 +137,8 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         Layout(
             "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
         ),
+        Layout("triton", components=_DRAWING, package="triton"),
+        Layout("ortpackage", package="ortpackage"),
     )
 }
 """Every layout by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from olivelike.engine.output.output_files import explained, is_right, resolved
@@ -160,10 +160,11 @@ def check_room(prepared: Prepared, output: Output) -> None:
 
 def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     """Yield the files that a run is going to write, as far as they are known before it."""
+    target = prepared.workflow.workflow.target.name
     for node in prepared.nodes:
         if node.output == output:
-            folder = "" if node.component == PIPELINE else f"{node.component}/"
-            yield from (f"{folder}{name}" for name in _file_names(node))
+            folder = PurePosixPath(node.folder(target))
+            yield from ((folder / name).as_posix() for name in _file_names(node))
     if LAYOUTS[output.layout].tokenizer_files:
         yield from (path for path in prepared.source.extras if path.partition("/")[0] in TOKENIZERS)
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, Node
+from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
@@ -41,6 +42,8 @@ def active_steps(
         WorkflowError: if a LoRA applies to a component and no step merges it.
     """
     _check_components(workflow, outputs, only)
+    for output in outputs:
+        check_package(output, workflow, only)
     found: dict[str | None, dict[str, Sequence[Step]]] = {}
     for name, variant in workflow.variants.items():
         mine = [output for output in outputs if output.variant == name]

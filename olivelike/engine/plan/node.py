@@ -70,6 +70,11 @@ class Node:
             return {"model_file": TOKENIZER_FILE, "data_file": layout.data_file}
         return {} if layout.name == DEFAULT else layout.file_names(self.output.path.name)
 
+    def folder(self, target: str) -> str:
+        """Return where in its output a node writes to, for a target of this name."""
+        whole = self.output is None or self.component == PIPELINE
+        return "." if whole else LAYOUTS[self.output.layout].network_folder(self.component, target)
+
     @property
     def most_data_bytes(self) -> int | None:
         """Size of the data files that a `materialize` node writes; `None` if there is one of any size."""
