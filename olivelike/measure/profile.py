@@ -135,7 +135,7 @@ def profile_folder(
 def _models(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)])
+    found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)]) or sorted(path.glob("*/*/*.onnx"))
     if not found:
         raise SourceError(
             f"{path}: there is no such model or folder, or nothing in it is an ONNX network; name a folder that "
@@ -152,7 +152,10 @@ def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], r
     from olivelike.runtime.sessions.ort_session import open_ort_session
     from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
-    name = model.parent.name if model.stem == "model" else model.stem
+    home = model.parent
+    if any((home.parent / described).is_file() for described in ("config.pbtxt", "component.json")):
+        home = home.parent  # In a package, networks lie one folder deeper.
+    name = home.name if model.stem == "model" else model.stem
     if whole := is_one_file(model):
         settings = with_operators(model, settings)
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:

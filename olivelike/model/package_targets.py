@@ -17,8 +17,8 @@ TRITON_TARGETS: Final[Mapping[str, tuple[str, str | None]]] = {
 }
 """Target → where Triton puts instances of a model, and what it calls the execution accelerator.
 
-From `ModelState::LoadModel` in `src/onnxruntime.cc` of triton-inference-server/onnxruntime_backend at 2.73, which has no
-other: what it does not know stops the server from loading the model.
+From `ModelState::LoadModel` in `src/onnxruntime.cc` of triton-inference-server/onnxruntime_backend (June 2026), which
+has no other: what it does not know stops the server from loading the model.
 """
 
 VARIANT_PROVIDERS: Final[Mapping[str, str]] = {

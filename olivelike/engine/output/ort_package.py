@@ -9,8 +9,8 @@ shared_assets/sha256-…/model_index.json  shared_assets/sha256-…/tokenizer/vo
 The format is that of `model_package/README.md` and, for what `executor_info` has under `ort`,
 `onnxruntime/core/session/model_package/README.md` of microsoft/onnxruntime (pull requests 27786 and 28271), in which
 `schema_version` is 1.0. ONNX Runtime refuses fields that it does not know, paths that lead out of the package, and
-options of sessions that write files. A shared asset is a folder, named after the SHA-256 of the digests and names of its
-files; `manifest.json` need not list it.
+options of sessions that write files. A shared asset is a folder, named after the SHA-256 of the digests and names of
+its files; `manifest.json` need not list it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def component_file(variants: Mapping[str, Mapping[str, Any]]) -> bytes:
 def variant(target: TargetChoice, data_asset: str | None = None) -> dict[str, Any]:
     """Return what a package says of a network for one target.
 
-    Options are texts. A device is named for the CPU alone: of other providers without a plugin, ONNX Runtime does not
-    know theirs, and would pass over the variant.
+    Options are texts. No device is named: ONNX Runtime 1.31 knows those of plugins alone, and passes over the variants
+    of other providers that name one, the CPU's too.
 
     Args:
         target: With the options of its sessions.
@@ -86,7 +86,6 @@ def variant(target: TargetChoice, data_asset: str | None = None) -> dict[str, An
     options = {"session_options": session, "provider_options": _texts(target.options)}
     return {
         "ep": VARIANT_PROVIDERS[target.name],
-        **({"device": "cpu"} if target.name == "cpu" else {}),
         "executor_info": {"ort": {"model_file": MODEL_FILE, **{key: value for key, value in options.items() if value}}},
     }
 

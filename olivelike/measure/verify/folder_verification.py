@@ -14,6 +14,7 @@ from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
+from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.families import (
     CONTROLNETS,
     MODEL_FILE,
@@ -183,7 +184,7 @@ def verify_folder(
     spec = replace(spec_of(folder, record, against, vae), controlnets=nets)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
-    reason = None if needed or pictures == 0 or components else _lack(folder)
+    reason = None if needed or pictures == 0 or components else _lack(folder, record)
     count = pictures if pictures is not None else 0 if components or reason else 1
     if limited and not count:
         raise UsageError("--min-psnr and --min-ssim: no picture is compared; say how many with --pictures")
@@ -232,8 +233,10 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
     return chosen
 
 
-def _lack(folder: Path) -> str | None:
+def _lack(folder: Path, record: OutputRecord) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
+    if record.layout in LAYOUTS and LAYOUTS[record.layout].package is not None:
+        return f"the folder is laid out for {record.layout}, whose reader draws"
     if (folder / PIPELINE_FILE).is_file():
         return f"{PIPELINE_FILE} draws by itself, with other noise"
     for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):

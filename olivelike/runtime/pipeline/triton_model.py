@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MOST_PICTURES = 64
 """That one request may ask for; they are one batch."""
+_AGAIN = "run the workflow that made the repository again"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class ServedFolder(PipelineFolder):
     def has(self, component: str) -> bool:
         """Say whether there is a network of that name."""
         return component in self.networks
+
+    def model(self, component: str) -> Path:
+        """Return where the config of a served network lies. Raises `SourceError` if none is served."""
+        return self.path / component if self.has(component) else super().model(component)
 
 
 class TritonModel:
@@ -101,19 +106,35 @@ def open_served(path: Path) -> Pipeline:
     Raises:
         SourceError: if a file is missing or damaged.
     """
+    described, index, unet, vae, scheduler = (
+        _read(path / name)
+        for name in (
+            NETWORKS_FILE,
+            INDEX_FILE,
+            "unet/config.json",
+            "vae_decoder/config.json",
+            "scheduler/scheduler_config.json",
+        )
+    )
     try:
-        described = read_json(path / NETWORKS_FILE)
         networks = {
             name: Network(name, TritonSession(name, _specs(one["inputs"]), _specs(one["outputs"])))
             for name, one in described.items()
         }
-        read = (read_json(path / name) for name in (INDEX_FILE, "unet/config.json", "vae_decoder/config.json"))
-        index, unet, vae = read
-        scheduler = read_json(path / "scheduler" / "scheduler_config.json")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path}: can't be read: {error!r}; run the workflow that made the repository") from error
+    except (KeyError, TypeError) as error:
+        raise SourceError(f"{path / NETWORKS_FILE}: describes no networks: {error!r}; {_AGAIN}") from error
     folder = ServedFolder(path, index, unet, vae, scheduler, networks=frozenset(networks))
     return Pipeline(folder, SessionSettings(), safety=True, initializers={}, shared=networks)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path}: can't be read as JSON: {error}; {_AGAIN}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{path}: is no JSON object; {_AGAIN}")
+    return content
 
 
 def _specs(described: Sequence[Mapping[str, Any]]) -> list[ValueSpec]:
