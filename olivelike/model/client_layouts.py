@@ -24,6 +24,9 @@ DEFAULT: Final = "diffusers"
 PAGE: Final = "page"
 """Stands in the record of a page that `export-web` wrote, where an output has its layout."""
 
+PACKAGE: Final = "package"
+"""The same for a package of several outputs, which `olivelike package` wrote."""
+
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
 
@@ -142,3 +145,8 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
     )
 }
 """Every layout by name."""
+
+
+def is_package(layout: str) -> bool:
+    """Tell whether a record's layout is that of a package, whose reader is another program."""
+    return layout == PACKAGE or (layout in LAYOUTS and LAYOUTS[layout].package is not None)

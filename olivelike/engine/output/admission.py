@@ -10,7 +10,7 @@ from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.client_layouts import LAYOUTS, PAGE
+from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
@@ -104,17 +104,18 @@ def check_output(prepared: Prepared, output: Output) -> None:
         raise UsageError(
             f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
         )
-    if before.layout == PAGE and not prepared.options.overwrite:
+    others = {PAGE: "a page that `export-web` wrote", PACKAGE: "a package that `package` put together"}
+    if before.layout in others and not prepared.options.overwrite:
         raise UsageError(
-            f"output {output.path} is a page that `export-web` wrote; choose another folder with --output, or "
+            f"output {output.path} is {others[before.layout]}; choose another folder with --output, or "
             "replace it with --overwrite"
         )
-    others = None if prepared.options.overwrite else other_sources(prepared, output, before)
-    if others is not None:
+    sources = None if prepared.options.overwrite else other_sources(prepared, output, before)
+    if sources is not None:
         raise UsageError(
-            f"output {output.path} holds another pipeline, made from {others[0]} for {before.target.name} by the "
+            f"output {output.path} holds another pipeline, made from {sources[0]} for {before.target.name} by the "
             f"workflow {before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace "
-            f"it with one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
+            f"it with one from {sources[1]}: choose another folder with --output, or replace it with --overwrite"
         )
 
 

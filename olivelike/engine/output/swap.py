@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import is_package
 from olivelike.model.families import PIPELINE, TEXT_ENCODERS
 from olivelike.model.records.output import OutputRecord
 
@@ -56,9 +56,10 @@ def swap_loras(
     record = OutputRecord.require(folder)
     if PIPELINE in record.components:
         raise SourceError(f"{folder}: is one file, which takes no other LoRA; merge it with `loras:` in the workflow")
-    if record.layout in LAYOUTS and LAYOUTS[record.layout].package is not None:
+    if is_package(record.layout):
         raise SourceError(
-            f"{folder}: is laid out for {record.layout}, which takes no other LoRA; merge it with `loras:` in the workflow"
+            f"{folder}: is laid out for {record.layout}, which takes no other LoRA; merge it with `loras:` in the "
+            "workflow"
         )
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted

@@ -14,7 +14,7 @@ from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLNETS,
     MODEL_FILE,
@@ -235,7 +235,7 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
 
 def _lack(folder: Path, record: OutputRecord) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
-    if record.layout in LAYOUTS and LAYOUTS[record.layout].package is not None:
+    if is_package(record.layout):
         return f"the folder is laid out for {record.layout}, whose reader draws"
     if (folder / PIPELINE_FILE).is_file():
         return f"{PIPELINE_FILE} draws by itself, with other noise"

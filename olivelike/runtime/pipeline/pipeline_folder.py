@@ -16,7 +16,7 @@ from typing import Any, Final
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
-from olivelike.model.client_layouts import LAYOUTS
+from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
     CONTROLLED_FILE,
     CONTROLNETS,
@@ -249,10 +249,10 @@ def _not_a_pipeline(path: Path) -> str | None:
             "docs/one-file.md has programs; this command takes an output of the layout diffusers"
         )
     record = OutputRecord.read(path)
-    if record is not None and record.layout in LAYOUTS and LAYOUTS[record.layout].package is not None:
+    if record is not None and is_package(record.layout):
         return (
-            f"{path}: is laid out for {record.layout}, which docs/packages.md is about; this command takes an output of "
-            "the layout diffusers"
+            f"{path}: is laid out for {record.layout}, which docs/packages.md is about; this command takes an output "
+            "of the layout diffusers"
         )
     if not (path / INDEX_FILE).is_file():
         inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
