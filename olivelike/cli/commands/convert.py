@@ -97,6 +97,8 @@ def convert(
         write(_next_step(target, output))
     if layout == "web" and not json:
         write(f"next: olivelike export-web {shlex.quote(str(output))} site")
+    if layout in {"triton", "ortpackage"} and not json:
+        write("next: docs/packages.md says who reads it, and how")
     if layout in {"single", "single-ids"} and not json:
         write(f"next: olivelike bench {shlex.quote(str(output))}; programs that draw with it are in docs/one-file.md")
 

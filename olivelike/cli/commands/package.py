@@ -20,14 +20,14 @@ def package(
 
     Weights that they have alike are stored once.
     """
+    from olivelike import package_outputs
     from olivelike._text import size
     from olivelike.cli.stdout import write_found
-    from olivelike.engine.output.joined_package import package_outputs
 
     made = package_outputs(folders, output, overwrite=overwrite)
     lines = [
-        f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}; "
-        f"{size(made.shared_bytes)} are shared",
+        f"wrote {made.path}: {made.files} files, {size(made.bytes)}, for {', '.join(made.targets)}",
+        f"stored once for several targets: {size(made.shared_bytes)}",
         *(f"left alone, since it was changed: {path}" for path in made.left),
     ]
     found = {

@@ -72,8 +72,9 @@ class Node:
 
     def folder(self, target: str) -> str:
         """Return where in its output a node writes to, for a target of this name."""
-        whole = self.output is None or self.component == PIPELINE
-        return "." if whole else LAYOUTS[self.output.layout].network_folder(self.component, target)
+        if self.output is None or self.component == PIPELINE:
+            return "."
+        return LAYOUTS[self.output.layout].network_folder(self.component, target)
 
     @property
     def most_data_bytes(self) -> int | None:

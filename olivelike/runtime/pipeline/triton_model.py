@@ -155,7 +155,7 @@ def _request(given: Mapping[str, list[Any]], folder: PipelineFolder) -> Request:
     prompts = tuple(given.get("prompt", ()))
     if not 0 < len(prompts) <= _MOST_PICTURES:
         raise UsageError(f"prompt: has {len(prompts)} texts; give 1 to {_MOST_PICTURES}")
-    fields: RequestFields = {}
+    fields: RequestFields = {"prompts": prompts, "batch_size": len(prompts)}
     if "negative_prompt" in given:
         fields["negative_prompt"] = given["negative_prompt"][0]
     if "seed" in given:
@@ -171,4 +171,4 @@ def _request(given: Mapping[str, list[Any]], folder: PipelineFolder) -> Request:
     if "width" in given or "height" in given:
         width, height = folder.default_size
         fields["size"] = given.get("width", [width])[0], given.get("height", [height])[0]
-    return Request(prompts, batch_size=len(prompts), **fields)
+    return Request(**fields)
