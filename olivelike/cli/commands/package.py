@@ -20,9 +20,9 @@ def package(
 
     Weights that they have alike are stored once.
     """
-    from olivelike import package_outputs
     from olivelike._text import size
     from olivelike.cli.stdout import write_found
+    from olivelike.engine.output.joined_package import package_outputs
 
     made = package_outputs(folders, output, overwrite=overwrite)
     lines = [

@@ -128,6 +128,37 @@ def test_a_request_that_cannot_be_had_is_answered_with_the_reason(
     assert found.value.args[1] == 2
 
 
+def test_sdxl_in_half_precision_is_served_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path)
+    project.workflow.parent.mkdir()
+    checkpoint, networks = little_checkpoint("xl"), ("text_encoder", "text_encoder_2", "unet", "vae_decoder")
+    chains = WORKFLOW.replace(
+        "  vae_encoder: [convert]\n  safety_checker: [convert, fuse]", "  text_encoder_2: [convert]"
+    )
+    chains = chains.replace("unet: [convert, fuse]", "unet: [convert, fuse, float16]")
+    project.workflow.write_text(chains.format(checkpoint=checkpoint), encoding="utf-8")
+    lend_graphs_of(checkpoint, project.folder, *networks)
+    project.run()
+    assert {one.data_type for one in configuration(project.output / "unet" / "config.pbtxt").output} == {10}  # FP16
+    server = Server(project.output)
+    drawn = server.ask(server.load(monkeypatch), prompt="a circle", seed=3, steps=2)
+    assert drawn.keys() == {"images", "seeds"}
+    plain = open_pipeline(project.folder / "models" / "plain").generate(Request(("a circle",), seed=3, steps=2))
+    assert np.array_equal(drawn["images"][0], np.asarray(plain.pictures[0].image))
+
+
+def test_an_inpainting_checkpoint_has_no_loop_from_texts(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.workflow.parent.mkdir()
+    checkpoint = little_checkpoint("inpainting")
+    chains = WORKFLOW.replace("  vae_encoder: [convert]\n  safety_checker: [convert, fuse]\n", "")
+    project.workflow.write_text(chains.format(checkpoint=checkpoint), encoding="utf-8")
+    lend_graphs_of(checkpoint, project.folder, "text_encoder", "unet", "vae_decoder")
+    with pytest.raises(SourceError, match="the UNet takes 9 channels, and latents have 4: it is for inpainting"):
+        project.run()
+    assert not project.output.exists()
+
+
 def test_a_run_is_up_to_date_and_makes_again_what_is_damaged(served: Project) -> None:
     assert served.run().executed == 0
     record = OutputRecord.require(served.output)
