@@ -11,8 +11,9 @@ import onnx
 import pytest
 
 from olivelike.cli.app import run_command_line
+from olivelike.engine.output.packages import Packaged
 from olivelike.engine.output.swap import swap_loras
-from olivelike.engine.output.triton_files import network_configuration, read_specs
+from olivelike.engine.output.triton_files import network_configuration, read_specs, triton_files
 from olivelike.errors import SourceError, UsageError
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.records.output import OutputRecord
@@ -147,16 +148,24 @@ def test_sdxl_in_half_precision_is_served_too(tmp_path: Path, monkeypatch: pytes
     assert np.array_equal(drawn["images"][0], np.asarray(plain.pictures[0].image))
 
 
-def test_an_inpainting_checkpoint_has_no_loop_from_texts(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    project.workflow.parent.mkdir()
-    checkpoint = little_checkpoint("inpainting")
-    chains = WORKFLOW.replace("  vae_encoder: [convert]\n  safety_checker: [convert, fuse]\n", "")
-    project.workflow.write_text(chains.format(checkpoint=checkpoint), encoding="utf-8")
-    lend_graphs_of(checkpoint, project.folder, "text_encoder", "unet", "vae_decoder")
+def test_networks_that_the_loop_or_triton_cannot_take_are_refused(tmp_path: Path) -> None:
+    def network(name: str, element: int, channels: int) -> Path:
+        value = onnx.helper.make_tensor_value_info("sample", element, ["batch", channels, "height", "width"])
+        node = onnx.helper.make_node("Identity", ["sample"], ["out"])
+        out = onnx.helper.make_tensor_value_info("out", element, None)
+        path = tmp_path / f"{name}.onnx"
+        onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], name, [value], [out])), path)
+        return path
+
+    def packaged(element: int, channels: int) -> Packaged:
+        models = {"unet": network("unet", element, channels), "vae_decoder": network("decoder", element, 4)}
+        return Packaged("small", CPU, models, {})
+
+    assert triton_files(packaged(onnx.TensorProto.FLOAT, 4))
     with pytest.raises(SourceError, match="the UNet takes 9 channels, and latents have 4: it is for inpainting"):
-        project.run()
-    assert not project.output.exists()
+        triton_files(packaged(onnx.TensorProto.FLOAT, 9))
+    with pytest.raises(SourceError, match=r"unet\.onnx: sample is bfloat16, which Triton does not take"):
+        triton_files(packaged(onnx.TensorProto.BFLOAT16, 4))
 
 
 def test_a_run_is_up_to_date_and_makes_again_what_is_damaged(served: Project) -> None:
