@@ -13,6 +13,7 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.joined_package import package_outputs
 from olivelike.errors import OlivelikeError, SourceError, UsageError
+from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
 from tests.engine.conftest import Project, lend_graphs_of
@@ -176,5 +177,6 @@ def test_onnxruntime_refuses_what_is_no_package_of_its_format(packed: Project, t
 def test_controlnets_and_windowsml_have_no_place_in_a_package(packed: Project) -> None:
     with pytest.raises(UsageError, match="layout ortpackage: windowsml names no execution provider"):
         packed.run("target=windowsml", output=packed.folder / "refused")
+    assert not any(LAYOUTS[name].has("controlnet") for name in ("triton", "ortpackage"))  # So a run refuses them.
     with pytest.raises(UsageError, match="--only: the layout ortpackage describes all components together"):
         packed.run(only=("vae_decoder",))
