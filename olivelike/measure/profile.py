@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
+from olivelike.model.client_layouts import several_targets
 from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
@@ -135,6 +137,9 @@ def profile_folder(
 def _models(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
+    record = OutputRecord.read(path)
+    if record is not None and (several := several_targets(record.layout)) is not None:
+        raise SourceError(f"{path}: {several}")
     found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)]) or sorted(path.glob("*/*/*.onnx"))
     if not found:
         raise SourceError(

@@ -147,6 +147,11 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 """Every layout by name."""
 
 
+def several_targets(layout: str) -> str | None:
+    """Return what to say of a folder that is put together of several outputs; `None` if it is not."""
+    return "is a package of several outputs; name one of those that it was made of" if layout == PACKAGE else None
+
+
 def is_package(layout: str) -> bool:
     """Tell whether a record's layout is that of a package, whose reader is another program."""
     return layout == PACKAGE or (layout in LAYOUTS and LAYOUTS[layout].package is not None)

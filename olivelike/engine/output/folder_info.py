@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
-from olivelike.model.client_layouts import PACKAGE
 from olivelike.model.families import INDEX_FILE, PIPELINE
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
@@ -116,8 +115,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
 def _next(path: Path, layout: str) -> str | None:
     commands = {"diffusers": f'olivelike generate {path} "a prompt"', "web": f"olivelike export-web {path} site"}
     commands |= dict.fromkeys(("single", "single-ids"), f"olivelike bench {path}")
-    commands |= dict.fromkeys(("ortpackage", PACKAGE), f"olivelike verify {path}")
-    commands["triton"] = f"tritonserver --model-repository {path}"
+    commands |= {"ortpackage": f"olivelike verify {path}", "triton": f"tritonserver --model-repository {path}"}
     return commands.get(layout)
 
 

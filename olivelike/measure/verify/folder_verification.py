@@ -14,7 +14,7 @@ from olivelike.engine.preparation import source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
-from olivelike.model.client_layouts import is_package
+from olivelike.model.client_layouts import is_package, several_targets
 from olivelike.model.families import (
     CONTROLNETS,
     MODEL_FILE,
@@ -172,6 +172,8 @@ def verify_folder(
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} {value}: use a number above 0")
     record = OutputRecord.require(folder)
+    if (several := several_targets(record.layout)) is not None:
+        raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
     unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :]}
     present = [name for name in networks_of(record) if name not in unnamed]

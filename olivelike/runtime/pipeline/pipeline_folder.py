@@ -248,13 +248,13 @@ def _not_a_pipeline(path: Path) -> str | None:
             f"{path}: is a pipeline in one file, {PIPELINE_FILE}, which draws in ONNX Runtime by itself: "
             "docs/one-file.md has programs; this command takes an output of the layout diffusers"
         )
-    record = OutputRecord.read(path)
-    if record is not None and is_package(record.layout):
-        return (
-            f"{path}: is laid out for {record.layout}, which docs/packages.md is about; this command takes an output "
-            "of the layout diffusers"
-        )
     if not (path / INDEX_FILE).is_file():
+        record = OutputRecord.read(path)
+        if record is not None and is_package(record.layout):
+            return (
+                f"{path}: is laid out for {record.layout}, which docs/packages.md is about; this command takes an "
+                "output of the layout diffusers"
+            )
         inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
         hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
         return f"{path}: has no {INDEX_FILE}, so it is no pipeline; {hint}"

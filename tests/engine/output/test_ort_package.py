@@ -13,6 +13,8 @@ import pytest
 from olivelike.cli.app import run_command_line
 from olivelike.engine.output.joined_package import package_outputs
 from olivelike.errors import OlivelikeError, SourceError, UsageError
+from olivelike.measure.profile import profile_folder
+from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.client_layouts import LAYOUTS
 from olivelike.model.records.output import OutputRecord
 from olivelike.runtime import open_pipeline
@@ -116,6 +118,12 @@ def test_outputs_for_two_targets_are_one_package_with_equal_weights_once(
     assert "package" in capsys.readouterr().out
     with pytest.raises(SourceError, match="is laid out for package"):
         open_pipeline(target)
+    for compare in (verify_folder, profile_folder):
+        with pytest.raises(SourceError, match="is a package of several outputs; name one of those"):
+            compare(target)  # type: ignore[operator]
+    # A package of one target has its weights where each reader looks.
+    (verdict,) = verify_folder(packed.output, against=str(little_checkpoint()), components=["vae_decoder"]).components
+    assert verdict.passed
     with pytest.raises(UsageError, match="is a package that `package` put together"):
         packed.run(output=target)
     # Weights that differ lie with their variant.
