@@ -50,7 +50,6 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "AnimateDiff (a motion module)": (".motion_modules.0.temporal_transformer.",),
     "Stable Video Diffusion": (".time_stack.", ".temporal_transformer_blocks."),
     "DeepFloyd IF": ("encoder_pooling.", "add_embedding.pool."),
-    "T2I-Adapter": ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight"),
     "IP-Adapter": ("ip_adapter.", "image_proj."),
     "GLIGEN": (".fuser.attn.",),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
@@ -143,6 +142,11 @@ _OTHER_CONTROLNETS = {
     "ControlNet Union": ("task_embedding", "control_add_embedding.", "transformer_layes."),
 }
 """Networks of that name which are none → what their tensors' names begin with."""
+_T2I_MARKS = ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight")
+_OTHER_T2I_ADAPTERS = {
+    "T2I-Adapter for styles": ("style_embedding",),
+    "T2I-Adapter of an early form, which halves by convolutions": ("body.2.down_opt.op.", "body.0.skep."),
+}
 
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
@@ -201,6 +205,8 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
         return "embedding"
     if any(name.startswith(_CONTROLNET_MARKS) for name in shapes):
         return "controlnet"
+    if any(name.startswith(("style_embedding", *_T2I_MARKS)) for name in shapes):
+        return "t2i_adapter"
     return None
 
 
@@ -209,6 +215,8 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
     if kind == "controlnet":
         return _controlnet(shapes)
+    if kind == "t2i_adapter":
+        return _t2i_adapter(shapes)
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
     found = Identity(
         kind,
@@ -226,9 +234,8 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
 
 
 def _controlnet(shapes: Shapes) -> Identity:
-    for network, marks in _OTHER_CONTROLNETS.items():
-        if found := next((name for name in shapes if name.startswith(marks)), None):
-            return _unsupported("controlnet", network, f"{found} occurs in {network} only")
+    if other := _other(shapes, _OTHER_CONTROLNETS):
+        return _unsupported("controlnet", *other)
     width = next((s[-1] for name, s in shapes.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2), 0)
     family = family_of_text_width(width)
     diffusers = any(name.startswith("controlnet_cond_embedding.") for name in shapes)
@@ -242,6 +249,34 @@ def _controlnet(shapes: Shapes) -> Identity:
             *([f"family: it takes text of width {width}"] if width else []),
         ),
     )
+
+
+def _t2i_adapter(shapes: Shapes) -> Identity:
+    if other := _other(shapes, _OTHER_T2I_ADAPTERS):
+        return _unsupported("t2i_adapter", *other)
+    diffusers = any(name.startswith("adapter.") for name in shapes)
+    first = next((shape for name, shape in shapes.items() if name.endswith("conv_in.weight") and len(shape) == 4), ())
+    family: FamilyName | None = None
+    if first:  # Squares of 16 pixels, where SD 1.x has those of 8, in one channel or three.
+        family = {64: "sd1", 192: "sd1", 256: "sdxl", 768: "sdxl"}.get(first[1])  # type: ignore[assignment]
+    return Identity(
+        "t2i_adapter",
+        family=family,
+        network=FAMILIES[family].title if family else "",
+        naming="diffusers" if diffusers else "original",
+        reasons=(
+            "t2i_adapter: names of its first layers",
+            *([f"family: its first convolution is {list(first)}"] if family else []),
+        ),
+    )
+
+
+def _other(shapes: Shapes, networks: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
+    """Return a network of these, which are not supported, and what tells; `None` if it is none of them."""
+    for network, marks in networks.items():
+        if found := next((name for name in shapes if name.startswith(marks)), None):
+            return network, f"{found} occurs in {network} only"
+    return None
 
 
 def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
