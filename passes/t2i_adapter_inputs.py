@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class T2iAdapterInputs(Pass):
     """Write `t2i_adapter.onnx` beside a UNet, over the same weights: the UNet with the inputs that T2I-Adapters feed.
 
-    It comes behind the other steps of `unet` by itself where a workflow has T2I-Adapters. With `controlnet_inputs` in the
-    chain, `controlnet_t2i_adapter.onnx` takes both.
+    It comes behind the other steps of `unet` by itself where a workflow has T2I-Adapters. With `controlnet_inputs` in
+    the chain, `controlnet_t2i_adapter.onnx` takes both.
     """
 
     reads: ClassVar = ("architecture", "graph")

@@ -204,9 +204,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:
     """Return what `open_source` wants to know of a workflow."""
-    return source_spec(
-        workflow.source, workflow.vae, workflow.preview, workflow.controlnets, workflow.t2i_adapters
-    )
+    return source_spec(workflow.source, workflow.vae, workflow.preview, workflow.controlnets, workflow.t2i_adapters)
 
 
 def source_spec(

@@ -1,15 +1,13 @@
 """A UNet that T2I-Adapters lead (https://arxiv.org/abs/2302.08453): their features are inputs of its graph.
 
-They are added where `olivelike.model.adapter_features` says, to what goes further down as well as to what goes up: in the
-graph which `materialize` has just written, as ControlNets' residuals are (`olivelike.graphs.controlled`).
+They are added where `olivelike.model.adapter_features` says, to what goes further down as well as to what goes up: in
+the graph which `materialize` has just written, as ControlNets' residuals are (`olivelike.graphs.controlled`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
 from olivelike.graphs.controlled import (
@@ -23,6 +21,9 @@ from olivelike.graphs.controlled import (
 from olivelike.graphs.shallow import joints_of, remove_cached_features
 from olivelike.model.adapter_features import MIDDLE, Feature
 from olivelike.model.families import ADAPTED_FILE, CONTROLLED_ADAPTED_FILE, CONTROLLED_FILE, adapter_feature
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 _MARK: Final = "olivelike.t2i_adapter_inputs"
 """Metadata key of a model that is to have such a graph beside it; its value is the connections' numbers."""

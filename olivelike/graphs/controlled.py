@@ -79,9 +79,7 @@ def channels_axis(joint: ir.Node) -> int:
     return rank
 
 
-def add_input(
-    graph: ir.Graph, before: ir.Node, features: ir.Value, axis: int, name: str
-) -> tuple[ir.Value, ir.Value]:
+def add_input(graph: ir.Graph, before: ir.Node, features: ir.Value, axis: int, name: str) -> tuple[ir.Value, ir.Value]:
     """Add to a UNet's features what an input of this name brings; return that, and the sum, which nothing uses yet.
 
     Args:

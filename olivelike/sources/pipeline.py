@@ -111,14 +111,18 @@ def open_source(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
     vae_config = configs["vae"]
-    unet = configs["unet"] or {}
-    if controlnets:
+    if controlnets or adapters:
+        unet, factor = configs["unet"] or {}, pixels_per_latent(vae_config)
         opened = {name: open_controlnet(one, name, unet, pickles) for name, one in controlnets.items()}
-        source = _beside(source, opened, wanted)
-    if adapters:
-        factor = pixels_per_latent(vae_config)
-        opened = {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
-        source = _beside(source, opened, wanted)
+        opened |= {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
+        found = {name: checkpoint for name, (checkpoint, _) in opened.items() if name in wanted}
+        origins = {name: origin for name, (_, origin) in opened.items()}
+        origin = replace(
+            source.origin,
+            controlnets={name: origins[name] for name in controlnets} or None,
+            t2i_adapters={name: origins[name] for name in adapters} or None,
+        )
+        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **found})
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -133,18 +137,6 @@ def open_source(
         origin=replace(source.origin, vae=origin),
         index={**source.index, **entries},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
-    )
-
-
-def _beside(
-    source: PipelineSource, opened: Mapping[str, tuple[Checkpoint, Origin]], wanted: Iterable[str]
-) -> PipelineSource:
-    """Return the pipeline with networks of one kind that lead its UNet; those that are not wanted are named alone."""
-    checkpoints = {name: found for name, (found, _) in opened.items() if name in wanted}
-    origins = {name: origin for name, (_, origin) in opened.items()}
-    led = {"controlnets" if CONTROLNETS[0] in opened else "t2i_adapters": origins}
-    return replace(
-        source, origin=replace(source.origin, **led), checkpoints={**source.checkpoints, **checkpoints}
     )
 
 

@@ -93,12 +93,12 @@ def load_workflow(
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
     for key, title, kind in _LEADING:
-        listed = root.entries.get(key)
-        if not isinstance(listed, Sequence):
+        named = root.entries.get(key)
+        if not isinstance(named, Sequence):
             continue
-        for number, item in enumerate(listed.items):
+        for number, item in enumerate(named.items):
             _check_source(item, f"{key}.{number}", findings)
-        leading = kind[: len(listed.items)]
+        leading = kind[: len(named.items)]
         steps = with_leading(steps, leading, registry)
         sweep = {name: with_leading(chains, leading, registry) for name, chains in sweep.items()}
         if steps and leading and kind[0] not in steps:

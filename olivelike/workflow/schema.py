@@ -165,9 +165,7 @@ class T2iAdapterSection(VaeSection):
     """A T2I-Adapter beside the source: either `hub` or `path`."""
 
     path: str | None = Field(
-        None,
-        min_length=1,
-        description="A T2I-Adapter's folder, or one file, relative to the project folder.",
+        None, min_length=1, description="A T2I-Adapter's folder, or one file, relative to the project folder."
     )
 
 
@@ -268,8 +266,8 @@ class WorkflowFile(_Section):
     t2i_adapters: list[T2iAdapterSection] = Field(
         default_factory=list,
         max_length=len(T2I_ADAPTERS),
-        description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, folders, "
-        "files, or maps.",
+        description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
+        "folders, files, or maps.",
     )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."

@@ -186,9 +186,7 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
 def with_leading(
     chains: dict[str, tuple[Step, ...]], leading: SequenceOf[str], registry: Registry
 ) -> dict[str, tuple[Step, ...]]:
-    """Return the chains, with those of networks that lead the UNet: without one of its own, the UNet's as far as it
-    applies.
-    """
+    """Return the chains, with those of what leads the UNet: without one of its own, the UNet's as far as it applies."""
     found = dict(chains)
     for component in leading:
         if component in chains or "unet" not in chains:

@@ -32,8 +32,7 @@ def verify(
         ),
     ] = None,
     t2i_adapters: Annotated[
-        list[str] | None,
-        typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise."),
+        list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
     ] = None,
     loras: Annotated[
         list[str] | None,

@@ -7,7 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, T2I_ADAPTER_INPUTS, Node
+from olivelike.engine.plan.node import (
+    ADD_EMBEDDINGS,
+    CONTROLNET_INPUTS,
+    LAYOUT,
+    ONNX_TOKENIZER,
+    T2I_ADAPTER_INPUTS,
+    Node,
+)
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
@@ -206,7 +213,10 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
-    for kind, title, key in ((CONTROLNETS, "ControlNets", "controlnets"), (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters")):
+    for kind, title, key in (
+        (CONTROLNETS, "ControlNets", "controlnets"),
+        (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters"),
+    ):
         if {*components} & {*kind} and not any(LAYOUTS[output.layout].has(kind[0]) for output in outputs):
             fed = [layout.name for layout in LAYOUTS.values() if layout.has(kind[0])]
             choice = f"one of the layouts {', '.join(fed)}" if len(fed) > 1 else f"the layout {fed[0]}"

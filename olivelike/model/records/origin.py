@@ -81,10 +81,10 @@ class Origin:
 
     @property
     def leading_names(self) -> dict[str, str]:
-        """What people call ControlNets and T2I-Adapters, by component: a file's name without suffix, the last part of a
-        hub id.
+        """What people call ControlNets and T2I-Adapters, by component.
 
-        Those of the same name are called like their components.
+        That is a file's name without suffix, the last part of a hub id. Those of the same name are called like their
+        components.
         """
         beside = {**(self.controlnets or {}), **(self.t2i_adapters or {})}
         names = {component: origin.stem for component, origin in beside.items()}
@@ -101,11 +101,12 @@ class Origin:
 
     def published(self) -> Origin:
         """Return what other people may see: no path."""
-        beside = {
-            kind: {name: origin.published() for name, origin in (getattr(self, kind) or {}).items()} or None
-            for kind in ("controlnets", "t2i_adapters")
-        }
-        return replace(self, path=None, vae=self.vae and self.vae.published(), **beside)
+        controlnets, adapters = (
+            {name: origin.published() for name, origin in (kind or {}).items()} or None
+            for kind in (self.controlnets, self.t2i_adapters)
+        )
+        vae = self.vae and self.vae.published()
+        return replace(self, path=None, vae=vae, controlnets=controlnets, t2i_adapters=adapters)
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""

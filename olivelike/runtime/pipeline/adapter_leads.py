@@ -1,7 +1,8 @@
 """Pictures that lead by T2I-Adapters: features that are added to the UNet's on its way down, the same in all steps.
 
-As diffusers' `StableDiffusionAdapterPipeline`: `adapter_conditioning_scale` is the strength, `adapter_conditioning_factor`
-the share of the steps up to which they lead; several add up (`MultiAdapter`). https://arxiv.org/abs/2302.08453
+As diffusers' `StableDiffusionXLAdapterPipeline`: `adapter_conditioning_scale` is the strength, and
+`adapter_conditioning_factor` the share of the steps up to which they lead; several add up (`MultiAdapter`).
+https://arxiv.org/abs/2302.08453
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def check_adapter_size(size: tuple[int, int], config: Config) -> None:
     unit = downscale_factor(config)
     if size[0] % unit or size[1] % unit:
         raise UsageError(
-            f"size {size[0]}x{size[1]}: a T2I-Adapter of this pipeline takes sides that are multiples of {unit} pixels; "
-            "take such a size, or drop its control picture"
+            f"size {size[0]}x{size[1]}: a T2I-Adapter of this pipeline takes sides that are multiples of {unit} "
+            "pixels; take such a size, or drop its control picture"
         )
 
 
@@ -63,7 +64,7 @@ def adapter_lead(
     colours = {"do_convert_grayscale": True} if channels == 1 else {"do_convert_rgb": True}
     processor: Any = VaeImageProcessor(vae_scale_factor=downscale_factor(config), do_normalize=False, **colours)
     pixels = processor.preprocess(image, width=width, height=height)
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         adapter_feature(number): (1, one.channels, -(-height // one.scale), -(-width // one.scale))
         for number, one in enumerate(given_features(config))
     }

@@ -107,7 +107,7 @@ class PipelineFolder:
 
     @cached_property
     def leading(self) -> dict[str, str]:
-        """Component of each ControlNet and T2I-Adapter, by the name that people call it; the record is read for that."""
+        """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
         there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
         record = OutputRecord.read(self.path) if there else None
         names = record.source.leading_names if record is not None else {}
@@ -197,12 +197,11 @@ class PipelineFolder:
         file = CONTROLLED_FILE if not adapted else CONTROLLED_ADAPTED_FILE if controlled else ADAPTED_FILE
         path = self.path / "unet" / file
         if not path.is_file():
-            kinds = {"ControlNets": controlled, "T2I-Adapters": adapted}
-            keys = {"controlnets": controlled, "t2i_adapters": adapted}
+            kinds = [("ControlNets", "`controlnets:`")] * controlled + [("T2I-Adapters", "`t2i_adapters:`")] * adapted
+            titles, keys = (" and ".join(words) for words in zip(*kinds, strict=True))
             raise SourceError(
-                f"{self.path}: has no unet/{file}, which {' and '.join(kind for kind in kinds if kinds[kind])} lead; "
-                f"name one under {' and '.join(f'`{key}:`' for key in keys if keys[key])} in its workflow, and run that "
-                "again"
+                f"{self.path}: has no unet/{file}, which {titles} lead; name one under {keys} in its workflow, and "
+                "run that again"
             )
         return path
 
