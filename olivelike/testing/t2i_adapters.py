@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from olivelike.model.adapter_features import taken_features
 from olivelike.testing.checkpoints import random_parameter, write_safetensors
