@@ -17,7 +17,7 @@ class T2iAdapterInputs(Pass):
     the chain, `controlnet_t2i_adapter.onnx` takes both.
     """
 
-    reads: ClassVar = ("architecture", "graph")
+    reads: ClassVar = ("architecture", "graph", "target")
     writes: ClassVar = ("graph",)
     components: ClassVar = ("unet",)
     once: ClassVar = True
@@ -31,5 +31,5 @@ class T2iAdapterInputs(Pass):
 
         graph = model.require("graph").to_ir()
         features = taken_features(model.require("architecture").config)
-        context.report(**mark_adapted(graph, features))
+        context.report(**mark_adapted(graph, features, on_cpu=context.target.name == "cpu"))
         return model.replace(graph=Graph.from_ir(graph))

@@ -7,6 +7,7 @@ the graph which `materialize` has just written, as ControlNets' residuals are (`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
@@ -33,10 +34,11 @@ _NORMALISES_SUM: Final = "SkipGroupNorm"
 """An operator that gives a sum beside what it makes of it."""
 
 
-def mark_adapted(model: ir.Model, features: Sequence[Feature]) -> dict[str, int]:
+def mark_adapted(model: ir.Model, features: Sequence[Feature], *, on_cpu: bool) -> dict[str, int]:
     """Have a graph with inputs for these features written beside a UNet's; return how many inputs and operators it has.
 
-    Raises `PassError` if the graph has not the connections that they are added to.
+    `on_cpu` says that ONNX Runtime's CPU provider runs it. Raises `PassError` if the graph has not the connections that
+    features are added to.
     """
     joints = len(joints_of(model.graph))
     if not joints or max(feature.connection for feature in features) >= joints:
@@ -45,15 +47,36 @@ def mark_adapted(model: ir.Model, features: Sequence[Feature]) -> dict[str, int]
             "says more; it is no UNet, or one of another config"
         )
     before = len(model.graph.inputs)
-    places = [feature.connection for feature in features]
+    places = Places(tuple(feature.connection for feature in features), on_cpu)
     adapted = add_feature_inputs(model.clone(), places)
-    model.metadata_props[_MARK] = " ".join(map(str, places))
+    model.metadata_props[_MARK] = places.text()
     return {"inputs": len(adapted.graph.inputs) - before, "adapted_operators": len(adapted.graph)}
 
 
-def unmark_adapted(model: ir.Model) -> list[int]:
-    """Have no such graph written, for clients that feed no features; return the places of what there was to be."""
-    return [int(place) for place in model.metadata_props.pop(_MARK, "").split()]
+def unmark_adapted(model: ir.Model) -> Places | None:
+    """Have no such graph written, for clients that feed no features; return what there was to be."""
+    text = model.metadata_props.pop(_MARK, None)
+    return None if text is None else Places.of(text)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where features are added."""
+
+    connections: tuple[int, ...]
+    """Numbers of connections, or `MIDDLE`."""
+    on_cpu: bool
+    """Whether ONNX Runtime's CPU provider runs the graph."""
+
+    def text(self) -> str:
+        """Return it as a mark has it."""
+        return " ".join([*map(str, self.connections), *(["cpu"] if self.on_cpu else [])])
+
+    @classmethod
+    def of(cls, text: str) -> Places:
+        """Read what `text` returned."""
+        words = text.split()
+        return cls(tuple(int(word) for word in words if word != "cpu"), "cpu" in words)
 
 
 def led_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Model]]:
@@ -77,23 +100,23 @@ def _plain(model: ir.Model) -> ir.Model:
     return led
 
 
-def add_feature_inputs(model: ir.Model, places: Sequence[int]) -> ir.Model:
+def add_feature_inputs(model: ir.Model, places: Places) -> ir.Model:
     """Give a UNet's graph, in place, an input for each feature, behind its other inputs, and return it.
 
-    Inputs are (batch, channels, height, width), of the type of `sample`. `places` are numbers of connections, or
-    `MIDDLE`.
+    Inputs are (batch, channels, height, width), of the type of `sample`.
     """
     graph = model.graph
     joints = joints_of(graph)
     added = []
-    for number, place in enumerate(places):
+    for number, place in enumerate(places.connections):
         joint = joints[0] if place == MIDDLE else joints[-1 - place]
-        added.append(_add(graph, joint, 0 if place == MIDDLE else 1, adapter_feature(number)))
+        name = adapter_feature(number)
+        added.append(_add(graph, joint, 0 if place == MIDDLE else 1, name, in_blocks=places.on_cpu))
     append_inputs(graph, added)
     return model
 
 
-def _add(graph: ir.Graph, joint: ir.Node, place: int, name: str) -> ir.Value:
+def _add(graph: ir.Graph, joint: ir.Node, place: int, name: str, *, in_blocks: bool) -> ir.Value:
     """Add features to what comes in at a joint, there and wherever else it is used; return the input."""
     features, axis = _source(joint.inputs[place], channels_axis(joint))
     node = features.producer()
@@ -106,7 +129,7 @@ def _add(graph: ir.Graph, joint: ir.Node, place: int, name: str) -> ir.Value:
         return fed
     users = features.uses()
     first = next(node for node in graph if any(user is node for user, _ in users))
-    fed, total = add_input(graph, first, features, axis, name)
+    fed, total = add_input(graph, first, features, axis, name, in_blocks=in_blocks)
     for user, index in users:
         user.replace_input_with(index, total)
     return fed

@@ -79,17 +79,24 @@ def channels_axis(joint: ir.Node) -> int:
     return rank
 
 
-def add_input(graph: ir.Graph, before: ir.Node, features: ir.Value, axis: int, name: str) -> tuple[ir.Value, ir.Value]:
+def add_input(
+    graph: ir.Graph, before: ir.Node, features: ir.Value, axis: int, name: str, *, in_blocks: bool = False
+) -> tuple[ir.Value, ir.Value]:
     """Add to a UNet's features what an input of this name brings; return that, and the sum, which nothing uses yet.
 
     Args:
         before: where the nodes stand.
         axis: of the features' channels.
+        in_blocks: have ONNX Runtime's CPU provider bring the input into the blocks of channels in which it keeps float32
+            features between convolutions. It does so for pools alone, so one of single values stands there. The sum
+            would leave the blocks else, and what is computed of it be rounded otherwise than without the input.
     """
     sample = next(value for value in graph.inputs if value.name == _SAMPLE)
     shape = named_shape(features.shape, sample.shape)
     fed = ir.Value(name=name, shape=shape, type=sample.type)
     residual = fed
+    if in_blocks and sample.dtype == features.dtype == ir.DataType.FLOAT and axis == _CHANNELS:
+        residual = _insert(graph, before, "MaxPool", [residual], shape, sample.dtype, kernel_shape=(1, 1))
     if axis != _CHANNELS:
         fed.shape = ir.Shape([shape[0], shape[axis], *shape[1:axis]])
         residual = _insert(graph, before, "Transpose", [residual], shape, sample.dtype, perm=TO_CHANNELS_LAST)
