@@ -31,5 +31,5 @@ class T2iAdapterInputs(Pass):
 
         graph = model.require("graph").to_ir()
         features = taken_features(model.require("architecture").config)
-        context.report(**mark_adapted(graph, features, on_cpu=context.target.name == "cpu"))
+        context.report(**mark_adapted(graph, features, on_cpu=context.require_target().name == "cpu"))
         return model.replace(graph=Graph.from_ir(graph))

@@ -87,9 +87,9 @@ def add_input(
     Args:
         before: where the nodes stand.
         axis: of the features' channels.
-        in_blocks: have ONNX Runtime's CPU provider bring the input into the blocks of channels in which it keeps float32
-            features between convolutions. It does so for pools alone, so one of single values stands there. The sum
-            would leave the blocks else, and what is computed of it be rounded otherwise than without the input.
+        in_blocks: have ONNX Runtime's CPU provider bring the input into the blocks of channels in which it keeps
+            float32 features between convolutions. It does so for pools alone, so one of single values stands there. The
+            sum would leave the blocks else, and what is computed of it be rounded otherwise than without the input.
     """
     sample = next(value for value in graph.inputs if value.name == _SAMPLE)
     shape = named_shape(features.shape, sample.shape)
