@@ -54,8 +54,8 @@ def check_controls(request: Request, folder: PipelineFolder) -> Request:
         raise UsageError("control_guess is about ControlNets, and only T2I-Adapters lead; drop it")
     if request.cache_interval > 1:
         raise UsageError(
-            "cache_interval leaves out the layers that a ControlNet or a T2I-Adapter leads; take cache_interval 1 with "
-            "control pictures"
+            "cache_interval leaves out the layers that a ControlNet leads, or a T2I-Adapter; take cache_interval 1 "
+            "with control pictures"
         )
     if request.inpaint_area == "masked":
         raise UsageError(
