@@ -87,12 +87,18 @@ def test_another_family_and_what_is_no_t2i_adapter_are_refused(tmp_path):
     for own, other, title in ((sd, xl, "Stable Diffusion XL"), (xl, sd, r"Stable Diffusion 1\.x")):
         for name in ("folder", "file.safetensors"):
             adapter = make_t2i_adapter(tmp_path / other.name / name, other, original=name != "folder")
-            with pytest.raises(SourceError, match=rf"this T2I-Adapter is for {title}: it gives features of 16 channels"):
+            with pytest.raises(
+                SourceError, match=rf"this T2I-Adapter is for {title}: it gives features of 16 channels"
+            ):
                 opened(own, adapter)
     folder = make_t2i_adapter(tmp_path / "sketch", sd)
     config = json.loads((folder / "config.json").read_text())
     for key, value, words in (
-        ("channels", [8, 32, 32], "8 channels at 1/2, 32 channels at 1/4.*the pipeline's UNet takes 16 channels at 1/2"),
+        (
+            "channels",
+            [8, 32, 32],
+            "8 channels at 1/2, 32 channels at 1/4.*the pipeline's UNet takes 16 channels at 1/2",
+        ),
         ("adapter_type", "fuller_adapter", 'T2IAdapter with `adapter_type: "fuller_adapter"` is not known; there are'),
         ("in_channels", 4, "`in_channels: 4` is not known; there are 1, 3"),
         ("channels", "many", '`channels: "many"`'),
@@ -106,7 +112,9 @@ def test_another_family_and_what_is_no_t2i_adapter_are_refused(tmp_path):
     with pytest.raises(SourceError, match=r"this is a ControlNet.*name it under `controlnets:`; `t2i_adapters:` takes"):
         opened(sd, net)
     original = make_t2i_adapter(tmp_path / "t.safetensors", sd, original=True)
-    with pytest.raises(SourceError, match=r"this is a T2I-Adapter .*; name it under `t2i_adapters:`; `controlnets:` takes"):
+    with pytest.raises(
+        SourceError, match=r"this is a T2I-Adapter .*; name it under `t2i_adapters:`; `controlnets:` takes"
+    ):
         open_source(SourceSpec(path=sd, controlnets=(SourceSpec(path=original),)), ["controlnet"])
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(original.read_bytes()[:-40])

@@ -188,7 +188,9 @@ def test_what_can_not_be_led_is_refused(led, settings, drawing):
         "3 ControlNets and T2I-Adapters; say which one": ask(Control(drawing)),
         "48x32 has another shape than the 32x32": ask(Control(wide, "sketch"), size=(32, 32)),
         "control_guess is about ControlNets": ask(Control(drawing, "sketch"), control_guess=True),
-        "that a ControlNet leads, or a T2I-Adapter; take cache_interval 1": ask(Control(drawing, "sketch"), cache_interval=2),
+        "that a ControlNet leads, or a T2I-Adapter; take cache_interval 1": ask(
+            Control(drawing, "sketch"), cache_interval=2
+        ),
     }
     for words, request in refusals.items():
         with pytest.raises(UsageError, match=words):
