@@ -128,4 +128,4 @@ def test_the_command_line_leads_by_them_and_verifies_them(tmp_path: Path, capsys
     assert len(found["components"]) == 2
     swapped = ["--t2i-adapter", str(adapters[1]), "--component", "t2i_adapter"]
     assert run_command_line(["verify", str(folder), *against, *swapped]) != 0
-    assert run_command_line(["inspect", str(folder), "--json"]) == 0
+    assert run_command_line(["inspect", str(folder / "unet" / "t2i_adapter.onnx"), "--json"]) == 0
