@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
+from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
@@ -135,19 +136,6 @@ _TEXT_LORAS = ("lora_te", "text_encoder")
 """Changes of text encoders, which nothing that was distilled has."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
-_CONTROLNET_MARKS = ("control_model.", "controlnet_cond_embedding.", "input_hint_block.", "lllite_")
-_OTHER_CONTROLNETS = {
-    "ControlNet-LLLite": ("lllite_",),
-    "Control-LoRA": ("lora_controlnet",),
-    "ControlNet Union": ("task_embedding", "control_add_embedding.", "transformer_layes."),
-}
-"""Networks of that name which are none → what their tensors' names begin with."""
-_T2I_MARKS = ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight")
-_OTHER_T2I_ADAPTERS = {
-    "T2I-Adapter for styles": ("style_embedding",),
-    "T2I-Adapter of an early form, which halves by convolutions": ("body.2.down_opt.op.", "body.0.skep."),
-}
-
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
 _TEXT_PARTS: tuple[tuple[str, Converter, str], ...] = (
@@ -203,20 +191,14 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
     # diffusers stores an embedding's vectors under the token alone.
     if len(shapes) == 1 and all(len(shape) in (1, 2) and "." not in name for name, shape in shapes.items()):
         return "embedding"
-    if any(name.startswith(_CONTROLNET_MARKS) for name in shapes):
-        return "controlnet"
-    if any(name.startswith(("style_embedding", *_T2I_MARKS)) for name in shapes):
-        return "t2i_adapter"
-    return None
+    return leading_kind(shapes)
 
 
 def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None) -> Identity:
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
-    if kind == "controlnet":
-        return _controlnet(shapes)
-    if kind == "t2i_adapter":
-        return _t2i_adapter(shapes)
+    if kind in ("controlnet", "t2i_adapter"):
+        return identify_leading(kind, shapes)
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
     found = Identity(
         kind,
@@ -231,52 +213,6 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     return replace(
         found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr, few_steps=few_steps
     )
-
-
-def _controlnet(shapes: Shapes) -> Identity:
-    if other := _other(shapes, _OTHER_CONTROLNETS):
-        return _unsupported("controlnet", *other)
-    width = next((s[-1] for name, s in shapes.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2), 0)
-    family = family_of_text_width(width)
-    diffusers = any(name.startswith("controlnet_cond_embedding.") for name in shapes)
-    return Identity(
-        "controlnet",
-        family=family,
-        network=FAMILIES[family].title if family else "",
-        naming="diffusers" if diffusers else "original",
-        reasons=(
-            "controlnet: names of its hints' layers",
-            *([f"family: it takes text of width {width}"] if width else []),
-        ),
-    )
-
-
-def _t2i_adapter(shapes: Shapes) -> Identity:
-    if other := _other(shapes, _OTHER_T2I_ADAPTERS):
-        return _unsupported("t2i_adapter", *other)
-    diffusers = any(name.startswith("adapter.") for name in shapes)
-    first = next((shape for name, shape in shapes.items() if name.endswith("conv_in.weight") and len(shape) == 4), ())
-    family: FamilyName | None = None
-    if first:  # Squares of 16 pixels, where SD 1.x has those of 8, in one channel or three.
-        family = {64: "sd1", 192: "sd1", 256: "sdxl", 768: "sdxl"}.get(first[1])  # type: ignore[assignment]
-    return Identity(
-        "t2i_adapter",
-        family=family,
-        network=FAMILIES[family].title if family else "",
-        naming="diffusers" if diffusers else "original",
-        reasons=(
-            "t2i_adapter: names of its first layers",
-            *([f"family: its first convolution is {list(first)}"] if family else []),
-        ),
-    )
-
-
-def _other(shapes: Shapes, networks: Mapping[str, tuple[str, ...]]) -> tuple[str, str] | None:
-    """Return a network of these, which are not supported, and what tells; `None` if it is none of them."""
-    for network, marks in networks.items():
-        if found := next((name for name in shapes if name.startswith(marks)), None):
-            return network, f"{found} occurs in {network} only"
-    return None
 
 
 def _embedding_family(shapes: Shapes) -> tuple[FamilyName | None, str]:
