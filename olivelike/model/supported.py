@@ -179,9 +179,10 @@ def _check_adapter(component: str, class_name: str, config: Config) -> None:
                 f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; there are "
                 f"{', '.join(map(str, supported))}"
             )
-    channels = config.get("channels", [1])
-    if not isinstance(channels, list | tuple) or not channels:
-        raise SourceError(f"{component}: {class_name} with `channels: {_shown(channels)}` is not known; it is a list")
+    for option, kind, words in (("channels", list | tuple, "a list"), ("downscale_factor", int, "a number")):
+        value = config.get(option, [1] if option == "channels" else 1)
+        if not isinstance(value, kind) or not value:
+            raise SourceError(f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; it is {words}")
 
 
 def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:

@@ -106,7 +106,7 @@ def _config(path: Path, shapes: Mapping[str, tuple[int, ...]], vae_factor: int, 
         layers[level] = max(layers.get(level, 0), layer + 1)
         widths[level] = shape[0] if shape else 0
     if light:
-        widths = {level: shapes.get(f"body.{level}.out_conv.weight", (0,))[0] for level in layers}
+        widths = {level: sum(shapes.get(f"body.{level}.out_conv.weight", ())[:1]) for level in layers}
     sides = _first_squares(first[1]) if len(first) > 1 else None
     if sides is None or set(layers) != {*range(len(layers))} or len({*layers.values()}) != 1:
         raise SourceError(f"{path}: this T2I-Adapter lacks layers, or has them in sizes of its own; get the file again")
@@ -127,9 +127,10 @@ def _first_squares(values: int) -> tuple[int, int] | None:
 
 def _check_family(where: str, config: Config, own: Config, vae_factor: int) -> None:
     """Refuse a T2I-Adapter whose features do not go into the pipeline's UNet."""
-    if "block_out_channels" not in own or "down_block_types" not in own:
-        return
-    given, taken = given_features(config), taken_features(own)
+    try:
+        given, taken = given_features(config), taken_features(own)
+    except (LookupError, TypeError, ValueError):
+        return  # The UNet's config is not known, or is none: it is refused as such where its network is built.
     wanted = [(feature.channels, feature.scale * vae_factor) for feature in taken]
     if (features := [(feature.channels, feature.scale) for feature in given]) != wanted:
         raise SourceError(

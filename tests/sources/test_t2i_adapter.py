@@ -103,6 +103,7 @@ def test_another_family_and_what_is_no_t2i_adapter_are_refused(tmp_path):
         ("in_channels", 4, "`in_channels: 4` is not known; there are 1, 3"),
         ("channels", "many", '`channels: "many"`'),
         ("downscale_factor", -1, "downscale_factor: -1"),
+        ("downscale_factor", [2], r"`downscale_factor: \[2\]` is not known; it is a number"),
         ("_class_name", "ControlNetModel", "it is a ControlNet; name it under `controlnets:`"),
     ):
         (folder / "config.json").write_text(json.dumps({**config, key: value}))
@@ -133,6 +134,9 @@ def test_a_file_without_some_layers_is_refused(tmp_path):
         save_file({name: array for name, array in whole.items() if name != left_out}, tmp_path / "less.safetensors")
         with pytest.raises(SourceError, match="lacks layers, or has them in sizes of its own; get the file again"):
             opened(sd, tmp_path / "less.safetensors")
+    save_file({**whole, "body.0.out_conv.weight": np.zeros((), np.float32)}, tmp_path / "less.safetensors")
+    with pytest.raises(SourceError, match="lacks layers"):
+        opened(sd, tmp_path / "less.safetensors")
     less = {name: array for name, array in whole.items() if name != "body.3.block2.weight"}
     save_file(less, tmp_path / "less.safetensors")
     with pytest.raises(SourceError, match="1 parameters of T2IAdapter are not in the weight files"):

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from olivelike.errors import UsageError
+from olivelike.errors import SourceError, UsageError
 from olivelike.model.adapter_features import downscale_factor, given_features
-from olivelike.model.families import ADAPTER_PICTURE, adapter_feature, is_adapter_feature
+from olivelike.model.families import ADAPTER_PICTURE, T2I_ADAPTERS, adapter_feature, is_adapter_feature
+from olivelike.model.supported import check_network
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from PIL.Image import Image
 
@@ -43,8 +46,15 @@ class AdapterLead(Leading):
     """By input of the UNet, of shape (1, channels, height, width), float32, times the strength."""
 
 
-def check_adapter_size(size: tuple[int, int], config: Config) -> None:
-    """Raise `UsageError` if a T2I-Adapter with this config takes no pictures of a size."""
+def check_adapter_size(size: tuple[int, int], config: Config, where: Path) -> None:
+    """Check that a T2I-Adapter with this config, from there, takes pictures of a size.
+
+    Raises `UsageError` if it does not, and `SourceError` if the config is none of a T2I-Adapter.
+    """
+    try:
+        check_network(T2I_ADAPTERS[0], "T2IAdapter", config)
+    except SourceError as error:
+        raise SourceError(f"{where}: {error}") from error
     unit = downscale_factor(config)
     if size[0] % unit or size[1] % unit:
         raise UsageError(

@@ -69,7 +69,7 @@ def check_control_sizes(size: tuple[int, int], request: Request, folder: Pipelin
     """Check that pictures of a size can be led. Raises `UsageError` if a T2I-Adapter has no features for it."""
     for component in {folder.leading[control.net] for control in request.controls if control.net is not None}:
         if component in T2I_ADAPTERS:
-            check_adapter_size(size, folder.config(component))
+            check_adapter_size(size, folder.config(component), folder.path / component / "config.json")
 
 
 def _checked(control: Control, names: Mapping[str, str]) -> Control:

@@ -206,6 +206,9 @@ def test_a_size_that_the_adapter_does_not_halve_is_refused(tmp_path, settings, d
     path.write_text(json.dumps({**json.loads(path.read_text()), "downscale_factor": 16}))
     with pytest.raises(UsageError, match=r"size 24x24: a T2I-Adapter of this pipeline takes sides .* multiples of 16"):
         open_pipeline(folder, settings).resolve_defaults(ask(Control(drawing, "sketch"), size=(24, 24)))
+    path.write_text(json.dumps({"downscale_factor": "two"}))
+    with pytest.raises(SourceError, match=r"t2i_adapter/config\.json: .*downscale_factor"):
+        open_pipeline(folder, settings).resolve_defaults(ask(Control(drawing, "sketch")))
     (folder / "unet" / ADAPTED_FILE).unlink()
     with pytest.raises(SourceError, match=r"no unet/t2i_adapter\.onnx, which T2I-Adapters lead; name one under `t2i_a"):
         open_pipeline(folder, settings).resolve_defaults(ask(Control(drawing, "sketch")))
