@@ -40,6 +40,7 @@ class ConvertRequest:
     layout: str | None = None
     preview: str | None = None
     controlnets: tuple[str, ...] = ()
+    t2i_adapters: tuple[str, ...] = ()
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""
@@ -47,6 +48,7 @@ class ConvertRequest:
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
         words += [word for controlnet in self.controlnets for word in ("--controlnet", controlnet)]
+        words += [word for adapter in self.t2i_adapters for word in ("--t2i-adapter", adapter)]
         for option in ("vae", "preview", "precision", "prediction", "layout"):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option}", str(value)]
@@ -125,7 +127,8 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     controlnets = [text_source(text, here) for text in request.controlnets]
-    spec = source_spec(source, vae, preview, controlnets)
+    adapters = [text_source(text, here) for text in request.t2i_adapters]
+    spec = source_spec(source, vae, preview, controlnets, adapters)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
@@ -145,6 +148,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
             "preview": place(preview.path, request.preview) if preview and request.preview else None,
             "controlnets": [place(net.path, text) for net, text in zip(controlnets, request.controlnets, strict=True)],
+            "t2i_adapters": [place(net.path, text) for net, text in zip(adapters, request.t2i_adapters, strict=True)],
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
             "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,

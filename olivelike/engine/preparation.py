@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
     from olivelike.workflow.passes.allowed_plugins import Ask
+    from olivelike.workflow.schema import Workflow
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
@@ -187,7 +188,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
-        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets),
+        workflow_spec(loaded.workflow),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
@@ -201,10 +202,19 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 
+def workflow_spec(workflow: Workflow) -> SourceSpec:
+    """Return what `open_source` wants to know of a workflow."""
+    return source_spec(workflow.source, workflow.vae, workflow.preview, workflow.controlnets, workflow.t2i_adapters)
+
+
 def source_spec(
-    source: Source, vae: Source | None, preview: Source | None = None, controlnets: Sequence[Source] = ()
+    source: Source,
+    vae: Source | None,
+    preview: Source | None = None,
+    controlnets: Sequence[Source] = (),
+    t2i_adapters: Sequence[Source] = (),
 ) -> SourceSpec:
-    """Return what `open_source` wants to know of a workflow's source, VAE, tiny VAE for previews, and ControlNets."""
+    """Return the same of source, VAE, tiny VAE for previews, ControlNets and T2I-Adapters."""
 
     def spec(one: Source) -> SourceSpec:
         return SourceSpec(one.path, one.hub, one.revision, one.variant)
@@ -218,6 +228,7 @@ def source_spec(
         vae=None if vae is None else spec(vae),
         preview=None if preview is None else spec(preview),
         controlnets=tuple(spec(one) for one in controlnets),
+        t2i_adapters=tuple(spec(one) for one in t2i_adapters),
     )
 
 

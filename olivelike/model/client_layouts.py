@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
+from olivelike.model.families import (
+    CONTROLNETS,
+    MODEL_FILE,
+    PIPELINE_FILE,
+    SAFETY_CHECKER,
+    T2I_ADAPTERS,
+    TEXT_TO_PICTURE,
+)
 
 LayoutName = Literal[
     "diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids", "triton", "ortpackage"
@@ -52,6 +59,8 @@ class Layout:
     """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
     """Type of a ControlNet's strength."""
+    t2i_adapters: bool = False
+    """The client feeds T2I-Adapters, and the UNet with what they give: `unet/t2i_adapter.onnx`."""
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
@@ -85,6 +94,8 @@ class Layout:
         """Tell whether the folder holds this network."""
         if component in CONTROLNETS:
             return self.controlnets
+        if component in T2I_ADAPTERS:
+            return self.t2i_adapters
         return self.components is None or component in self.components
 
     def network_folder(self, component: str, target: str) -> str:
@@ -107,7 +118,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers", controlnets=True),
+        Layout("diffusers", controlnets=True, t2i_adapters=True),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",

@@ -23,7 +23,11 @@ CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
 CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
-DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE})
+ADAPTED_FILE: Final = "t2i_adapter.onnx"
+"""The same with the inputs that T2I-Adapters feed."""
+CONTROLLED_ADAPTED_FILE: Final = "controlnet_t2i_adapter.onnx"
+"""The same with the inputs of both, where a workflow has both."""
+DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE, ADAPTED_FILE, CONTROLLED_ADAPTED_FILE})
 """Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
@@ -34,7 +38,13 @@ PREVIEW: Final = "preview_decoder"
 """The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
 CONTROLNETS: Final[tuple[str, ...]] = ("controlnet", *(f"controlnet_{number}" for number in range(2, 9)))
 """Networks that lead the UNet by a picture, as many as a pipeline has."""
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *CONTROLNETS, *VAES, SAFETY_CHECKER, PREVIEW)
+T2I_ADAPTERS: Final[tuple[str, ...]] = ("t2i_adapter", *(f"t2i_adapter_{number}" for number in range(2, 9)))
+"""Others that do so, by what they give once for all steps."""
+LEADING: Final[tuple[tuple[str, ...], ...]] = (CONTROLNETS, T2I_ADAPTERS)
+"""Kinds of networks that control pictures name; those of one kind and form have one graph."""
+COMPONENTS: Final[tuple[str, ...]] = (
+    *TEXT_ENCODERS, "unet", *CONTROLNETS, *T2I_ADAPTERS, *VAES, SAFETY_CHECKER, PREVIEW,
+)  # fmt: skip
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
@@ -61,6 +71,26 @@ CONTROL_PICTURE: Final = "controlnet_cond"
 """A ControlNet's input: the picture that leads, RGB from 0 to 1."""
 STRENGTH: Final = "conditioning_scale"
 """Another: what its outputs are multiplied by, float32 in every precision."""
+ADAPTER_PICTURE: Final = "adapter_input"
+"""A T2I-Adapter's input, as diffusers' pipelines call it: the picture that leads, RGB or grey, from 0 to 1."""
+
+
+def adapter_feature(number: int) -> str:
+    """Return what a T2I-Adapter's output is called, and the UNet's input that takes it, counted from 0.
+
+    They are the members of `down_intrablock_additional_residuals` of diffusers' `UNet2DConditionModel`.
+    """
+    return f"down_intrablock_{number}_additional_residual"
+
+
+def is_adapter_feature(name: str) -> bool:
+    """Tell whether an input of a UNet is what a T2I-Adapter gives."""
+    return name.startswith("down_intrablock_")
+
+
+def first_of_kind(component: str) -> str:
+    """Return the component whose graphs another one shares if they have the same form; most have their own."""
+    return next((kind[0] for kind in LEADING if component in kind), component)
 
 
 def torch_folder(component: str) -> str:

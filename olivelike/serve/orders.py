@@ -32,7 +32,7 @@ class LoraChoice(_Value):
 
 
 class ControlChoice(_Value):
-    """A picture that leads, by a ControlNet of the folder."""
+    """A picture that leads, by a ControlNet or a T2I-Adapter of the folder."""
 
     image: UploadId
     net: Name | None = None

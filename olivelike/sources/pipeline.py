@@ -21,6 +21,7 @@ from olivelike.model.families import (
     MODEL_FILE,
     PREVIEW,
     SAFETY_CHECKER,
+    T2I_ADAPTERS,
     VAES,
     Prediction,
     torch_folder,
@@ -40,6 +41,7 @@ from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
 from olivelike.sources.single_file import SingleFile
+from olivelike.sources.t2i_adapter import open_t2i_adapter, pixels_per_latent
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:
@@ -96,8 +98,9 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    beside = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
-    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *beside]
+    controlnets = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
+    adapters = dict(zip(T2I_ADAPTERS, spec.t2i_adapters, strict=False))
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *controlnets, *adapters]
     own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
@@ -108,11 +111,18 @@ def open_source(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
     vae_config = configs["vae"]
-    if beside:
-        controlnets = {name: open_controlnet(one, name, configs["unet"] or {}, pickles) for name, one in beside.items()}
-        checkpoints = {name: found for name, (found, _) in controlnets.items() if name in wanted}
-        origin = replace(source.origin, controlnets={name: origin for name, (_, origin) in controlnets.items()})
-        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **checkpoints})
+    if controlnets or adapters:
+        unet, factor = configs["unet"] or {}, pixels_per_latent(vae_config)
+        opened = {name: open_controlnet(one, name, unet, pickles) for name, one in controlnets.items()}
+        opened |= {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
+        found = {name: checkpoint for name, (checkpoint, _) in opened.items() if name in wanted}
+        origins = {name: origin for name, (_, origin) in opened.items()}
+        origin = replace(
+            source.origin,
+            controlnets={name: origins[name] for name in controlnets} or None,
+            t2i_adapters={name: origins[name] for name in adapters} or None,
+        )
+        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **found})
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -146,7 +156,7 @@ def available_components(
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
     if spec.preview is not None:
         found.add(PREVIEW)
-    found.update(CONTROLNETS[: len(spec.controlnets)])
+    found.update((*CONTROLNETS[: len(spec.controlnets)], *T2I_ADAPTERS[: len(spec.t2i_adapters)]))
     if spec.vae is None:
         return frozenset(found)
     return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
@@ -168,8 +178,8 @@ def _open_file(
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     configs = {
-        "vae": file.config("vae") if spec.vae or spec.preview else None,
-        "unet": file.config("unet") if spec.controlnets else None,
+        "vae": file.config("vae") if spec.vae or spec.preview or spec.t2i_adapters else None,
+        "unet": file.config("unet") if spec.controlnets or spec.t2i_adapters else None,
     }
     source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
     return source.distilled(file.few_steps), configs
@@ -180,7 +190,10 @@ def _read_folder(
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
     """Read a folder or repository; return the pipeline, and configs of `vae` and `unet` where they are asked for."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
-    asked = {"vae": bool(spec.vae or spec.preview), "unet": bool(spec.controlnets)}
+    asked = {
+        "vae": bool(spec.vae or spec.preview or spec.t2i_adapters),
+        "unet": bool(spec.controlnets or spec.t2i_adapters),
+    }
     configs = {
         name: read_json(files, f"{name}/config.json") if asks and "config.json" in files.names(name) else None
         for name, asks in asked.items()
@@ -340,6 +353,8 @@ class SourceSpec:
     """A tiny VAE for previews, in the same forms."""
     controlnets: tuple[SourceSpec, ...] = ()
     """ControlNets beside it: folders, files or hub ids."""
+    t2i_adapters: tuple[SourceSpec, ...] = ()
+    """T2I-Adapters, in the same forms."""
 
     @property
     def is_file(self) -> bool:

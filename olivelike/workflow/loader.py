@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Iterator, Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
@@ -18,12 +18,15 @@ from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddin
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
-from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_controlnets
+from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_leading
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.yaml_tree import Node
+
+_LEADING: Final = (("controlnets", "ControlNets", CONTROLNETS), ("t2i_adapters", "T2I-Adapters", T2I_ADAPTERS))
+"""Keys of networks that lead the UNet, what they are, and what they become."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +92,19 @@ def load_workflow(
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
-    controlnets = root.entries.get("controlnets")
-    for number, item in enumerate(controlnets.items if isinstance(controlnets, Sequence) else ()):
-        _check_source(item, f"controlnets.{number}", findings)
-    if isinstance(controlnets, Sequence):
-        count = len(controlnets.items)
-        steps = with_controlnets(steps, count, registry)
-        sweep = {name: with_controlnets(chains, count, registry) for name, chains in sweep.items()}
-        if steps and count and CONTROLNETS[0] not in steps:
+    for key, title, kind in _LEADING:
+        named = root.entries.get(key)
+        if not isinstance(named, Sequence):
+            continue
+        for number, item in enumerate(named.items):
+            _check_source(item, f"{key}.{number}", findings)
+        leading = kind[: len(named.items)]
+        steps = with_leading(steps, leading, registry)
+        sweep = {name: with_leading(chains, leading, registry) for name, chains in sweep.items()}
+        if steps and leading and kind[0] not in steps:
             findings.add(
-                root.keys["controlnets"],
-                "nothing says which passes run on ControlNets; add `controlnet: [convert, fuse]` to `components`",
+                root.keys[key],
+                f"nothing says which passes run on {title}; add `{kind[0]}: [convert, fuse]` to `components`",
             )
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
@@ -159,6 +164,7 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for variant in sweep or (None,)
         ),
         controlnets=tuple(resolve_source(section, folder) for section in file.controlnets),
+        t2i_adapters=tuple(resolve_source(section, folder) for section in file.t2i_adapters),
     )
 
 

@@ -40,9 +40,10 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     for name in ("source", "vae", "preview"):
         if name in entries:
             entries[name] = _source(entries[name], project_folder)
-    match entries.get("controlnets"):
-        case Sequence() as controlnets:
-            controlnets.items = [_source(item, project_folder) for item in controlnets.items]
+    for name in ("controlnets", "t2i_adapters"):
+        match entries.get(name):
+            case Sequence() as listed:
+                listed.items = [_source(item, project_folder) for item in listed.items]
     match entries.get("loras"):
         case Sequence() as loras:
             loras.items = [_lora(item) for item in loras.items]

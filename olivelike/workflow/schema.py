@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import COMPONENTS, CONTROLNETS, TOKENIZERS, Prediction
+from olivelike.model.families import COMPONENTS, CONTROLNETS, T2I_ADAPTERS, TOKENIZERS, Prediction
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Workflow:
     outputs: tuple[Output, ...]
     controlnets: tuple[Source, ...] = ()
     """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
+    t2i_adapters: tuple[Source, ...] = ()
+    """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
 
 
 class _Section(BaseModel):
@@ -156,6 +158,14 @@ class ControlNetSection(VaeSection):
         None,
         min_length=1,
         description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder.",
+    )
+
+
+class T2iAdapterSection(VaeSection):
+    """A T2I-Adapter beside the source: either `hub` or `path`."""
+
+    path: str | None = Field(
+        None, min_length=1, description="A T2I-Adapter's folder, or one file, relative to the project folder."
     )
 
 
@@ -253,6 +263,12 @@ class WorkflowFile(_Section):
         description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
         "files, or maps.",
     )
+    t2i_adapters: list[T2iAdapterSection] = Field(
+        default_factory=list,
+        max_length=len(T2I_ADAPTERS),
+        description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
+        "folders, files, or maps.",
+    )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -279,7 +295,7 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
     text = {"type": "string", "minLength": 1}
     properties["source"] = _either(text, properties["source"])
-    for key in ("loras", "embeddings", "controlnets"):
+    for key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
     for key in ("vae", "preview"):
         properties[key]["anyOf"].insert(0, text)

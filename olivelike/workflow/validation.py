@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, CONTROLNETS, TOKENIZERS
+from olivelike.model.families import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
@@ -183,12 +183,12 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
     return {component: chains[component] for component in known if component in chains}
 
 
-def with_controlnets(
-    chains: dict[str, tuple[Step, ...]], count: int, registry: Registry
+def with_leading(
+    chains: dict[str, tuple[Step, ...]], leading: SequenceOf[str], registry: Registry
 ) -> dict[str, tuple[Step, ...]]:
-    """Return the chains, with those of so many ControlNets: without one of its own, the UNet's as far as it applies."""
+    """Return the chains, with those of what leads the UNet: without one of its own, the UNet's as far as it applies."""
     found = dict(chains)
-    for component in CONTROLNETS[:count]:
+    for component in leading:
         if component in chains or "unet" not in chains:
             continue
         allowed = ((step, registry.get(step.pass_name).cls.components) for step in chains["unet"])

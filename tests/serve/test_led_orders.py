@@ -13,6 +13,7 @@ from PIL import Image, ImageChops
 from olivelike.cli.app import run_command_line
 from olivelike.runtime.pictures import read_picture_record
 from tests.fixtures.little_controlnets import little_controlled
+from tests.fixtures.little_t2i_adapters import little_adapted
 from tests.serve.conftest import running
 
 
@@ -93,6 +94,25 @@ def test_a_unit_of_a1111_leads(api, drawing):
     more = {"denoising_strength": 0.7, "controlnet_units": [unit], "alwayson_scripts": {}}
     again = api.img2img(images=[plain.image], **asked, **more)
     assert not alike(again.image, plain.image)
+
+
+def test_t2i_adapters_lead_orders_and_units_too(base_settings, tmp_path_factory, drawing):
+    gallery = tmp_path_factory.mktemp("adapted") / "gallery"
+    with running(replace(base_settings, folders=(little_adapted(controlled=True),), gallery=gallery)) as server:
+        with server.client() as client:
+            assert client.get("/api/options").json()["controlnets"] == ["edges", "sketch", "colour"]
+            upload = client.post("/api/uploads", content=encoded(drawing)).json()["id"]
+        (picture,) = server.draw(controls=[{"image": upload, "net": "colour", "end": 0.8}])["pictures"]
+        assert picture["record"]["controls"][0]["net"] == "colour"
+        api = webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", sampler="Euler a", steps=3)
+        with api.session:
+            assert api.controlnet_model_list() == ["edges", "sketch", "colour"]
+            asked = {"prompt": "a red circle", "steps": 3, "seed": 7, "width": 32, "height": 32}
+            units = [webuiapi.ControlNetUnit(image=drawing, model=name) for name in ("edges", "sketch")]
+            results = [api.txt2img(**asked, controlnet_units=units[:count], alwayson_scripts={}) for count in range(3)]
+        assert not alike(results[0].image, results[1].image)
+        assert not alike(results[1].image, results[2].image)
+        assert "Model: sketch" in results[2].info["infotexts"][0]
 
 
 @pytest.mark.parametrize(

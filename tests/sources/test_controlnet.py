@@ -38,7 +38,7 @@ def test_folders_and_files_in_both_names_give_the_same_values(both_forms_of, tmp
     files.append(folder / "diffusion_pytorch_model.safetensors")
     source, (found,) = opened(forms.folder, folder)
     assert source.origin.controlnets == {"controlnet": Origin.local("folder", folder)}
-    assert source.origin.controlnet_names == {"controlnet": "edges"}
+    assert source.origin.leading_names == {"controlnet": "edges"}
     expected = values(found)
     assert len(expected) > 100
     for file in (*files, tmp_path / "pipeline"):
@@ -56,7 +56,7 @@ def test_two_have_names_of_their_own_or_those_of_their_components(both_forms_of,
     forms = both_forms_of("sd15")
     nets = [make_controlnet(tmp_path / place / "edges", forms.folder) for place in ("one", "two")]
     source, found = opened(forms.folder, *nets)
-    assert source.origin.controlnet_names == {"controlnet": "controlnet", "controlnet_2": "controlnet_2"}
+    assert source.origin.leading_names == {"controlnet": "controlnet", "controlnet_2": "controlnet_2"}
     assert [one.component for one in found] == ["controlnet", "controlnet_2"]
     published = source.origin.published()
     assert [one.path for one in published.controlnets.values()] == [None, None]

@@ -37,6 +37,10 @@ def convert(
         list[str] | None,
         typer.Option("--controlnet", metavar="NET", help="A ControlNet: a file, folder or hub id; may be repeated."),
     ] = None,
+    t2i_adapters: Annotated[
+        list[str] | None,
+        typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, in the same forms; may be repeated."),
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -71,7 +75,7 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()),
+        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()),
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going

@@ -198,7 +198,7 @@ def generate(
         typer.Option(
             "--control",
             metavar="[NAME=]FILE[:X]",
-            help="Picture that leads, with strength X, by a ControlNet of that name; may be repeated.",
+            help="Picture that leads, with strength X, by a ControlNet or T2I-Adapter of that name; may be repeated.",
         ),
     ] = None,
     control_start: Annotated[

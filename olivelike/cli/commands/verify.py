@@ -31,6 +31,9 @@ def verify(
             "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
         ),
     ] = None,
+    t2i_adapters: Annotated[
+        list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +88,7 @@ def verify(
         against=against,
         vae=vae,
         controlnets=controlnets or (),
+        t2i_adapters=t2i_adapters or (),
         loras=loras or (),
         components=components or (),
         samples=samples,

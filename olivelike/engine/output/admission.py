@@ -64,9 +64,12 @@ def check_apart(
 def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
-    controlnets = (("ControlNet", one) for one in workflow.controlnets)
+    leading = (
+        *(("ControlNet", one) for one in workflow.controlnets),
+        *(("T2I-Adapter", one) for one in workflow.t2i_adapters),
+    )
     named = ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)
-    for what, given in (*named, *controlnets):
+    for what, given in (*named, *leading):
         if given is not None and given.path is not None:
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}

@@ -25,9 +25,9 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.controlled import add_residual_inputs, unmark_controlled
-from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
-from olivelike.model.families import CONTROLLED_FILE, MODEL_FILE, SHALLOW_FILE
+from olivelike.graphs.adapted import led_graphs
+from olivelike.graphs.shallow import cut_shallow, has_cached_features
+from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
@@ -133,12 +133,9 @@ def materialize(
                         counts[name] = counts.get(name, 0) + lost[kind]
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
-    controlled = unmark_controlled(model)
+    led = led_graphs(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
-    if controlled:
-        led = model.clone()
-        remove_cached_features(led)
-        result.files[CONTROLLED_FILE] = _write(add_residual_inputs(led), folder / CONTROLLED_FILE)
+    result.files |= {name: _write(graph, folder / name) for name, graph in led}
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result

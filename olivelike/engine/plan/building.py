@@ -7,12 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, Node
+from olivelike.engine.plan.node import (
+    ADD_EMBEDDINGS,
+    CONTROLNET_INPUTS,
+    LAYOUT,
+    ONNX_TOKENIZER,
+    T2I_ADAPTER_INPUTS,
+    Node,
+)
 from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, PIPELINE, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, PIPELINE, T2I_ADAPTERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -173,12 +180,13 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
-    bring the step with them that has the UNet take what they give; it comes last.
+    and T2I-Adapters bring the step with them that has the UNet take what they give; it comes last.
     """
-    led = component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps)
-    if led and not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
-        entry = workflow.registry.get(CONTROLNET_INPUTS)
-        steps = [*steps, Step(CONTROLNET_INPUTS, entry.cls(), steps[-1].position)]
+    for kind, name in ((CONTROLNETS, CONTROLNET_INPUTS), (T2I_ADAPTERS, T2I_ADAPTER_INPUTS)):
+        led = component == "unet" and not {*kind}.isdisjoint(workflow.steps)
+        if led and not any(step.pass_name == name for step in steps):
+            entry = workflow.registry.get(name)
+            steps = [*steps, Step(name, entry.cls(), steps[-1].position)]
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -208,12 +216,17 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
-    if {*components} & {*CONTROLNETS} and not any(LAYOUTS[output.layout].controlnets for output in outputs):
-        fed = ", ".join(layout.name for layout in LAYOUTS.values() if layout.controlnets)
-        raise UsageError(
-            f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one "
-            f"of the layouts {fed}, or drop `controlnets`"
-        )
+    for kind, title, key in (
+        (CONTROLNETS, "ControlNets", "controlnets"),
+        (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters"),
+    ):
+        if {*components} & {*kind} and not any(LAYOUTS[output.layout].has(kind[0]) for output in outputs):
+            fed = [layout.name for layout in LAYOUTS.values() if layout.has(kind[0])]
+            choice = f"one of the layouts {', '.join(fed)}" if len(fed) > 1 else f"the layout {fed[0]}"
+            raise UsageError(
+                f"the workflow has {title}, and no client of its layouts feeds any ({outputs[0].layout}); choose "
+                f"{choice}, or drop `{key}`"
+            )
     for output in outputs:
         if only and LAYOUTS[output.layout].one_file:
             raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")

@@ -22,6 +22,8 @@ ADD_EMBEDDINGS = "add_embeddings"
 
 CONTROLNET_INPUTS = "controlnet_inputs"
 """The pass that ControlNets bring with them."""
+T2I_ADAPTER_INPUTS = "t2i_adapter_inputs"
+"""The pass that T2I-Adapters do."""
 
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
 from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
@@ -148,6 +148,10 @@ def _forward_controlnet_xl(
     return *down, middle
 
 
+def _forward_t2i_adapter(self: Any, adapter_input: torch.Tensor) -> Any:
+    return tuple(self.network(adapter_input))
+
+
 def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:
     import torch
 
@@ -194,6 +198,7 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 _FORWARD: Final = {
     "unet": _forward_unet,
     **dict.fromkeys(CONTROLNETS, _forward_controlnet),
+    **dict.fromkeys(T2I_ADAPTERS, _forward_t2i_adapter),
     "vae_encoder": _forward_vae_encoder,
     "vae_decoder": _forward_vae_decoder,
     "text_encoder": _forward_text_encoder,

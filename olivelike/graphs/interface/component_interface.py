@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS, MID_RESIDUAL, STRENGTH, down_residual
+from olivelike.model.adapter_features import given_features
+from olivelike.model.families import (
+    ADAPTER_PICTURE,
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    MID_RESIDUAL,
+    STRENGTH,
+    T2I_ADAPTERS,
+    adapter_feature,
+    down_residual,
+)
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -137,6 +147,17 @@ def _controlnet(config: Config) -> Interface:
     )
 
 
+def _t2i_adapter(config: Config) -> Interface:
+    """Return a T2I-Adapter's interface: a picture; features for the UNet."""
+    features = given_features(config)
+    side = max(feature.scale for feature in features)
+    dims = ("adapter_batch", None, "adapter_height", "adapter_width")
+    return Interface(
+        (Input(ADAPTER_PICTURE, "float32", dims, (2, config["in_channels"], side * 2, side * 3)),),
+        tuple(adapter_feature(number) for number in range(len(features))),
+    )
+
+
 def _vae_encoder(config: Config) -> Interface:
     tiny = "encoder_block_out_channels" in config
     side = 2 ** (len(config["encoder_block_out_channels" if tiny else "block_out_channels"]) - 1)
@@ -175,6 +196,7 @@ def _safety_checker(config: Config) -> Interface:
 _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     **dict.fromkeys(CONTROLNETS, _controlnet),
+    **dict.fromkeys(T2I_ADAPTERS, _t2i_adapter),
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
     "preview_decoder": _vae_decoder,

@@ -22,6 +22,7 @@ from olivelike.model.families import (
     PIPELINE_FILE,
     PREVIEW,
     SHALLOW_FILE,
+    T2I_ADAPTERS,
     TEXT_ENCODERS,
     TEXT_TO_PICTURE,
     TOKENIZERS,
@@ -124,6 +125,7 @@ def verify_folder(
     against: str | None = None,
     vae: str | None = None,
     controlnets: Sequence[str] = (),
+    t2i_adapters: Sequence[str] = (),
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
     samples: int = 2,
@@ -148,6 +150,7 @@ def verify_folder(
         against: What it was made of: a folder, a file or a hub id; by default what the folder names, if it is near.
         vae: The other VAE that was put into it.
         controlnets: Those that were put into it, in that order; others are not compared.
+        t2i_adapters: Likewise.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -175,15 +178,17 @@ def verify_folder(
     if (several := several_targets(record.layout)) is not None:
         raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
-    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :]}
+    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :], *T2I_ADAPTERS[len(t2i_adapters) :]}
     present = [name for name in networks_of(record) if name not in unnamed]
     for name in components:
         if name not in present:
             hint = did_you_mean(name, present, "networks")
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
-    nets = tuple(source_spec(text_source(text, Path.cwd()), None) for text in controlnets)
-    spec = replace(spec_of(folder, record, against, vae), controlnets=nets)
+    nets, adapters = (
+        tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
+    )
+    spec = replace(spec_of(folder, record, against, vae), controlnets=nets, t2i_adapters=adapters)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder, record)

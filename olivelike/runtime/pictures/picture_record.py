@@ -45,11 +45,11 @@ class UsedFile:
 
 @dataclass(frozen=True)
 class UsedControl:
-    """A picture that led another one, by a ControlNet."""
+    """A picture that led another one, by a ControlNet or a T2I-Adapter."""
 
     image: UsedFile
     net: str | None = None
-    """Name of the ControlNet in its pipeline."""
+    """Name of that in its pipeline."""
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0

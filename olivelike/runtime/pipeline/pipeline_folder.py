@@ -6,7 +6,7 @@ The target that a folder was optimised for: what it sets for sessions, and which
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -18,6 +18,8 @@ from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
+    ADAPTED_FILE,
+    CONTROLLED_ADAPTED_FILE,
     CONTROLLED_FILE,
     CONTROLNETS,
     FAMILIES,
@@ -27,6 +29,7 @@ from olivelike.model.families import (
     PREVIEW,
     SAFETY_CHECKER,
     SHALLOW_FILE,
+    T2I_ADAPTERS,
     TEXT_ENCODERS,
     TOKENIZER_OF,
     Family,
@@ -104,11 +107,11 @@ class PipelineFolder:
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
-    def controlnets(self) -> dict[str, str]:
-        """Component of each ControlNet, by the name that people call it; the record is read for that."""
-        there = [name for name in CONTROLNETS if self.has(name)]
+    def leading(self) -> dict[str, str]:
+        """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
+        there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
         record = OutputRecord.read(self.path) if there else None
-        names = record.source.controlnet_names if record is not None else {}
+        names = record.source.leading_names if record is not None else {}
         return {names.get(component, component): component for component in there}
 
     @property
@@ -161,7 +164,7 @@ class PipelineFolder:
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
-        names += [*CONTROLNETS, *([SAFETY_CHECKER] if safety else [])]
+        names += [*CONTROLNETS, *T2I_ADAPTERS, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -184,13 +187,22 @@ class PipelineFolder:
             )
         return path
 
-    def controlled_unet(self) -> Path:
-        """Return the file of the UNet that ControlNets lead. Raises `SourceError` if it is not there."""
-        path = self.path / "unet" / CONTROLLED_FILE
+    def led_unet(self, components: Collection[str]) -> Path:
+        """Return the file of the UNet that these ControlNets and T2I-Adapters lead; without any, the plain one.
+
+        Raises `SourceError` if it is not there.
+        """
+        controlled, adapted = (not {*kind}.isdisjoint(components) for kind in (CONTROLNETS, T2I_ADAPTERS))
+        if not controlled and not adapted:
+            return self.model("unet")
+        file = CONTROLLED_FILE if not adapted else CONTROLLED_ADAPTED_FILE if controlled else ADAPTED_FILE
+        path = self.path / "unet" / file
         if not path.is_file():
+            kinds = [("ControlNets", "`controlnets:`")] * controlled + [("T2I-Adapters", "`t2i_adapters:`")] * adapted
+            titles, keys = (" and ".join(words) for words in zip(*kinds, strict=True))
             raise SourceError(
-                f"{self.path}: has no unet/{CONTROLLED_FILE}, which ControlNets lead; name one under `controlnets:` in "
-                "its workflow, and run that again"
+                f"{self.path}: has no unet/{file}, which {titles} lead; name one under {keys} in its workflow, and "
+                "run that again"
             )
         return path
 

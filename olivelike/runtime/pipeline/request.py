@@ -21,12 +21,12 @@ _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Control:
-    """A picture that leads, by a ControlNet."""
+    """A picture that leads, by a ControlNet or a T2I-Adapter."""
 
     image: Image
-    """What the ControlNet is made for, such as edges; stretched to the picture's size."""
+    """What that is made for, such as edges; stretched to the picture's size."""
     net: str | None = None
-    """Name of the ControlNet; `None` is the only one that the pipeline has."""
+    """Name of that; `None` is the only one that the pipeline has."""
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0

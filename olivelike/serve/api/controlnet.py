@@ -132,7 +132,7 @@ async def version() -> dict[str, int]:
 
 @controlnet_router.get("/model_list")
 async def model_list(request: Request) -> dict[str, list[str]]:
-    """List the ControlNets of the current folder."""
+    """List the ControlNets and T2I-Adapters of the current folder."""
     service = service_of(request)
     view = next((one for one in service.models() if one.name == service.current_model), None)
     return {"model_list": list(view.controlnets) if view is not None else []}

@@ -10,13 +10,14 @@ transpose is recognised by its offset and strides.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import first_of_kind
 from olivelike.model.supported import check_network, refused_config
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -101,9 +102,7 @@ def adapt(
         other = "decoder." if original == "taesd_encoder" else "encoder."
         loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(other)))
     _check(component, class_name, loading, original)
-    # Several ControlNets of one form have one graph.
-    network = CONTROLNETS[0] if component in CONTROLNETS else component
-    architecture = Architecture(network, loader, class_name, loading.config)
+    architecture = Architecture(first_of_kind(component), loader, class_name, loading.config)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
@@ -234,6 +233,9 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
                 for kind in ("weight", "bias"):
                     added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
                     converted[f"add_embedding.linear_{number}.{kind}"] = added
+        case "t2i_adapter":
+            light = "body.0.out_conv.weight" in tensors
+            converted = {f"adapter.{_adapter_name(name, light)}": tensor for name, tensor in tensors.items()}
         case "taesd_encoder" | "taesd_decoder":
             # The decoder's first layer has no weights, and `AutoencoderTiny` does not count it.
             half, first = ("encoder", 0) if original == "taesd_encoder" else ("decoder", 1)
@@ -242,6 +244,18 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
         case _:
             raise ValueError(f"no converter {original!r}")
     return converted
+
+
+def _adapter_name(name: str, light: bool) -> str:
+    """Return what diffusers calls a T2I-Adapter's tensor: where layers stand in one list, each level has two."""
+    if light:
+        return re.sub(r"^(body\.\d+)\.body\.", r"\1.resnets.", name)
+    match name.split("."):
+        case ["body", number, ("block1" | "block2") as block, kind]:
+            return f"body.{int(number) // 2}.resnets.{int(number) % 2}.{block}.{kind}"
+        case ["body", number, "in_conv", kind]:
+            return f"body.{int(number) // 2}.in_conv.{kind}"
+    return name
 
 
 def _views_for_copies() -> Any:
