@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
 
 LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids"]
 
@@ -43,6 +43,8 @@ class Layout:
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
     controlnets: bool = False
     """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
+    ip_adapters: bool = False
+    """The client makes tokens of a picture, and feeds the UNet with them: `unet/ip_adapter.onnx`."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
     """Type of a ControlNet's strength."""
     components: tuple[str, ...] | None = None
@@ -76,6 +78,8 @@ class Layout:
         """Tell whether the folder holds this network."""
         if component in CONTROLNETS:
             return self.controlnets
+        if component == IMAGE_ENCODER:
+            return self.ip_adapters
         return self.components is None or component in self.components
 
     def file_names(self, folder_name: str) -> dict[str, str]:
@@ -91,7 +95,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers", controlnets=True),
+        Layout("diffusers", controlnets=True, ip_adapters=True),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",

@@ -23,7 +23,11 @@ CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
 CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
-DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE})
+IMAGE_PROMPT_FILE: Final = "ip_adapter.onnx"
+"""A UNet's graph with the inputs that an IP-Adapter feeds, beside the plain one."""
+CONTROLLED_IMAGE_PROMPT_FILE: Final = "controlnet_ip_adapter.onnx"
+"""A UNet's graph with the inputs of both."""
+DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE, IMAGE_PROMPT_FILE, CONTROLLED_IMAGE_PROMPT_FILE})
 """Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
@@ -34,7 +38,11 @@ PREVIEW: Final = "preview_decoder"
 """The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
 CONTROLNETS: Final[tuple[str, ...]] = ("controlnet", *(f"controlnet_{number}" for number in range(2, 9)))
 """Networks that lead the UNet by a picture, as many as a pipeline has."""
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *CONTROLNETS, *VAES, SAFETY_CHECKER, PREVIEW)
+IMAGE_ENCODER: Final = "image_encoder"
+"""CLIP's vision tower with an IP-Adapter's projection: makes tokens of a picture, which the UNet attends to."""
+COMPONENTS: Final[tuple[str, ...]] = (
+    *TEXT_ENCODERS, "unet", *CONTROLNETS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
+)  # fmt: skip
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
@@ -61,6 +69,13 @@ CONTROL_PICTURE: Final = "controlnet_cond"
 """A ControlNet's input: the picture that leads, RGB from 0 to 1."""
 STRENGTH: Final = "conditioning_scale"
 """Another: what its outputs are multiplied by, float32 in every precision."""
+
+IMAGE_TOKENS: Final = "ip_hidden_states"
+"""Output of an image encoder and input of the UNet: tokens of a picture, as diffusers' attention calls them."""
+NO_IMAGE_TOKENS: Final = "negative_ip_hidden_states"
+"""Another output of those whose tokens of no picture are not those of a black one."""
+IMAGE_STRENGTH: Final = "ip_adapter_scale"
+"""Input of the UNet: what is multiplied with the attention to these tokens, float32 in every precision."""
 
 
 def torch_folder(component: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -19,6 +19,7 @@ _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderTiny")
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
     **dict.fromkeys(CONTROLNETS, ("ControlNetModel",)),
+    IMAGE_ENCODER: ("CLIPVisionModelWithProjection",),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
     "preview_decoder": ("AutoencoderTiny",),

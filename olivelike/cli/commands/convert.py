@@ -37,6 +37,12 @@ def convert(
         list[str] | None,
         typer.Option("--controlnet", metavar="NET", help="A ControlNet: a file, folder or hub id; may be repeated."),
     ] = None,
+    ip_adapter: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An IP-Adapter: a file, or one on the hub as OWNER/NAME/FILE.")
+    ] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder: folder or hub id; by default near its file.")
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -71,7 +77,7 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()),
+        preview, tuple(controlnets or ()), ip_adapter, image_encoder,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going

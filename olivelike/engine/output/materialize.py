@@ -26,8 +26,15 @@ from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
 from olivelike.graphs.controlled import add_residual_inputs, unmark_controlled
+from olivelike.graphs.image_prompt import is_image_parameter, remove_image_prompt, takes_image_prompt
 from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
-from olivelike.model.families import CONTROLLED_FILE, MODEL_FILE, SHALLOW_FILE
+from olivelike.model.families import (
+    CONTROLLED_FILE,
+    CONTROLLED_IMAGE_PROMPT_FILE,
+    IMAGE_PROMPT_FILE,
+    MODEL_FILE,
+    SHALLOW_FILE,
+)
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
@@ -105,10 +112,12 @@ def materialize(
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
     with DataFiles(folder, data_file, most_data_bytes) as data:
-        roots = list(_weight_roots(model.graph, derived))
+        expressions = {value: derive(value) for value in _weight_roots(model.graph, derived)}
+        # An IP-Adapter's come last, so that the others lie where they do without it.
+        roots = sorted(expressions, key=lambda value: _is_of_image(expressions[value]))
         labels: dict[str, str] = {}
         for value in roots:
-            expression = derive(value)
+            expression = expressions[value]
             name = _name(value, expression, result.derivations)
             result.derivations[name] = expression
             labels[name] = value.name or name
@@ -134,14 +143,26 @@ def materialize(
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
     controlled = unmark_controlled(model)
+    shown = model.clone() if takes_image_prompt(model) else None
+    remove_image_prompt(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
     if controlled:
         led = model.clone()
         remove_cached_features(led)
         result.files[CONTROLLED_FILE] = _write(add_residual_inputs(led), folder / CONTROLLED_FILE)
+    if shown is not None:
+        remove_cached_features(shown)
+        result.files[IMAGE_PROMPT_FILE] = _write(shown, folder / IMAGE_PROMPT_FILE)
+        if controlled:
+            written = _write(add_residual_inputs(shown), folder / CONTROLLED_IMAGE_PROMPT_FILE)
+            result.files[CONTROLLED_IMAGE_PROMPT_FILE] = written
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result
+
+
+def _is_of_image(expression: Expression) -> bool:
+    return any(is_image_parameter(name) for name, _ in parameters(expression))
 
 
 def _write(model: ir.Model, path: Path) -> dict[str, Any]:

@@ -7,11 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, Node
+from olivelike.engine.plan.node import (
+    ADD_EMBEDDINGS,
+    CONTROLNET_INPUTS,
+    CONVERT,
+    IP_ADAPTER,
+    LAYOUT,
+    ONNX_TOKENIZER,
+    Node,
+)
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, PIPELINE, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -170,8 +178,11 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
-    bring the step with them that has the UNet take what they give; it comes last.
+    bring the step with them that has the UNet take what they give; it comes last. That of an IP-Adapter comes behind
+    `convert`.
     """
+    if component == "unet" and workflow.workflow.ip_adapter is not None:
+        steps = _with_ip_adapter(steps, workflow)
     led = component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps)
     if led and not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
         entry = workflow.registry.get(CONTROLNET_INPUTS)
@@ -193,6 +204,20 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     ]
 
 
+def _with_ip_adapter(steps: Sequence[Step], workflow: LoadedWorkflow) -> Sequence[Step]:
+    """Return a UNet's chain with the step that gives it an IP-Adapter."""
+    if any(step.pass_name == IP_ADAPTER for step in steps):
+        return steps
+    place = next((place for place, step in enumerate(steps, 1) if step.pass_name == CONVERT), None)
+    if place is None:
+        raise WorkflowError(
+            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the chain "
+            "of unet has no such step; add it, or drop `ip_adapter`"
+        )
+    entry = workflow.registry.get(IP_ADAPTER)
+    return [*steps[:place], Step(IP_ADAPTER, entry.cls(), steps[place - 1].position), *steps[place:]]
+
+
 def _length(chain: Sequence[Node], until: str | None) -> int:
     """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
     found = [index for index, node in enumerate(chain) if node.step is not None and node.name == until]
@@ -210,6 +235,12 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         raise UsageError(
             f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one "
             f"of the layouts {fed}, or drop `controlnets`"
+        )
+    if IMAGE_ENCODER in components and not any(LAYOUTS[output.layout].ip_adapters for output in outputs):
+        fed = ", ".join(layout.name for layout in LAYOUTS.values() if layout.ip_adapters)
+        raise UsageError(
+            f"the workflow has an IP-Adapter, and no client of its layouts feeds one ({outputs[0].layout}); choose the "
+            f"layout {fed}, or drop `ip_adapter`"
         )
     for output in outputs:
         if only and LAYOUTS[output.layout].one_file:

@@ -23,6 +23,9 @@ ADD_EMBEDDINGS = "add_embeddings"
 CONTROLNET_INPUTS = "controlnet_inputs"
 """The pass that ControlNets bring with them."""
 
+IP_ADAPTER = "ip_adapter"
+"""The pass that an IP-Adapter brings with it."""
+
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER
 from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ def _instantiate(network_class: Any, architecture: Architecture) -> Any:
     config = dict(architecture.config)
     if architecture.library == "diffusers":
         return network_class.from_config(config)
-    return network_class(network_class.config_class.from_dict(config))
+    network = network_class(network_class.config_class.from_dict(config))
+    if (projection := config.get("image_projection")) is not None:
+        from olivelike.sources.names.image_projection import build_projection
+
+        network.image_projection = build_projection(projection)
+    return network
 
 
 def replace_parameters_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) -> None:
@@ -182,6 +187,16 @@ def _forward_text_encoder_2(self: Any, input_ids: torch.Tensor) -> Any:
     return output.text_embeds, output.last_hidden_state, *output.hidden_states
 
 
+def _forward_image_encoder(self: Any, pixel_values: torch.Tensor) -> Any:
+    import torch
+
+    project = self.network.image_projection
+    if type(project).__name__ == "ImageProjection":
+        embeds = self.network(pixel_values).image_embeds
+        return project(embeds), project(torch.zeros_like(embeds))
+    return project(self.network(pixel_values, output_hidden_states=True).hidden_states[-2])
+
+
 def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
     import torch
 
@@ -194,6 +209,7 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 _FORWARD: Final = {
     "unet": _forward_unet,
     **dict.fromkeys(CONTROLNETS, _forward_controlnet),
+    IMAGE_ENCODER: _forward_image_encoder,
     "vae_encoder": _forward_vae_encoder,
     "vae_decoder": _forward_vae_decoder,
     "text_encoder": _forward_text_encoder,

@@ -15,9 +15,10 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 from olivelike.graphs.controlled import unmark_controlled
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
+from olivelike.graphs.image_prompt import remove_image_prompt
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.families import CONTROLNETS, STRENGTH
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, STRENGTH
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _INPUTS: Final = {
     "text_encoder_2": ("input_ids",),
     "unet": ("sample", "timestep", "encoder_hidden_states"),
     **dict.fromkeys(CONTROLNETS, ("sample", "timestep", "encoder_hidden_states")),
+    IMAGE_ENCODER: ("pixel_values",),
     "vae_encoder": ("sample",),
     "vae_decoder": ("latent_sample",),
     "preview_decoder": ("latent_sample",),
@@ -83,6 +85,8 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
     graph = model.graph
     if not layout.controlnets:
         unmark_controlled(model)
+    if not layout.ip_adapters:
+        remove_image_prompt(model)
     if layout.name != DEFAULT:
         remove_cached_features(model)  # Clients take all outputs, and none of them knows what to do with these.
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}

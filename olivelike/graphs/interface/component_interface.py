@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS, MID_RESIDUAL, STRENGTH, down_residual
+from olivelike.model.families import (
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_STRENGTH,
+    IMAGE_TOKENS,
+    MID_RESIDUAL,
+    NO_IMAGE_TOKENS,
+    STRENGTH,
+    down_residual,
+)
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -172,9 +182,18 @@ def _safety_checker(config: Config) -> Interface:
     )
 
 
+def _image_encoder(config: Config) -> Interface:
+    """Return an image encoder's interface: of an embedding, tokens of no picture are those of zeros in its place."""
+    size, projection = config["image_size"], config["image_projection"]
+    pixels = Input("pixel_values", "float32", ("image_batch", None, None, None), (2, 3, size, size))
+    pooled = projection["class_name"] == "ImageProjection"
+    return Interface((pixels,), (IMAGE_TOKENS, NO_IMAGE_TOKENS) if pooled else (IMAGE_TOKENS,))
+
+
 _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     **dict.fromkeys(CONTROLNETS, _controlnet),
+    IMAGE_ENCODER: _image_encoder,
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
     "preview_decoder": _vae_decoder,

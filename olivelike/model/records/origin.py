@@ -55,6 +55,10 @@ class Origin:
     """What a distilled checkpoint or LoRA is for."""
     controlnets: Mapping[str, Origin] | None = None
     """Where ControlNets beside it come from, by component."""
+    ip_adapter: Origin | None = None
+    """Where an IP-Adapter beside it comes from."""
+    image_encoder: Origin | None = None
+    """Where the image encoder of that comes from."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -98,7 +102,14 @@ class Origin:
     def published(self) -> Origin:
         """Return what other people may see: no path."""
         beside = {name: origin.published() for name, origin in (self.controlnets or {}).items()} or None
-        return replace(self, path=None, vae=self.vae and self.vae.published(), controlnets=beside)
+        return replace(
+            self,
+            path=None,
+            vae=self.vae and self.vae.published(),
+            controlnets=beside,
+            ip_adapter=self.ip_adapter and self.ip_adapter.published(),
+            image_encoder=self.image_encoder and self.image_encoder.published(),
+        )
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""

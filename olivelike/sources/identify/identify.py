@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
+from olivelike.sources.identify.ip_adapters import ip_adapter_identity
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "FLUX.2": ("single_stream_modulation.lin.weight",),
     "Chroma": ("distilled_guidance_layer.in_proj.",),
     "FLUX": (
-        "double_blocks.0.img_attn.",
-        "single_transformer_blocks.0.attn.",
-        "double_blocks_0_img_attn",
+        "double_blocks.0.img_attn.", "single_transformer_blocks.0.attn.", "double_blocks_0_img_attn",
         "single_blocks_0_linear1",
-    ),
+    ),  # fmt: skip
     "Stable Diffusion 3": (
         "joint_blocks.0.",
         "joint_blocks_0_",
@@ -173,6 +172,8 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
 
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
+    if (adapter := ip_adapter_identity(shapes)) is not None:
+        return adapter
     other = find_other_network(shapes)
     kind = _adapter_kind(shapes)
     if kind is not None:

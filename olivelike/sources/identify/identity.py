@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from olivelike.model.families import FamilyName, Prediction
     from olivelike.model.few_steps import FewSteps
 
-Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
+Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "ip_adapter", "unknown"]
 Naming = Literal["original", "diffusers"]
 Converter = Literal["unet", "vae", "clip", "open_clip"]
 
@@ -20,6 +20,7 @@ PLACES: dict[Kind, str] = {
     "lora": "name it under `loras:`",
     "embedding": "name it under `embeddings:`",
     "controlnet": "name it under `controlnets:`",
+    "ip_adapter": "name it as `ip_adapter:`",
 }
 """Where in a workflow a file of a kind belongs."""
 _KINDS: dict[Kind, str] = {
@@ -30,6 +31,7 @@ _KINDS: dict[Kind, str] = {
     "lora": "a LoRA",
     "embedding": "an embedding (textual inversion)",
     "controlnet": "a ControlNet",
+    "ip_adapter": "an IP-Adapter",
     "unknown": "of no kind that is known",
 }
 
