@@ -18,8 +18,11 @@ from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.families import (
     CONTROLLED_FILE,
+    CONTROLLED_IMAGE_PROMPT_FILE,
     CONTROLNETS,
     FAMILIES,
+    IMAGE_ENCODER,
+    IMAGE_PROMPT_FILE,
     INDEX_FILE,
     MODEL_FILE,
     PIPELINE_FILE,
@@ -160,7 +163,7 @@ class PipelineFolder:
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
-        names += [*CONTROLNETS, *([SAFETY_CHECKER] if safety else [])]
+        names += [*CONTROLNETS, IMAGE_ENCODER, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -190,6 +193,22 @@ class PipelineFolder:
             raise SourceError(
                 f"{self.path}: has no unet/{CONTROLLED_FILE}, which ControlNets lead; name one under `controlnets:` in "
                 "its workflow, and run that again"
+            )
+        return path
+
+    def unet_file(self, *, controlled: bool, image_prompt: bool) -> Path:
+        """Return the file of the UNet that takes what ControlNets give, or the tokens of a picture, or both.
+
+        Raises `SourceError` if it is not there.
+        """
+        if not image_prompt:
+            return self.controlled_unet() if controlled else self.model("unet")
+        path = self.path / "unet" / (CONTROLLED_IMAGE_PROMPT_FILE if controlled else IMAGE_PROMPT_FILE)
+        if not path.is_file():
+            both = " beside `controlnets:`" if controlled else ""
+            raise SourceError(
+                f"{self.path}: has no unet/{path.name}, which attends to pictures; name an IP-Adapter as "
+                f"`ip_adapter:`{both} in its workflow, and run that again"
             )
         return path
 

@@ -11,6 +11,7 @@ from olivelike.errors import UsageError
 from olivelike.runtime.pictures.upscaling import check_upscaler
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
 from olivelike.runtime.pipeline.controls import check_controls
+from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import SEEDS, Request
@@ -44,6 +45,7 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     _check_mask(request)
     _check_enlarging(request)
     request = check_controls(request, folder)
+    check_image_prompt(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
     seed = request.seeds[0] if request.seeds else request.seed
