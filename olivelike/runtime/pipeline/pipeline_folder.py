@@ -106,6 +106,15 @@ class PipelineFolder:
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
+    def ip_adapter(self) -> str | None:
+        """What people call the IP-Adapter, if there is one; the record is read for that."""
+        if not self.has(IMAGE_ENCODER):
+            return None
+        record = OutputRecord.read(self.path)
+        origin = record.source.ip_adapter if record is not None else None
+        return "ip_adapter" if origin is None else origin.stem
+
+    @cached_property
     def controlnets(self) -> dict[str, str]:
         """Component of each ControlNet, by the name that people call it; the record is read for that."""
         there = [name for name in CONTROLNETS if self.has(name)]
