@@ -15,8 +15,7 @@ from olivelike.errors import UsageError
 from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow import IpAdapter
-from olivelike.workflow.long_form import file_ref, parse_lora, text_source
+from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, text_source
 from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.scaffold import workflow_text
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
+    from olivelike.workflow import IpAdapter
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     controlnets = [text_source(text, here) for text in request.controlnets]
-    adapter = _ip_adapter(request, here)
+    adapter = ip_adapter_of(request.ip_adapter, request.image_encoder, here)
     spec = source_spec(source, vae, preview, controlnets, adapter)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
@@ -160,16 +160,9 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     )
 
 
-def _ip_adapter(request: ConvertRequest, folder: Path) -> IpAdapter | None:
-    if request.ip_adapter is None:
-        if request.image_encoder is not None:
-            raise UsageError("--image-encoder is that of an IP-Adapter; name one with --ip-adapter")
-        return None
-    encoder = request.image_encoder
-    return IpAdapter(file_ref(request.ip_adapter, folder), None if encoder is None else text_source(encoder, folder))
-
-
-def _written_ip_adapter(adapter: IpAdapter | None, place: Callable[[Path | None, str], str]) -> str | dict[str, str] | None:
+def _written_ip_adapter(
+    adapter: IpAdapter | None, place: Callable[[Path | None, str], str]
+) -> str | dict[str, str] | None:
     """Return what a workflow says of an IP-Adapter; `place` writes a path, or the text in its absence."""
     if adapter is None:
         return None

@@ -190,7 +190,10 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
         source_spec(
-            loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets,
+            loaded.workflow.source,
+            loaded.workflow.vae,
+            loaded.workflow.preview,
+            loaded.workflow.controlnets,
             loaded.workflow.ip_adapter,
         ),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),

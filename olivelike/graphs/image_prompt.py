@@ -33,7 +33,9 @@ KINDS: Final = ("k", "v")
 def cross_attentions(names: Iterable[str]) -> list[str]:
     """Return a UNet's cross-attentions, in the order of an IP-Adapter's layers, as blocks; `names` are parameters."""
     found = [name.removesuffix(".to_k.weight") for name in names if name.endswith(_KEYS)]
-    return sorted(found, key=lambda block: (_SIDES.index(block.split(".")[0]), *map(int, re.findall(r"\.(\d+)", block))))
+    return sorted(
+        found, key=lambda block: (_SIDES.index(block.split(".")[0]), *map(int, re.findall(r"\.(\d+)", block)))
+    )
 
 
 def image_parameter(block: str, kind: str) -> str:
@@ -160,8 +162,12 @@ def _branch(
     before = next(node for node in editor.graph if any(node is user for user, _ in uses))
     batch, _, heads, size = dims_of(site.split.outputs[0])
 
-    def add(operator: str, inputs: list[ir.Value], dims: tuple[int | str | None, ...], name: str, **more: object) -> ir.Value:
-        return editor.add(operator, inputs, dims, before=before, name=f"{site.block}.{name}", block=site.block, attributes=more)
+    def add(
+        operator: str, inputs: list[ir.Value], dims: tuple[int | str | None, ...], name: str, **more: object
+    ) -> ir.Value:
+        return editor.add(
+            operator, inputs, dims, before=before, name=f"{site.block}.{name}", block=site.block, attributes=more
+        )
 
     operands = [required(site.attention, 0)]
     for kind in KINDS:
@@ -170,7 +176,13 @@ def _branch(
         channels, width = fixed_dims(weight)
         turned = add("Transpose", [weight], (width, channels), f"{name}.weight.transposed", perm=[1, 0])
         found = add("MatMul", [tokens, turned], (batch, _SEQUENCE, channels), name)
-        found = add("Reshape", [found, required(site.split, 1)], (batch, _SEQUENCE, heads, size), f"{name}.split", **dict(site.split.attributes))
+        found = add(
+            "Reshape",
+            [found, required(site.split, 1)],
+            (batch, _SEQUENCE, heads, size),
+            f"{name}.split",
+            **dict(site.split.attributes),
+        )
         operands.append(add("Transpose", [found], (batch, heads, _SEQUENCE, size), f"{name}.heads", perm=[0, 2, 1, 3]))
     attention, apart, merge = site.attention, site.apart, site.merge
     found = add("Attention", operands, dims_of(attention.outputs[0]), "processor.ip", **dict(attention.attributes))

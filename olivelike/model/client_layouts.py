@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
+from olivelike.model.families import (
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    MODEL_FILE,
+    PIPELINE_FILE,
+    SAFETY_CHECKER,
+    TEXT_TO_PICTURE,
+)
 
 LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids"]
 

@@ -170,7 +170,8 @@ class Context:
         """
         if self.ip_adapter is None:
             raise PassError(
-                "the context has no ip_adapter; name one as `ip_adapter:` in the workflow, and add it to the pass's `reads`"
+                "the context has no ip_adapter; name one as `ip_adapter:` in the workflow, and add it to the pass's "
+                "`reads`"
             )
         return self.ip_adapter
 

@@ -176,6 +176,18 @@ def resolve_ip_adapter(section: IpAdapterSection, folder: Path) -> IpAdapter:
     )
 
 
+def ip_adapter_of(file: str | None, image_encoder: str | None, folder: Path) -> IpAdapter | None:
+    """Return the IP-Adapter that texts on a command line name; paths start at `folder`.
+
+    Raises `UsageError` for an encoder without an IP-Adapter.
+    """
+    if file is None:
+        if image_encoder is not None:
+            raise UsageError("--image-encoder is that of an IP-Adapter; name one with --ip-adapter")
+        return None
+    return IpAdapter(file_ref(file, folder), None if image_encoder is None else text_source(image_encoder, folder))
+
+
 def resolve_embeddings(sections: Iterable[EmbeddingSection], folder: Path) -> tuple[Embedding, ...]:
     """Return the textual inversions of a workflow; relative files start at `folder`."""
     return tuple(Embedding(file_ref(s.file, folder, s.revision), s.token) for s in sections)

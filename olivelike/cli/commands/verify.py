@@ -31,6 +31,12 @@ def verify(
             "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
         ),
     ] = None,
+    ip_adapter: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")
+    ] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +91,8 @@ def verify(
         against=against,
         vae=vae,
         controlnets=controlnets or (),
+        ip_adapter=ip_adapter,
+        image_encoder=image_encoder,
         loras=loras or (),
         components=components or (),
         samples=samples,

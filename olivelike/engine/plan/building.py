@@ -211,8 +211,8 @@ def _with_ip_adapter(steps: Sequence[Step], workflow: LoadedWorkflow) -> Sequenc
     place = next((place for place, step in enumerate(steps, 1) if step.pass_name == CONVERT), None)
     if place is None:
         raise WorkflowError(
-            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the chain "
-            "of unet has no such step; add it, or drop `ip_adapter`"
+            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the "
+            "chain of unet has no such step; add it, or drop `ip_adapter`"
         )
     entry = workflow.registry.get(IP_ADAPTER)
     return [*steps[:place], Step(IP_ADAPTER, entry.cls(), steps[place - 1].position), *steps[place:]]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
+from olivelike.graphs.interface.component_interface import IMAGE_PROMPT
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER
 from olivelike.model.supported import REFUSALS, refused_config
 
@@ -56,13 +57,28 @@ def find_class(architecture: Architecture) -> type[torch.nn.Module]:
 
 def _instantiate(network_class: Any, architecture: Architecture) -> Any:
     config = dict(architecture.config)
+    prompted = config.pop(IMAGE_PROMPT, False)
     if architecture.library == "diffusers":
-        return network_class.from_config(config)
+        network = network_class.from_config(config)
+        return _attending_to_images(network) if prompted else network
     network = network_class(network_class.config_class.from_dict(config))
     if (projection := config.get("image_projection")) is not None:
         from olivelike.sources.names.image_projection import build_projection
 
         network.image_projection = build_projection(projection)
+    return network
+
+
+def _attending_to_images(network: Any) -> Any:
+    """Return a UNet whose cross-attentions have the weights of an IP-Adapter, as diffusers' `load_ip_adapter` does."""
+    from diffusers.models.attention_processor import IPAdapterAttnProcessor2_0
+
+    processors = dict(network.attn_processors)
+    for name in processors:
+        if name.endswith("attn2.processor"):
+            keys = network.get_submodule(name.removesuffix(".processor")).to_k
+            processors[name] = IPAdapterAttnProcessor2_0(keys.out_features, keys.in_features)
+    network.set_attn_processor(processors)
     return network
 
 
@@ -91,6 +107,8 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
         forward = _FORWARD_XL[component]
     if type(network).__name__ == "AutoencoderTiny":
         forward = _TINY[component]
+    if any(name.endswith("_ip.0.weight") for name, _ in network.named_parameters()):
+        forward = _with_image_prompt(forward)
     wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
     wrapper.network = network
     return wrapper.eval()
@@ -119,6 +137,19 @@ def _forward_unet_xl(
     return self.network(
         sample, timestep, encoder_hidden_states, timestep_cond=timestep_cond, added_cond_kwargs=added, return_dict=False
     )[0]
+
+
+def _with_image_prompt(forward: Any) -> Any:
+    """Return a UNet's `forward` that takes tokens of a picture, and their strength, behind its other inputs."""
+
+    def run(self: Any, sample: torch.Tensor, timestep: torch.Tensor, states: torch.Tensor, *others: Any) -> Any:
+        *others, tokens, strength = others
+        for processor in self.network.attn_processors.values():
+            if hasattr(processor, "to_k_ip"):
+                processor.scale = [strength]
+        return forward(self, sample, timestep, (states, [tokens]), *others)
+
+    return run
 
 
 def _forward_controlnet(

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import source_spec
+from olivelike.engine.preparation import ip_adapter_spec, source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.families import (
     CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_PROMPT_FILE,
     MODEL_FILE,
     PIPELINE,
     PIPELINE_FILE,
@@ -27,7 +29,7 @@ from olivelike.model.families import (
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
-from olivelike.workflow.long_form import text_source
+from olivelike.workflow.long_form import ip_adapter_of, text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,6 +125,8 @@ def verify_folder(
     against: str | None = None,
     vae: str | None = None,
     controlnets: Sequence[str] = (),
+    ip_adapter: str | None = None,
+    image_encoder: str | None = None,
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
     samples: int = 2,
@@ -147,6 +151,8 @@ def verify_folder(
         against: What it was made of: a folder, a file or a hub id; by default what the folder names, if it is near.
         vae: The other VAE that was put into it.
         controlnets: Those that were put into it, in that order; others are not compared.
+        ip_adapter: That which was put into it, as a workflow names it; else it is not compared.
+        image_encoder: Its image encoder, where that is not near its file.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -173,6 +179,7 @@ def verify_folder(
     record = OutputRecord.require(folder)
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
     unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :]}
+    unnamed |= set() if ip_adapter is not None else {IMAGE_ENCODER}
     present = [name for name in networks_of(record) if name not in unnamed]
     for name in components:
         if name not in present:
@@ -180,7 +187,10 @@ def verify_folder(
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
     nets = tuple(source_spec(text_source(text, Path.cwd()), None) for text in controlnets)
-    spec = replace(spec_of(folder, record, against, vae), controlnets=nets)
+    adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
+    spec = replace(
+        spec_of(folder, record, against, vae), controlnets=nets, ip_adapter=adapter and ip_adapter_spec(adapter)
+    )
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder)
@@ -314,4 +324,10 @@ def verify_component(
         only = [str(value.name) for value in model.graph.outputs]
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
-    return original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    other = path.with_name(IMAGE_PROMPT_FILE)
+    if component != "unet" or originals.source.ip_adapter is None or not other.is_file():
+        return found
+    original = Original(*originals.image_prompt(), samples=samples, seed=seed)
+    shown = original.compare(prepared(other, load(other)), precision_of(model))
+    return found.joined(shown, IMAGE_PROMPT_FILE)

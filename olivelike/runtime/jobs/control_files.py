@@ -104,7 +104,9 @@ def parse_image_prompt(texts: Sequence[str]) -> tuple[list[Path], float | None]:
         file, colon, last = text.rpartition(":")
         scale = _number(last) if colon and not Path(text).exists() else None
         if not (text if scale is None else file).strip():
-            raise UsageError(f"--ip-adapter {text!r}: no picture is named; write IMAGE or IMAGE:SCALE, such as cat.png:0.6")
+            raise UsageError(
+                f"--ip-adapter {text!r}: no picture is named; write IMAGE or IMAGE:SCALE, such as cat.png:0.6"
+            )
         images.append(Path(text if scale is None else file))
         scales |= set() if scale is None else {scale}
     if len(scales) > 1:
@@ -122,8 +124,8 @@ def recorded_image_prompt(record: PictureRecord, made: Path) -> list[Path]:
         path = find_used(used, made)
         if path is None:
             raise UsageError(
-                f"the picture had {used.name} as a prompt, which is not in it, and no picture beside it or here has the "
-                "same content; give it with --ip-adapter"
+                f"the picture had {used.name} as a prompt, which is not in it, and no picture beside it or here "
+                "has the same content; give it with --ip-adapter"
             )
         found.append(path)
     return found

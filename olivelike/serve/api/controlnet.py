@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 SCRIPT: Final = "controlnet"
 """Name of the script, in small letters."""
 _MODULES: Final = ("none", "canny")
-_PICTURES: Final = ("ip-adapter-auto", "ip-adapter_clip_h", "ip-adapter_clip_g", "ip-adapter_clip_sd15", "ip-adapter_clip_sdxl",
-    "ip-adapter_clip_sdxl_plus_vith")
+_PICTURES: Final = (
+    "ip-adapter-auto",
+    "ip-adapter_clip_h",
+    "ip-adapter_clip_g",
+    "ip-adapter_clip_sd15",
+    "ip-adapter_clip_sdxl",
+    "ip-adapter_clip_sdxl_plus_vith",
+)
 """Modules of units whose picture is a prompt: which image encoder there is, the folder says."""
 _MODES: Final = ("Balanced", "My prompt is more important", "ControlNet is more important")
 _VERSION: Final = 2

@@ -1,8 +1,8 @@
 """IP-Adapters (https://arxiv.org/abs/2308.06721) as files: which form they are of, and what they are for.
 
-A file has two parts: `image_proj.*`, which makes tokens of what an image encoder gives, and `ip_adapter.N.to_k_ip.weight`
-and `to_v_ip`, keys and values for the UNet's cross-attentions, N = 1, 3, 5, …, in the order of diffusers' modules. Told
-from tensors, never from the file's name; forms and names are those of https://github.com/tencent-ailab/IP-Adapter.
+A file has two parts: `image_proj.*`, which makes tokens of what an image encoder gives, and keys and values for the UNet's
+cross-attentions, `ip_adapter.N.to_k_ip.weight` and `to_v_ip`, N = 1, 3, 5, …, in the order of diffusers' modules. What it
+is, tensors tell, never the file's name; forms and names are those of https://github.com/tencent-ailab/IP-Adapter.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class IpAdapterFile:
         """
         if isinstance(needed, int) and needed != self.width:
             raise SourceError(
-                f"{self.path}: this IP-Adapter is for {_title(self.width)}: its tokens have width {self.width}, and the "
-                f"UNet of {where} is {_title(needed)}, with text of width {needed}; take an IP-Adapter for that"
+                f"{self.path}: this IP-Adapter is for {_title(self.width)}: its tokens have width {self.width}, and "
+                f"the UNet of {where} is {_title(needed)}, with text of width {needed}; take an IP-Adapter for that"
             )
 
     def layers_for(self, names: Iterable[str]) -> tuple[Mapping[str, RawTensor], ...]:
@@ -89,8 +89,8 @@ class IpAdapterFile:
         count = sum(name.endswith(_KEYS) for name in names)
         if count != len(self.layers):
             raise SourceError(
-                f"{self.path}: this IP-Adapter is for a UNet of {len(self.layers)} cross-attentions, and the pipeline's "
-                f"has {count}; take one that was made for this family of checkpoints"
+                f"{self.path}: this IP-Adapter is for a UNet of {len(self.layers)} cross-attentions, and the "
+                f"pipeline's has {count}; take one that was made for this family of checkpoints"
             )
         return self.layers
 
@@ -129,14 +129,14 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
         projection = _projection({name.removeprefix(PROJECTION): tensor.shape for name, tensor in own.items()})
     except (LookupError, ValueError) as error:
         raise SourceError(
-            f"{path}: its projection (image_proj.*) is of no form that is known: {error}; known are those of ip-adapter, "
-            "-light, -plus, -plus-face and -full-face: get the file again"
+            f"{path}: its projection (image_proj.*) is of no form that is known: {error}; known are those of "
+            "ip-adapter, -light, -plus, -plus-face and -full-face: get the file again"
         ) from error
     found = IpAdapterFile(path, own, layers, projection)
     if (made := _made_width(projection)) != found.width:
         raise SourceError(
-            f"{path}: its projection makes tokens of width {made}, and its keys and values take {found.width}; the file "
-            "is damaged: get it again"
+            f"{path}: its projection makes tokens of width {made}, and its keys and values take {found.width}; the "
+            "file is damaged: get it again"
         )
     return found
 

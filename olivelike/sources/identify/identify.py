@@ -26,9 +26,11 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "FLUX.2": ("single_stream_modulation.lin.weight",),
     "Chroma": ("distilled_guidance_layer.in_proj.",),
     "FLUX": (
-        "double_blocks.0.img_attn.", "single_transformer_blocks.0.attn.", "double_blocks_0_img_attn",
+        "double_blocks.0.img_attn.",
+        "single_transformer_blocks.0.attn.",
+        "double_blocks_0_img_attn",
         "single_blocks_0_linear1",
-    ),  # fmt: skip
+    ),
     "Stable Diffusion 3": (
         "joint_blocks.0.",
         "joint_blocks_0_",

@@ -36,8 +36,5 @@ def ip_adapter_identity(shapes: Mapping[str, tuple[int, ...]]) -> Identity | Non
         "ip_adapter",
         family=family,
         network=f"{FAMILIES[family].title if family else 'another network'}{form and ','}{form}",
-        reasons=(
-            f"ip_adapter: {first} and its like",
-            f"family: its tokens have width {max(widths)}, as text has",
-        ),
+        reasons=(f"ip_adapter: {first} and its like", f"family: its tokens have width {max(widths)}, as text has"),
     )
