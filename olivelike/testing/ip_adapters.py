@@ -27,7 +27,7 @@ _VISION: Final[dict[str, dict[str, Any]]] = {
 """CLIP's vision towers: a little one, and ViT-H."""
 _TOKENS: Final = 4
 _HEAD: Final = 64
-_RESAMPLER: Final = {"small": (64, 2), "full": (768, 4)}
+_RESAMPLER: Final = {"small": (64, 4), "full": (768, 4)}
 """Width and number of layers of a resampler."""
 _QUERIES: Final = 16
 
