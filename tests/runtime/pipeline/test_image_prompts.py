@@ -130,7 +130,9 @@ def test_it_goes_with_controlnets(prompted, shown, picture, scale):
 
 @pytest.mark.parametrize(("kind", "form"), [("sd", "classic"), ("sd", "plus"), ("xl", "classic"), ("xl", "plus")])
 def test_half_precision_is_near_torch(settings, shown, kind, form):
-    half = open_pipeline(little_prompted(kind, form, half=True, controlled=kind == "sd" and form == "classic"), settings)
+    half = open_pipeline(
+        little_prompted(kind, form, half=True, controlled=kind == "sd" and form == "classic"), settings
+    )
     for scale in (1.0, 0.5):
         found = half.generate(ask(shown[0], ip_adapter_scale=scale))
         assert_alike(found, paint_prompted(kind, form, scale, ip_adapter_image=shown[0]), 30)
