@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
     "EmbeddingInput", "Graph", "GraphEditor", "IpAdapterInput", "LoraInput", "Model", "Pass", "PassError",
-    "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights", "attribute", "block_of",
-    "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer", "real_inputs", "same_shape",
+    "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights",
+    "attribute", "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer", "real_inputs", "same_shape",
     "weight_values",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""IP-Adapters in the UNet's graph: against diffusers, for each target, in each precision; what is shared and counted."""
+"""IP-Adapters in the UNet's graph: against diffusers, for each target and precision; what is shared and counted."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ def _forward_unet_xl(
 def _with_image_prompt(forward: Any) -> Any:
     """Return a UNet's `forward` that takes tokens of a picture, and their strength, behind its other inputs."""
 
-    def run(self: Any, sample: torch.Tensor, timestep: torch.Tensor, states: torch.Tensor, *others: Any) -> Any:
-        *others, tokens, strength = others
+    def run(self: Any, sample: torch.Tensor, timestep: torch.Tensor, states: torch.Tensor, *more: Any) -> Any:
+        *others, tokens, strength = more
         for processor in self.network.attn_processors.values():
             if hasattr(processor, "to_k_ip"):
                 processor.scale = [strength]

@@ -188,9 +188,8 @@ def verify_folder(
     settings = _settings(folder, providers)
     nets = tuple(source_spec(text_source(text, Path.cwd()), None) for text in controlnets)
     adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
-    spec = replace(
-        spec_of(folder, record, against, vae), controlnets=nets, ip_adapter=adapter and ip_adapter_spec(adapter)
-    )
+    beside = None if adapter is None else ip_adapter_spec(adapter)
+    spec = replace(spec_of(folder, record, against, vae), controlnets=nets, ip_adapter=beside)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder)

@@ -82,7 +82,7 @@ def encode_image_prompt(request: Request, folder: PipelineFolder, network: Netwo
 
 
 def _encode(network: Network, pixels: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
-    outputs = {}
+    outputs: dict[str, tuple[int, ...]] = {}
     for name in names:
         _, tokens, width = network.output(name).dims
         outputs[name] = (1, int(tokens), int(width))

@@ -1,8 +1,8 @@
 """IP-Adapters (https://arxiv.org/abs/2308.06721) as files: which form they are of, and what they are for.
 
-A file has two parts: `image_proj.*`, which makes tokens of what an image encoder gives, and keys and values for the UNet's
-cross-attentions, `ip_adapter.N.to_k_ip.weight` and `to_v_ip`, N = 1, 3, 5, …, in the order of diffusers' modules. What it
-is, tensors tell, never the file's name; forms and names are those of https://github.com/tencent-ailab/IP-Adapter.
+A file has two parts: `image_proj.*`, which makes tokens of what an image encoder gives, and keys and values for the
+UNet's cross-attentions, `ip_adapter.N.to_k_ip.weight` and `to_v_ip`, N = 1, 3, 5, …, in the order of diffusers' modules.
+What it is, tensors tell, never the file's name; forms are those of https://github.com/tencent-ailab/IP-Adapter.
 """
 
 from __future__ import annotations

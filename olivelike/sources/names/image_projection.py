@@ -59,8 +59,8 @@ def find_projection(projection: Config, shapes: Mapping[str, Shape]) -> dict[str
             continue
         name = stored.removeprefix(PROJECTION)
         for pattern, own in _NAMES[projection["class_name"]]:
-            renamed, found = re.subn(rf"^{pattern}", own, name)
-            if found:
+            renamed, count = re.subn(rf"^{pattern}", own, name)
+            if count:
                 name = renamed
                 break
         if ".to_kv." in name and len(shape) == 2 and shape[0] % 2 == 0:  # Keys, then values.
@@ -71,7 +71,7 @@ def find_projection(projection: Config, shapes: Mapping[str, Shape]) -> dict[str
             views[name] = StoredView(stored, shape)
     with torch.device("meta"):
         network = build_projection(projection)
-    found = {}
+    found: dict[str, StoredView] = {}
     for name, parameter in network.state_dict().items():
         view = views.get(name)
         if view is None or view.shape != tuple(parameter.shape):
