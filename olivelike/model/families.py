@@ -70,6 +70,8 @@ CONTROL_PICTURE: Final = "controlnet_cond"
 STRENGTH: Final = "conditioning_scale"
 """Another: what its outputs are multiplied by, float32 in every precision."""
 
+IMAGE_PROJECTION: Final = "image_proj."
+"""What the names of tensors begin with, in an IP-Adapter's file, that make tokens of what an image encoder gives."""
 IMAGE_TOKENS: Final = "ip_hidden_states"
 """Output of an image encoder and input of the UNet: tokens of a picture, as diffusers' attention calls them."""
 NO_IMAGE_TOKENS: Final = "negative_ip_hidden_states"

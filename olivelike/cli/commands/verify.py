@@ -31,9 +31,7 @@ def verify(
             "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
         ),
     ] = None,
-    ip_adapter: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")
-    ] = None,
+    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None,
     image_encoder: Annotated[
         str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
     ] = None,

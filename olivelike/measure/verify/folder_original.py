@@ -81,7 +81,6 @@ class Originals:
         merging = changes(component, architecture.config, shapes, mine) if mine else {}
         return architecture, lambda name: merging[name].apply(stored(name)) if name in merging else stored(name)
 
-
     def image_prompt(self) -> tuple[Architecture, Read]:
         """Return the UNet's class and config with the source's IP-Adapter, and how to read a parameter.
 

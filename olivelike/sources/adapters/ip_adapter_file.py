@@ -1,8 +1,8 @@
 """IP-Adapters (https://arxiv.org/abs/2308.06721) as files: which form they are of, and what they are for.
 
 A file has two parts: `image_proj.*`, which makes tokens of what an image encoder gives, and keys and values for the
-UNet's cross-attentions, `ip_adapter.N.to_k_ip.weight` and `to_v_ip`, N = 1, 3, 5, …, in the order of diffusers' modules.
-What it is, tensors tell, never the file's name; forms are those of https://github.com/tencent-ailab/IP-Adapter.
+UNet's cross-attentions, `ip_adapter.N.to_k_ip.weight` and `to_v_ip`, N = 1, 3, 5, … in the order of diffusers'
+modules. What it is, tensors tell, never the file's name; forms are those of https://github.com/tencent-ailab/IP-Adapter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from olivelike.errors import SourceError
-from olivelike.model.families import FAMILIES, family_of_text_width
+from olivelike.model.families import FAMILIES, IMAGE_PROJECTION, family_of_text_width
 from olivelike.sources.files.weight_table import RawTensor, ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
 from olivelike.sources.identify.identity import PLACES
@@ -22,8 +22,6 @@ from olivelike.sources.identify.identity import PLACES
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
 
-PROJECTION: Final = "image_proj."
-"""What the names of a projection's tensors begin with."""
 _LAYER: Final = re.compile(r"ip_adapter\.(\d+)\.to_([kv])_ip\.weight")
 _KEYS: Final = ".attn2.to_k.weight"
 _TOKENS: Final = 4
@@ -111,7 +109,7 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
         place = PLACES.get(identity.kind, "")
         remedy = f"{place}; " if place and identity.kind != "ip_adapter" else ""
         raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`ip_adapter:` takes an IP-Adapter")
-    own = {name: tensor for name, tensor in header.tensors.items() if name.startswith(PROJECTION)}
+    own = {name: tensor for name, tensor in header.tensors.items() if name.startswith(IMAGE_PROJECTION)}
     numbered: dict[int, dict[str, RawTensor]] = {}
     for name, tensor in header.tensors.items():
         if match := _LAYER.fullmatch(name):
@@ -126,7 +124,7 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
             "pairs; the file is damaged or incomplete: get it again"
         )
     try:
-        projection = _projection({name.removeprefix(PROJECTION): tensor.shape for name, tensor in own.items()})
+        projection = _projection({name.removeprefix(IMAGE_PROJECTION): tensor.shape for name, tensor in own.items()})
     except (LookupError, ValueError) as error:
         raise SourceError(
             f"{path}: its projection (image_proj.*) is of no form that is known: {error}; known are those of "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, IMAGE_PROJECTION
 from olivelike.model.supported import check_network, refused_config
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -114,10 +114,8 @@ def adapt(
 
 def _apart(config: Config, shapes: Mapping[str, Shape]) -> tuple[Config, dict[str, Shape]]:
     """Return config and tensors of an image encoder without those of an IP-Adapter's projection."""
-    from olivelike.sources.adapters.ip_adapter_file import PROJECTION
-
     own = {name: value for name, value in config.items() if name != "image_projection"}
-    return own, {name: shape for name, shape in shapes.items() if not name.startswith(PROJECTION)}
+    return own, {name: shape for name, shape in shapes.items() if not name.startswith(IMAGE_PROJECTION)}
 
 
 def _with_projection(encoder: Adaptation, projection: Config, shapes: Mapping[str, Shape]) -> Adaptation:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.sources.adapters.ip_adapter_file import PROJECTION
+from olivelike.model.families import IMAGE_PROJECTION
 from olivelike.sources.names.adaptation import StoredView
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def find_projection(projection: Config, shapes: Mapping[str, Shape]) -> dict[str
 
     views: dict[str, StoredView] = {}
     for stored, shape in shapes.items():
-        if not stored.startswith(PROJECTION):
+        if not stored.startswith(IMAGE_PROJECTION):
             continue
-        name = stored.removeprefix(PROJECTION)
+        name = stored.removeprefix(IMAGE_PROJECTION)
         for pattern, own in _NAMES[projection["class_name"]]:
             renamed, count = re.subn(rf"^{pattern}", own, name)
             if count:
