@@ -56,8 +56,8 @@ __all__ = [
     "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
     "EmbeddingInput", "Graph", "GraphEditor", "IpAdapterInput", "LoraInput", "Model", "Pass", "PassError",
     "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights",
-    "attribute", "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer", "real_inputs", "same_shape",
-    "weight_values",
+    "attribute", "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer",
+    "real_inputs", "same_shape", "weight_values",
 ]  # fmt: skip
 
 # What edits graphs imports onnx_ir, so it is imported when it is first asked for.

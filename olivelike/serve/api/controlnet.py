@@ -83,6 +83,7 @@ async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, An
     Raises `RequestRefusedError` for what is not here.
     """
     units = _units(scripts)
+    _check_adapter(service, units)
     controls: list[dict[str, Any]] = []
     shown: list[str] = []
     for unit in units:
@@ -152,6 +153,15 @@ def _check(unit: ControlNetUnit) -> None:
         raise _refused(f"there is no ControlNet module {unit.module!r}; there are {known}")
     if unit.control_mode not in (0, 1, *_MODES[:2]):
         raise _refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
+
+
+def _check_adapter(service: Service, units: list[ControlNetUnit]) -> None:
+    """Refuse units of an IP-Adapter that the current folder has not."""
+    view = next((one for one in service.models() if one.name == service.current_model), None)
+    known = view.ip_adapter if view is not None else None
+    for unit in units:
+        if unit.is_prompt and unit.net not in (None, known):
+            raise _refused(f"there is no IP-Adapter {unit.net!r}; there is {known or 'none'}")
 
 
 def _refused(message: str) -> RequestRefusedError:
