@@ -135,6 +135,30 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path, u
     assert counts == [32, 48]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("about", "plain"), [("Stable Diffusion 1.4 and 1.5", 32), ("Stable Diffusion XL base, SDXL-Turbo", 140)]
+)
+def test_at_real_sizes_each_cross_attention_is_fused_twice(about, plain):
+    from olivelike.graphs.image_prompt import KINDS, add_image_prompt, image_parameter
+    from olivelike.graphs.shelf import BUILT_IN
+    from olivelike.graphs.shelf.folder import ShelfFolder
+    from olivelike.model import Graph, Model
+
+    shelf = ShelfFolder(BUILT_IN)
+    (entry,) = [one for _, one in shelf.entries() if (one.kind, one.component, one.about) == ("graph", "unet", about)]
+    graph = Graph(shelf.read("graph", entry.question)).to_ir()
+    shapes = {value.name: tuple(value.shape.numpy()) for value in graph.graph.inputs if value.metadata_props}
+    blocks = cross_attentions(shapes)
+    added = {image_parameter(block, kind): shapes[f"{block}.to_{kind}.weight"] for block in blocks for kind in KINDS}
+    assert add_image_prompt(graph, added) == len(blocks) == plain // 2
+    model = Model("unet", graph=Graph.from_ir(graph))
+    facts = run_pass(PASSES["fuse"], model, target="cuda", precision="fp16")
+    operators = [node.op_type for node in facts.graph.to_ir().graph]
+    assert operators.count("MultiHeadAttention") == plain + len(blocks)
+    assert facts.facts["fused"]["packed_kv"] == {"MultiHeadAttention, packed KV": 2 * len(blocks)}
+
+
 def test_it_goes_with_controlnets_and_deepcache(tmp_path, unet, adapter):
     both = run_pass(PASSES["controlnet_inputs"], run_pass(PASSES["deepcache"], unet))
     folder = written(both, tmp_path / "unet")
