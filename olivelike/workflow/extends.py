@@ -80,7 +80,7 @@ def _base(path: Path, reference: Scalar, findings: Findings) -> Mapping:
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
     """Return `base` with `over` laid on it: maps merge by key, all else replaces, `~` (nothing) removes."""
-    for name in PIPELINE_KEYS:
+    for name in (*PIPELINE_KEYS, "ip_adapter"):
         chosen = over.entries.get(name)
         if isinstance(chosen, Mapping):
             choose_source(base, name, chosen.entries)
@@ -89,8 +89,8 @@ def merge(base: Mapping, over: Mapping) -> Mapping:
 
 
 def choose_source(base: Mapping, name: str, keys: object) -> None:
-    """Drop the source or VAE of `base` if `keys` name another one: a revision belongs to one repository."""
-    if isinstance(keys, dict) and keys.keys() & {"hub", "path"}:
+    """Drop what `base` has, such as its VAE, if `keys` name another one: a revision belongs to one repository."""
+    if isinstance(keys, dict) and keys.keys() & {"hub", "path", "file"}:
         base.entries.pop(name, None)
 
 

@@ -177,6 +177,20 @@ def test_a_scale_of_nothing_gives_the_bits_of_the_plain_unet(prompted, shown, pi
         assert psnr(one.image, other.image) == np.inf
 
 
+def test_a_lora_is_merged_into_the_unet_that_attends_to_pictures(prompted, shown, tmp_path):
+    from olivelike.engine.output.swap import LiveLoras
+    from olivelike.testing.lora_files import make_lora
+
+    file = make_lora(tmp_path / "style.safetensors", "kohya", base=little_checkpoint(), components=("unet",))
+    files = LiveLoras([], allow_pickle=False)
+    styled = prompted.with_initializers(files.merge([files.named(str(file))], little_prompted(controlled=True)))
+    text, nothing, image = (styled.generate(one).pictures[0].image for one in (
+        ask(), ask(shown[0], ip_adapter_scale=0.0), ask(shown[0])
+    ))  # fmt: skip
+    assert psnr(text, nothing) == np.inf
+    assert psnr(prompted.generate(ask(shown[0])).pictures[0].image, image) < 40 > psnr(text, image)
+
+
 def test_what_can_not_be_a_prompt_is_refused(prompted, pipeline, shown, tmp_path, picture):
     refusals = {
         "leaves out layers in which the UNet attends": ask(shown[0], cache_interval=2),
