@@ -84,6 +84,9 @@ def merge(base: Mapping, over: Mapping) -> Mapping:
         chosen = over.entries.get(name)
         if isinstance(chosen, Mapping):
             choose_source(base, name, chosen.entries)
+            before, encoder = base.entries.get(name), chosen.entries.get("image_encoder")
+            if isinstance(before, Mapping) and isinstance(encoder, Mapping):
+                choose_source(before, "image_encoder", encoder.entries)
     choose_output(base, over.entries)
     return _merged(base, over)
 
