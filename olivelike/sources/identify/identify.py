@@ -170,12 +170,10 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
         metadata: of the safetensors header.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return replace(_identify(shapes, metadata or {}), precision=_precision(tensors))
+    return replace(ip_adapter_identity(shapes) or _identify(shapes, metadata or {}), precision=_precision(tensors))
 
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
-    if (adapter := ip_adapter_identity(shapes)) is not None:
-        return adapter
     other = find_other_network(shapes)
     kind = _adapter_kind(shapes)
     if kind is not None:
