@@ -6,22 +6,15 @@ the graph which `materialize` has just written, as ControlNets' residuals are (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError
-from olivelike.graphs.controlled import (
-    TO_CHANNELS_LAST,
-    add_input,
-    add_residual_inputs,
-    append_inputs,
-    channels_axis,
-    unmark_controlled,
-)
-from olivelike.graphs.shallow import joints_of, remove_cached_features
+from olivelike.graphs.controlled import TO_CHANNELS_LAST, add_input, append_inputs, channels_axis
+from olivelike.graphs.shallow import joints_of
 from olivelike.model.adapter_features import MIDDLE, Feature
-from olivelike.model.families import ADAPTED_FILE, CONTROLLED_ADAPTED_FILE, CONTROLLED_FILE, adapter_feature
+from olivelike.model.families import adapter_feature
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -77,27 +70,6 @@ class Places:
         """Read what `text` returned."""
         words = text.split()
         return cls(tuple(int(word) for word in words if word != "cpu"), "cpu" in words)
-
-
-def led_graphs(model: ir.Model) -> Iterator[tuple[str, ir.Model]]:
-    """Take the marks off a UNet's graph; return the files to write beside it, each with its graph, one at a time."""
-    controlled, adapted = unmark_controlled(model), unmark_adapted(model)
-
-    def made() -> Iterator[tuple[str, ir.Model]]:
-        if controlled:
-            yield CONTROLLED_FILE, add_residual_inputs(_plain(model))
-        if adapted:
-            yield ADAPTED_FILE, add_feature_inputs(_plain(model), adapted)
-        if controlled and adapted:
-            yield CONTROLLED_ADAPTED_FILE, add_residual_inputs(add_feature_inputs(_plain(model), adapted))
-
-    return made()
-
-
-def _plain(model: ir.Model) -> ir.Model:
-    led = model.clone()
-    remove_cached_features(led)
-    return led
 
 
 def add_feature_inputs(model: ir.Model, places: Places) -> ir.Model:

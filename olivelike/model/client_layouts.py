@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from olivelike.model.families import (
     CONTROLNETS,
+    IMAGE_ENCODER,
     MODEL_FILE,
     PIPELINE_FILE,
     SAFETY_CHECKER,
@@ -57,6 +58,8 @@ class Layout:
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
     controlnets: bool = False
     """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
+    ip_adapters: bool = False
+    """The client makes tokens of a picture, and feeds the UNet with them: `unet/ip_adapter.onnx`."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
     """Type of a ControlNet's strength."""
     t2i_adapters: bool = False
@@ -96,6 +99,8 @@ class Layout:
             return self.controlnets
         if component in T2I_ADAPTERS:
             return self.t2i_adapters
+        if component == IMAGE_ENCODER:
+            return self.ip_adapters
         return self.components is None or component in self.components
 
     def network_folder(self, component: str, target: str) -> str:
@@ -118,7 +123,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers", controlnets=True, t2i_adapters=True),
+        Layout("diffusers", controlnets=True, t2i_adapters=True, ip_adapters=True),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",

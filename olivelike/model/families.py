@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -25,9 +26,21 @@ CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
 ADAPTED_FILE: Final = "t2i_adapter.onnx"
 """The same with the inputs that T2I-Adapters feed."""
-CONTROLLED_ADAPTED_FILE: Final = "controlnet_t2i_adapter.onnx"
-"""The same with the inputs of both, where a workflow has both."""
-DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE, ADAPTED_FILE, CONTROLLED_ADAPTED_FILE})
+IMAGE_PROMPT_FILE: Final = "ip_adapter.onnx"
+"""The same with the inputs that an IP-Adapter feeds."""
+IP_ADAPTER: Final = "ip_adapter"
+LEADERS: Final[tuple[str, ...]] = ("controlnet", "t2i_adapter", IP_ADAPTER)
+"""What may lead a UNet; each has the file of its name, and those that lead together one more."""
+
+
+def led_file(leaders: Collection[str]) -> str:
+    """Return the file of the UNet's graph with the inputs that some of `LEADERS` feed: `controlnet_ip_adapter.onnx`."""
+    return "_".join(leader for leader in LEADERS if leader in leaders) + ".onnx"
+
+
+DERIVED_FILES: Final = frozenset(
+    {SHALLOW_FILE, *(led_file(some) for count in (1, 2, 3) for some in combinations(LEADERS, count))}
+)
 """Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
@@ -42,8 +55,10 @@ T2I_ADAPTERS: Final[tuple[str, ...]] = ("t2i_adapter", *(f"t2i_adapter_{number}"
 """Others that do so, by what they give once for all steps."""
 LEADING: Final[tuple[tuple[str, ...], ...]] = (CONTROLNETS, T2I_ADAPTERS)
 """Kinds of networks that control pictures name; those of one kind and form have one graph."""
+IMAGE_ENCODER: Final = "image_encoder"
+"""CLIP's vision tower with an IP-Adapter's projection: makes tokens of a picture, which the UNet attends to."""
 COMPONENTS: Final[tuple[str, ...]] = (
-    *TEXT_ENCODERS, "unet", *CONTROLNETS, *T2I_ADAPTERS, *VAES, SAFETY_CHECKER, PREVIEW,
+    *TEXT_ENCODERS, "unet", *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
 )  # fmt: skip
 """All networks, by the names of their folders, in the order of workflows."""
 
@@ -91,6 +106,16 @@ def is_adapter_feature(name: str) -> bool:
 def first_of_kind(component: str) -> str:
     """Return the component whose graphs another one shares if they have the same form; most have their own."""
     return next((kind[0] for kind in LEADING if component in kind), component)
+
+
+IMAGE_PROJECTION: Final = "image_proj."
+"""What the names of tensors begin with, in an IP-Adapter's file, that make tokens of what an image encoder gives."""
+IMAGE_TOKENS: Final = "ip_hidden_states"
+"""Output of an image encoder and input of the UNet: tokens of a picture, as diffusers' attention calls them."""
+NO_IMAGE_TOKENS: Final = "negative_ip_hidden_states"
+"""Another output of those whose tokens of no picture are not those of a black one."""
+IMAGE_STRENGTH: Final = "ip_adapter_scale"
+"""Input of the UNet: what is multiplied with the attention to these tokens, float32 in every precision."""
 
 
 def torch_folder(component: str) -> str:

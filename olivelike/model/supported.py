@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
 from olivelike.model.adapter_features import TYPES
-from olivelike.model.families import CONTROLNETS, T2I_ADAPTERS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -21,6 +21,7 @@ CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
     **dict.fromkeys(CONTROLNETS, ("ControlNetModel",)),
     **dict.fromkeys(T2I_ADAPTERS, ("T2IAdapter",)),
+    IMAGE_ENCODER: ("CLIPVisionModelWithProjection",),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
     "preview_decoder": ("AutoencoderTiny",),

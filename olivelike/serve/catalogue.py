@@ -151,6 +151,7 @@ def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
             "takes_negative_prompt": opened.guidance_width is None,
             "has_safety_checker": opened.has("safety_checker"),
             "controlnets": tuple(opened.leading),
+            "ip_adapter": opened.ip_adapter,
             "state": "ready",
         }
     )

@@ -111,6 +111,10 @@ class Order(_Value):
     """Pictures that lead; what they lead to is summed."""
     control_guess: bool = False
     """Let them lead the prompt alone; they work without one, too."""
+    ip_adapter_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=16)] = ()
+    """Pictures that are a prompt beside the text, by the folder's IP-Adapter."""
+    ip_adapter_scale: Annotated[Finite, Field(ge=-10, le=10)] = 1.0
+    """How strongly they lead."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

@@ -68,6 +68,15 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class IpAdapter:
+    """An IP-Adapter, and its image encoder."""
+
+    file: FileRef
+    image_encoder: Source | None = None
+    """`None` looks near the file."""
+
+
+@dataclass(frozen=True)
 class Embedding:
     """A textual inversion: vectors for a token that prompts may use."""
 
@@ -117,6 +126,7 @@ class Workflow:
     """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
     t2i_adapters: tuple[Source, ...] = ()
     """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
+    ip_adapter: IpAdapter | None = None
 
 
 class _Section(BaseModel):
@@ -167,6 +177,20 @@ class T2iAdapterSection(VaeSection):
     path: str | None = Field(
         None, min_length=1, description="A T2I-Adapter's folder, or one file, relative to the project folder."
     )
+
+
+class IpAdapterSection(_Section):
+    """An IP-Adapter beside the source: the UNet attends to a picture too."""
+
+    file: str = Field(
+        min_length=1,
+        description="File, relative to the project folder; or a file on the hub, `OWNER/NAME/FILE`, such as "
+        "`h94/IP-Adapter/models/ip-adapter_sd15.safetensors`.",
+    )
+    image_encoder: VaeSection | None = Field(
+        None, description="Folder or hub id of its image encoder; by default looked for near the file."
+    )
+    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
 class LoraSection(_Section):
@@ -269,6 +293,9 @@ class WorkflowFile(_Section):
         description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
         "folders, files, or maps.",
     )
+    ip_adapter: IpAdapterSection | None = Field(
+        None, description="An IP-Adapter, whose image encoder becomes the component `image_encoder`: a file, or a map."
+    )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -297,8 +324,9 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     properties["source"] = _either(text, properties["source"])
     for key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
-    for key in ("vae", "preview"):
+    for key in ("vae", "preview", "ip_adapter"):
         properties[key]["anyOf"].insert(0, text)
+    definitions["IpAdapterSection"]["properties"]["image_encoder"]["anyOf"].insert(0, text)
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence as SequenceOf
+from collections.abc import Iterable, Iterator, Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,12 +183,12 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
     return {component: chains[component] for component in known if component in chains}
 
 
-def with_leading(
-    chains: dict[str, tuple[Step, ...]], leading: SequenceOf[str], registry: Registry
+def with_unets_chain(
+    chains: dict[str, tuple[Step, ...]], components: Iterable[str], registry: Registry
 ) -> dict[str, tuple[Step, ...]]:
-    """Return the chains, with those of what leads the UNet: without one of its own, the UNet's as far as it applies."""
+    """Return the chains, with those of networks beside the UNet: its own, as far as it applies, where one has none."""
     found = dict(chains)
-    for component in leading:
+    for component in components:
         if component in chains or "unet" not in chains:
             continue
         allowed = ((step, registry.get(step.pass_name).cls.components) for step in chains["unet"])

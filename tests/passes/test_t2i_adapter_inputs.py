@@ -10,14 +10,7 @@ import pytest
 
 from olivelike.errors import PassError
 from olivelike.model.adapter_features import MIDDLE, given_features, taken_features
-from olivelike.model.families import (
-    ADAPTED_FILE,
-    CONTROLLED_ADAPTED_FILE,
-    CONTROLLED_FILE,
-    MID_RESIDUAL,
-    adapter_feature,
-    down_residual,
-)
+from olivelike.model.families import ADAPTED_FILE, CONTROLLED_FILE, MID_RESIDUAL, adapter_feature, down_residual
 from olivelike.testing import run_pass
 from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu, torch_network
@@ -136,7 +129,7 @@ def test_both_kinds_lead_one_graph_as_in_torch(tmp_path, target):
     unet = run_pass(PASSES["fuse"], little_model("attending", "unet"), target=target)
     both = run_pass(PASSES["t2i_adapter_inputs"], run_pass(PASSES["controlnet_inputs"], unet), target=target)
     folder = written(both, tmp_path / "unet")
-    session = led(folder, tmp_path / "led", CONTROLLED_ADAPTED_FILE)
+    session = led(folder, tmp_path / "led", "controlnet_t2i_adapter.onnx")
     given, features, residuals = feeds("attending")
     assert [value.name for value in session.get_inputs()] == [*given, *features, *residuals]
     wanted = expected("attending", given, features, residuals)
@@ -151,7 +144,7 @@ def test_nothing_is_written_twice_and_other_graphs_stay_as_they_are(tmp_path):
     before = written(controlled, tmp_path / "before")
     folder = written(run_pass(PASSES["t2i_adapter_inputs"], controlled, target="cpu"), tmp_path / "unet")
     known = {path.name for path in before.iterdir()}
-    assert {path.name for path in folder.iterdir()} - known == {ADAPTED_FILE, CONTROLLED_ADAPTED_FILE}
+    assert {path.name for path in folder.iterdir()} - known == {ADAPTED_FILE, "controlnet_t2i_adapter.onnx"}
     assert CONTROLLED_FILE in known
     for name in known:
         assert (folder / name).read_bytes() == (before / name).read_bytes()

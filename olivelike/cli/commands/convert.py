@@ -41,6 +41,12 @@ def convert(
         list[str] | None,
         typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, in the same forms; may be repeated."),
     ] = None,
+    ip_adapter: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An IP-Adapter: a file, or one on the hub as OWNER/NAME/FILE.")
+    ] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder: folder or hub id; by default near its file.")
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
@@ -75,7 +81,7 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()),
+        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going

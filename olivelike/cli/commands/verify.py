@@ -34,6 +34,10 @@ def verify(
     t2i_adapters: Annotated[
         list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
     ] = None,
+    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +93,8 @@ def verify(
         vae=vae,
         controlnets=controlnets or (),
         t2i_adapters=t2i_adapters or (),
+        ip_adapter=ip_adapter,
+        image_encoder=image_encoder,
         loras=loras or (),
         components=components or (),
         samples=samples,

@@ -69,11 +69,15 @@ def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) 
         *(("T2I-Adapter", one) for one in workflow.t2i_adapters),
     )
     named = ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)
-    for what, given in (*named, *leading):
+    adapter = workflow.ip_adapter
+    encoder = ("image encoder", adapter.image_encoder if adapter is not None else None)
+    for what, given in (*named, *leading, encoder):
         if given is not None and given.path is not None:
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
+    if source.ip_adapter is not None:
+        yield "IP-Adapter", source.ip_adapter.path
     # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
     yield from (("LoRA", opened.file.path) for opened in adapters.loras)

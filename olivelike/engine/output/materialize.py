@@ -25,7 +25,8 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.adapted import led_graphs
+from olivelike.graphs.image_prompt import is_image_parameter
+from olivelike.graphs.led_unets import led_unets
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
@@ -105,10 +106,12 @@ def materialize(
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
     with DataFiles(folder, data_file, most_data_bytes) as data:
-        roots = list(_weight_roots(model.graph, derived))
+        expressions = {value: derive(value) for value in _weight_roots(model.graph, derived)}
+        # An IP-Adapter's come last, so that the others lie where they do without it.
+        roots = sorted(expressions, key=lambda value: _is_of_image(expressions[value]))
         labels: dict[str, str] = {}
         for value in roots:
-            expression = derive(value)
+            expression = expressions[value]
             name = _name(value, expression, result.derivations)
             result.derivations[name] = expression
             labels[name] = value.name or name
@@ -133,12 +136,16 @@ def materialize(
                         counts[name] = counts.get(name, 0) + lost[kind]
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
-    led = led_graphs(model)
+    led = led_unets(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
     result.files |= {name: _write(graph, folder / name) for name, graph in led}
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result
+
+
+def _is_of_image(expression: Expression) -> bool:
+    return any(is_image_parameter(name) for name, _ in parameters(expression))
 
 
 def _write(model: ir.Model, path: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from olivelike.engine.plan.node import (
     ADD_EMBEDDINGS,
     CONTROLNET_INPUTS,
+    CONVERT,
+    IP_ADAPTER,
     LAYOUT,
     ONNX_TOKENIZER,
     T2I_ADAPTER_INPUTS,
@@ -19,7 +21,7 @@ from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, PIPELINE, T2I_ADAPTERS, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, T2I_ADAPTERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -180,8 +182,11 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
-    and T2I-Adapters bring the step with them that has the UNet take what they give; it comes last.
+    and T2I-Adapters bring the step with them that has the UNet take what they give; it comes last. An IP-Adapter's
+    comes behind `convert`.
     """
+    if component == "unet" and workflow.workflow.ip_adapter is not None:
+        steps = _with_ip_adapter(steps, workflow)
     for kind, name in ((CONTROLNETS, CONTROLNET_INPUTS), (T2I_ADAPTERS, T2I_ADAPTER_INPUTS)):
         led = component == "unet" and not {*kind}.isdisjoint(workflow.steps)
         if led and not any(step.pass_name == name for step in steps):
@@ -204,6 +209,20 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     ]
 
 
+def _with_ip_adapter(steps: Sequence[Step], workflow: LoadedWorkflow) -> Sequence[Step]:
+    """Return a UNet's chain with the step that gives it an IP-Adapter."""
+    if any(step.pass_name == IP_ADAPTER for step in steps):
+        return steps
+    place = next((place for place, step in enumerate(steps, 1) if step.pass_name == CONVERT), None)
+    if place is None:
+        raise WorkflowError(
+            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the "
+            "chain of unet has no such step; add it, or drop `ip_adapter`"
+        )
+    entry = workflow.registry.get(IP_ADAPTER)
+    return [*steps[:place], Step(IP_ADAPTER, entry.cls(), steps[place - 1].position), *steps[place:]]
+
+
 def _length(chain: Sequence[Node], until: str | None) -> int:
     """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
     found = [index for index, node in enumerate(chain) if node.step is not None and node.name == until]
@@ -219,6 +238,7 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
     for kind, title, key in (
         (CONTROLNETS, "ControlNets", "controlnets"),
         (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters"),
+        ((IMAGE_ENCODER,), "an IP-Adapter", "ip_adapter"),
     ):
         if {*components} & {*kind} and not any(LAYOUTS[output.layout].has(kind[0]) for output in outputs):
             fed = [layout.name for layout in LAYOUTS.values() if layout.has(kind[0])]

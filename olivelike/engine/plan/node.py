@@ -25,6 +25,9 @@ CONTROLNET_INPUTS = "controlnet_inputs"
 T2I_ADAPTER_INPUTS = "t2i_adapter_inputs"
 """The pass that T2I-Adapters do."""
 
+IP_ADAPTER = "ip_adapter"
+"""The pass that an IP-Adapter brings with it."""
+
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
 

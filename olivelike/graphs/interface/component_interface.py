@@ -15,7 +15,11 @@ from olivelike.model.families import (
     ADAPTER_PICTURE,
     CONTROL_PICTURE,
     CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_STRENGTH,
+    IMAGE_TOKENS,
     MID_RESIDUAL,
+    NO_IMAGE_TOKENS,
     STRENGTH,
     T2I_ADAPTERS,
     adapter_feature,
@@ -23,10 +27,12 @@ from olivelike.model.families import (
 )
 
 if TYPE_CHECKING:
-    from olivelike.model.architecture import Config
+    from olivelike.model.architecture import Architecture, Config
 
 _TIME_IDS = 6
 """Length of SDXL's `time_ids`: original size, crop's corner, target size."""
+IMAGE_PROMPT: Final = "image_prompt"
+"""In the config of a UNet: it has an IP-Adapter. Libraries do not know it."""
 _REFINER_TIME_IDS = 5
 """Length of the refiner's: original size, crop's corner, aesthetic score."""
 
@@ -101,6 +107,7 @@ def _unet(config: Config) -> Interface:
             ),
             *_added_conditions(config),
             *_guidance(config),
+            *_image_prompt(config),
         ),
         outputs=("out_sample",),
         sized_like={"out_sample": "sample"},
@@ -125,6 +132,21 @@ def _guidance(config: Config) -> tuple[Input, ...]:
     """Return what a UNet takes that was distilled with its guidance, as LCM's are: an embedding of the scale."""
     width = config.get("time_cond_proj_dim")
     return () if width is None else (Input("timestep_cond", "float32", ("unet_guidance_batch", None), (2, width)),)
+
+
+def with_image_prompt(architecture: Architecture) -> Architecture:
+    """Return the architecture of a UNet that attends to a picture's tokens too, as `ip_adapter` makes it."""
+    return replace(architecture, config={**architecture.config, IMAGE_PROMPT: True})
+
+
+def _image_prompt(config: Config) -> tuple[Input, ...]:
+    if not config.get(IMAGE_PROMPT):
+        return ()
+    tokens = ("unet_image_batch", "unet_image_sequence", None)
+    return (
+        Input(IMAGE_TOKENS, "float32", tokens, (2, 4, config["cross_attention_dim"])),
+        Input(IMAGE_STRENGTH, "float32", (None,), (1,)),
+    )
 
 
 def _controlnet(config: Config) -> Interface:
@@ -193,10 +215,19 @@ def _safety_checker(config: Config) -> Interface:
     )
 
 
+def _image_encoder(config: Config) -> Interface:
+    """Return an image encoder's interface: of an embedding, tokens of no picture are those of zeros in its place."""
+    size, projection = config["image_size"], config["image_projection"]
+    pixels = Input("pixel_values", "float32", ("image_batch", None, None, None), (2, 3, size, size))
+    pooled = projection["class_name"] == "ImageProjection"
+    return Interface((pixels,), (IMAGE_TOKENS, NO_IMAGE_TOKENS) if pooled else (IMAGE_TOKENS,))
+
+
 _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     **dict.fromkeys(CONTROLNETS, _controlnet),
     **dict.fromkeys(T2I_ADAPTERS, _t2i_adapter),
+    IMAGE_ENCODER: _image_encoder,
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
     "preview_decoder": _vae_decoder,

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import source_spec
+from olivelike.engine.preparation import ip_adapter_spec, source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
 from olivelike.model.client_layouts import is_package, several_targets
 from olivelike.model.families import (
     CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_PROMPT_FILE,
     MODEL_FILE,
     PIPELINE,
     PIPELINE_FILE,
@@ -29,7 +31,7 @@ from olivelike.model.families import (
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
-from olivelike.workflow.long_form import text_source
+from olivelike.workflow.long_form import ip_adapter_of, text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,6 +128,8 @@ def verify_folder(
     vae: str | None = None,
     controlnets: Sequence[str] = (),
     t2i_adapters: Sequence[str] = (),
+    ip_adapter: str | None = None,
+    image_encoder: str | None = None,
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
     samples: int = 2,
@@ -151,6 +155,8 @@ def verify_folder(
         vae: The other VAE that was put into it.
         controlnets: Those that were put into it, in that order; others are not compared.
         t2i_adapters: Likewise.
+        ip_adapter: That which was put into it, as a workflow names it; else it is not compared.
+        image_encoder: Its image encoder, where that is not near its file.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -179,6 +185,7 @@ def verify_folder(
         raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
     unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :], *T2I_ADAPTERS[len(t2i_adapters) :]}
+    unnamed |= set() if ip_adapter is not None else {IMAGE_ENCODER}
     present = [name for name in networks_of(record) if name not in unnamed]
     for name in components:
         if name not in present:
@@ -188,7 +195,10 @@ def verify_folder(
     nets, adapters = (
         tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
     )
-    spec = replace(spec_of(folder, record, against, vae), controlnets=nets, t2i_adapters=adapters)
+    adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
+    beside = None if adapter is None else ip_adapter_spec(adapter)
+    original = spec_of(folder, record, against, vae)
+    spec = replace(original, controlnets=nets, t2i_adapters=adapters, ip_adapter=beside)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
     reason = None if needed or pictures == 0 or components else _lack(folder, record)
@@ -324,4 +334,10 @@ def verify_component(
         only = [str(value.name) for value in model.graph.outputs]
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
-    return original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    other = path.with_name(IMAGE_PROMPT_FILE)
+    if component != "unet" or originals.source.ip_adapter is None or not other.is_file():
+        return found
+    original = Original(*originals.image_prompt(), samples=samples, seed=seed)
+    shown = original.compare(prepared(other, load(other)), precision_of(model))
+    return found.joined(shown, IMAGE_PROMPT_FILE)

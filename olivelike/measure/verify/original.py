@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -169,6 +169,14 @@ class Verification:
     def figures(self) -> list[Figures]:
         """Return those of every output and sample."""
         return [figures for sample in self.samples for figures in sample.outputs.values()]
+
+    def joined(self, other: Verification, file: str) -> Verification:
+        """Return this, and the same of another file's graph."""
+        named = (
+            replace(sample, outputs={f"{name} of {file}": figures for name, figures in sample.outputs.items()})
+            for sample in other.samples
+        )
+        return replace(self, samples=(*self.samples, *named), origin=self.origin or other.origin)
 
     def within(self, limit: float) -> bool:
         """Tell whether every output is finite and no further off than `limit`."""

@@ -57,6 +57,10 @@ class Origin:
     """Where ControlNets beside it come from, by component."""
     t2i_adapters: Mapping[str, Origin] | None = None
     """Where T2I-Adapters do."""
+    ip_adapter: Origin | None = None
+    """Where an IP-Adapter beside it comes from."""
+    image_encoder: Origin | None = None
+    """Where the image encoder of that comes from."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -105,8 +109,15 @@ class Origin:
             {name: origin.published() for name, origin in (kind or {}).items()} or None
             for kind in (self.controlnets, self.t2i_adapters)
         )
-        vae = self.vae and self.vae.published()
-        return replace(self, path=None, vae=vae, controlnets=controlnets, t2i_adapters=adapters)
+        return replace(
+            self,
+            path=None,
+            vae=self.vae and self.vae.published(),
+            controlnets=controlnets,
+            t2i_adapters=adapters,
+            ip_adapter=self.ip_adapter and self.ip_adapter.published(),
+            image_encoder=self.image_encoder and self.image_encoder.published(),
+        )
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""

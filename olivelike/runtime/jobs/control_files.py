@@ -1,4 +1,4 @@
-"""Control pictures as they are named: `NAME=FILE:STRENGTH` on a command line, files of a picture that is made again."""
+"""Pictures that lead, as they are named: `NAME=FILE:STRENGTH` on a command line, files of one that is made again."""
 
 from __future__ import annotations
 
@@ -90,6 +90,44 @@ def recorded_controls(record: PictureRecord, made: Path) -> list[ControlFile]:
                 "has the same content; give it with --control"
             )
         found.append(ControlFile(path, control.net, control.strength, control.start, control.end, control.preprocessor))
+    return found
+
+
+def parse_image_prompt(texts: Sequence[str]) -> tuple[list[Path], float | None]:
+    """Read `IMAGE` or `IMAGE:SCALE`, once or several times: the pictures, and how strongly they lead.
+
+    Raises `UsageError` if no picture is named, or two scales are given: there is one for all.
+    """
+    images: list[Path] = []
+    scales: set[float] = set()
+    for text in texts:
+        file, colon, last = text.rpartition(":")
+        scale = _number(last) if colon and not Path(text).exists() else None
+        if not (text if scale is None else file).strip():
+            raise UsageError(
+                f"--ip-adapter {text!r}: no picture is named; write IMAGE or IMAGE:SCALE, such as cat.png:0.6"
+            )
+        images.append(Path(text if scale is None else file))
+        scales |= set() if scale is None else {scale}
+    if len(scales) > 1:
+        raise UsageError(f"--ip-adapter: there is one scale for all pictures, and {len(scales)} are given; keep one")
+    return images, next(iter(scales), None)
+
+
+def recorded_image_prompt(record: PictureRecord, made: Path) -> list[Path]:
+    """Return the pictures that were a prompt of one that is made again, found by their content.
+
+    Raises `UsageError` if one of them is not found.
+    """
+    found = []
+    for used in record.ip_adapter_images:
+        path = find_used(used, made)
+        if path is None:
+            raise UsageError(
+                f"the picture had {used.name} as a prompt, which is not in it, and no picture beside it or here "
+                "has the same content; give it with --ip-adapter"
+            )
+        found.append(path)
     return found
 
 

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import MissingError, UsageError
-from olivelike.model.families import CONTROL_PICTURE, STRENGTH, T2I_ADAPTERS, is_adapter_feature
+from olivelike.model.families import (
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    IP_ADAPTER,
+    LEADERS,
+    STRENGTH,
+    T2I_ADAPTERS,
+    first_of_kind,
+    is_adapter_feature,
+)
 from olivelike.runtime.pipeline.adapter_leads import Leading, adapter_lead, check_adapter_size
 from olivelike.runtime.pipeline.vae import upright
 
@@ -48,9 +57,9 @@ def check_controls(request: Request, folder: PipelineFolder) -> Request:
             "T2I-Adapter under `t2i_adapters:`, in its workflow and run it again"
         )
     checked = tuple(_checked(control, names) for control in request.controls)
-    used = {names[control.net] for control in checked if control.net is not None}
-    folder.led_unet(used)
-    if request.control_guess and used <= {*T2I_ADAPTERS}:
+    request = replace(request, controls=checked)
+    folder.led_unet(used := leaders(request, folder))
+    if request.control_guess and CONTROLNETS[0] not in used:
         raise UsageError("control_guess is about ControlNets, and only T2I-Adapters lead; drop it")
     if request.cache_interval > 1:
         raise UsageError(
@@ -62,7 +71,14 @@ def check_controls(request: Request, folder: PipelineFolder) -> Request:
             "inpaint_area masked draws a part of the picture, and a control picture leads all of it; take inpaint_area "
             "whole"
         )
-    return replace(request, controls=checked)
+    return request
+
+
+def leaders(request: Request, folder: PipelineFolder) -> list[str]:
+    """Return which of `LEADERS` lead the UNet to a request's pictures."""
+    names = folder.leading if request.controls else {}
+    used = {first_of_kind(names[control.net]) for control in request.controls if control.net is not None}
+    return [leader for leader in LEADERS if leader in used or (leader == IP_ADAPTER and request.ip_adapter_images)]
 
 
 def check_control_sizes(size: tuple[int, int], request: Request, folder: PipelineFolder) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import DERIVED_FILES, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE
+from olivelike.model.families import DERIVED_FILES, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE  # fmt: skip
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
-from olivelike.runtime.pipeline.controls import make_leads
+from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
+from olivelike.runtime.pipeline.image_prompt import encode_image_prompt
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 _SHALLOW: Final = "unet/shallow"
 """Among a pipeline's networks: part of the UNet, and changed by what changes that."""
 _WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_FILES - {SHALLOW_FILE})))
-"""The UNet as it is, and as ControlNets and T2I-Adapters lead it: one is open, for all have the same weights."""
+"""The UNet as it is, and as pictures lead it: one is open, for all have the same weights."""
 
 
 def open_pipeline(
@@ -254,13 +255,16 @@ class Pipeline:
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
     ) -> torch.Tensor:
         request, names = state.request, self.folder.leading if state.request.controls else {}
-        conditioning = encode(prompts, request, self.folder, self._encoders)
+        shown = bool(request.ip_adapter_images)
+        image = encode_image_prompt(request, self.folder, self._open(IMAGE_ENCODER)) if shown else None
+        conditioning = encode(prompts, request, self.folder, self._encoders, image)
         used = {control.net: names[control.net] for control in request.controls if control.net is not None}
-        unet = self._open_unet(used.values())
+        unet = self._open_unet(leaders(request, self.folder))
         nets = {name: self._open(component) for name, component in used.items()}
         leads = make_leads(request, self.folder, nets) if request.controls else ()
         shallow = self._shallow() if request.cache_interval > 1 else None
-        unets = UNets(unet, shallow, leads, request.control_guess)
+        strength = request.ip_adapter_scale if shown else None
+        unets = UNets(unet, shallow, leads, request.control_guess, strength)
         return denoise(start, conditioning, state, unets, self._decoder, callbacks)
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
@@ -302,10 +306,10 @@ class Pipeline:
             self._networks[component] = Network(component, session)
         return self._networks[component]
 
-    def _open_unet(self, leading: Collection[str]) -> Network:
-        """Open the UNet that these components lead, the plain one without any, and let go of another one."""
-        path = self.folder.led_unet(leading)
-        wanted = f"unet/{path.stem}" if leading else "unet"
+    def _open_unet(self, leaders: Collection[str]) -> Network:
+        """Open the UNet that some of `LEADERS` lead, the plain one without any, and let go of another one."""
+        path = self.folder.led_unet(leaders)
+        wanted = f"unet/{path.stem}" if leaders else "unet"
         if wanted not in self._networks:
             for other in _WHOLE:
                 self._networks.pop(other, None)  # Before the next one is read.

@@ -18,12 +18,11 @@ from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
 from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
-    ADAPTED_FILE,
-    CONTROLLED_ADAPTED_FILE,
-    CONTROLLED_FILE,
     CONTROLNETS,
     FAMILIES,
+    IMAGE_ENCODER,
     INDEX_FILE,
+    LEADERS,
     MODEL_FILE,
     PIPELINE_FILE,
     PREVIEW,
@@ -33,6 +32,7 @@ from olivelike.model.families import (
     TEXT_ENCODERS,
     TOKENIZER_OF,
     Family,
+    led_file,
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
@@ -47,6 +47,10 @@ _FLOAT: Final = 4
 _CONFIGS: Final = ("unet/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
+_LEADERS: Final = (
+    ("ControlNets", "`controlnets:`"), ("T2I-Adapters", "`t2i_adapters:`"), ("IP-Adapters", "`ip_adapter:`"),
+)  # fmt: skip
+"""Of each of `LEADERS`: what people call it, and the workflow's key."""
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 
 
@@ -107,6 +111,15 @@ class PipelineFolder:
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
+    def ip_adapter(self) -> str | None:
+        """What people call the IP-Adapter, if there is one; the record is read for that."""
+        if not self.has(IMAGE_ENCODER):
+            return None
+        record = OutputRecord.read(self.path)
+        origin = record.source.ip_adapter if record is not None else None
+        return "ip_adapter" if origin is None else origin.stem
+
+    @cached_property
     def leading(self) -> dict[str, str]:
         """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
         there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
@@ -164,7 +177,7 @@ class PipelineFolder:
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
-        names += [*CONTROLNETS, *T2I_ADAPTERS, *([SAFETY_CHECKER] if safety else [])]
+        names += [*CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -187,22 +200,20 @@ class PipelineFolder:
             )
         return path
 
-    def led_unet(self, components: Collection[str]) -> Path:
-        """Return the file of the UNet that these ControlNets and T2I-Adapters lead; without any, the plain one.
+    def led_unet(self, leaders: Collection[str]) -> Path:
+        """Return the file of the UNet that some of `LEADERS` lead; without any, the plain one.
 
         Raises `SourceError` if it is not there.
         """
-        controlled, adapted = (not {*kind}.isdisjoint(components) for kind in (CONTROLNETS, T2I_ADAPTERS))
-        if not controlled and not adapted:
+        if not leaders:
             return self.model("unet")
-        file = CONTROLLED_FILE if not adapted else CONTROLLED_ADAPTED_FILE if controlled else ADAPTED_FILE
-        path = self.path / "unet" / file
+        path = self.path / "unet" / led_file(leaders)
         if not path.is_file():
-            kinds = [("ControlNets", "`controlnets:`")] * controlled + [("T2I-Adapters", "`t2i_adapters:`")] * adapted
-            titles, keys = (" and ".join(words) for words in zip(*kinds, strict=True))
+            asked = [words for leader, words in zip(LEADERS, _LEADERS, strict=True) if leader in leaders]
+            titles, keys = (" and ".join(words) for words in zip(*asked, strict=True))
             raise SourceError(
-                f"{self.path}: has no unet/{file}, which {titles} lead; name one under {keys} in its workflow, and "
-                "run that again"
+                f"{self.path}: has no unet/{path.name}, which {titles} lead; name one under {keys} in its workflow, "
+                "and run that again"
             )
         return path
 

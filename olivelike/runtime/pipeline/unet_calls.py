@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH, IMAGE_TOKENS
 from olivelike.runtime.pipeline.adapter_leads import AdapterInputs, AdapterLead, Leading
 from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
 
@@ -35,6 +35,8 @@ class UNets:
     """Pictures that lead; the whole UNet then takes what their ControlNets and T2I-Adapters give."""
     guess: bool = False
     """Whether they lead prompts alone."""
+    image_strength: float | None = None
+    """How strongly pictures lead that are a prompt; the whole UNet then takes their tokens."""
 
 
 class UNetCalls:
@@ -206,9 +208,13 @@ class _Span:
                 for name, spec in network.session.inputs.items()
                 if is_residual(name)
             }
+        if self._unets.image_strength is not None:
+            inputs[IMAGE_STRENGTH] = (1,)
         if unknown := [name for name in network.session.inputs if name not in inputs]:
             raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
         call = network.prepare(inputs, outputs)
+        if self._unets.image_strength is not None:
+            call.inputs[IMAGE_STRENGTH].fill_(self._unets.image_strength)
         if start.channels is not None:
             call.inputs["sample"][:, channels:].copy_(start.channels[self._rows])
         return call
@@ -228,4 +234,6 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
         leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
     if conditions.guidance is not None:
         leading["timestep_cond"] = conditions.guidance
+    if conditions.image is not None:
+        leading[IMAGE_TOKENS] = conditions.image
     return leading

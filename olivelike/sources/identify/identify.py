@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
+from olivelike.sources.identify.ip_adapters import ip_adapter_identity
 from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
@@ -161,7 +162,7 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
         metadata: of the safetensors header.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return replace(_identify(shapes, metadata or {}), precision=_precision(tensors))
+    return replace(ip_adapter_identity(shapes) or _identify(shapes, metadata or {}), precision=_precision(tensors))
 
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:

@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from olivelike.model.families import FamilyName, Prediction
     from olivelike.model.few_steps import FewSteps
 
-Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "t2i_adapter", "unknown"]
+Kind = Literal[
+    "checkpoint",
+    "unet",
+    "vae",
+    "text_encoder",
+    "lora",
+    "embedding",
+    "controlnet",
+    "t2i_adapter",
+    "ip_adapter",
+    "unknown",
+]
 Naming = Literal["original", "diffusers"]
 Converter = Literal["unet", "vae", "clip", "open_clip"]
 
@@ -21,6 +32,7 @@ PLACES: dict[Kind, str] = {
     "embedding": "name it under `embeddings:`",
     "controlnet": "name it under `controlnets:`",
     "t2i_adapter": "name it under `t2i_adapters:`",
+    "ip_adapter": "name it as `ip_adapter:`",
 }
 """Where in a workflow a file of a kind belongs."""
 _KINDS: dict[Kind, str] = {
@@ -32,6 +44,7 @@ _KINDS: dict[Kind, str] = {
     "embedding": "an embedding (textual inversion)",
     "controlnet": "a ControlNet",
     "t2i_adapter": "a T2I-Adapter",
+    "ip_adapter": "an IP-Adapter",
     "unknown": "of no kind that is known",
 }
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import first_of_kind
+from olivelike.model.families import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.model.supported import check_network, refused_config
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -85,6 +85,9 @@ def adapt(
     """
     network_class = _find_class(component, library, class_name)
     check_network(component, class_name, config)
+    projection = config.get("image_projection") if component == IMAGE_ENCODER else None
+    if projection is not None:
+        return _with_projection(adapt(component, library, class_name, *_apart(config, shapes)), projection, shapes)
     views = (
         {name: StoredView(name, shape) for name, shape in shapes.items()}
         if original is None
@@ -106,6 +109,24 @@ def adapt(
     names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
+
+
+def _apart(config: Config, shapes: Mapping[str, Shape]) -> tuple[Config, dict[str, Shape]]:
+    """Return config and tensors of an image encoder without those of an IP-Adapter's projection."""
+    own = {name: value for name, value in config.items() if name != "image_projection"}
+    return own, {name: shape for name, shape in shapes.items() if not name.startswith(IMAGE_PROJECTION)}
+
+
+def _with_projection(encoder: Adaptation, projection: Config, shapes: Mapping[str, Shape]) -> Adaptation:
+    """Return what an image encoder and a projection behind it are together."""
+    from olivelike.sources.names.image_projection import find_projection
+
+    assert encoder.architecture is not None
+    added = find_projection(projection, shapes)
+    config = {**encoder.architecture.config, "image_projection": projection}
+    names = {**encoder.names, **added}
+    unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
+    return Adaptation(replace(encoder.architecture, config=config), names, unused)
 
 
 def _find_class(component: str, library: str, class_name: str) -> Any:
