@@ -116,15 +116,15 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
             numbered.setdefault(int(match[1]), {})[match[2]] = tensor
     layers = tuple(layer for _, layer in sorted(numbered.items()))
     shapes = {tensor.shape for layer in layers for tensor in layer.values()}
-    widths = {shape[-1] for shape in shapes}
+    widths = {shape[-1] if len(shape) == 2 else 0 for shape in shapes}
     whole = all(len(layer) == 2 and layer["k"].shape == layer["v"].shape for layer in layers)
-    if not layers or not whole or len(widths) != 1 or any(len(shape) != 2 for shape in shapes):
+    if not layers or not whole or len(widths) != 1 or 0 in widths:
         raise SourceError(
             f"{path}: its keys and values (ip_adapter.N.to_k_ip.weight and to_v_ip) are no matrices of one width, in "
             "pairs; the file is damaged or incomplete: get it again"
         )
     try:
-        projection = _projection({name.removeprefix(IMAGE_PROJECTION): tensor.shape for name, tensor in own.items()})
+        projection = _checked({name.removeprefix(IMAGE_PROJECTION): tensor.shape for name, tensor in own.items()})
     except (LookupError, ValueError) as error:
         raise SourceError(
             f"{path}: its projection (image_proj.*) is of no form that is known: {error}; known are those of "
@@ -136,6 +136,14 @@ def read_ip_adapter(path: Path, read_pickle: ReadPickle | None) -> IpAdapterFile
             f"{path}: its projection makes tokens of width {made}, and its keys and values take {found.width}; the "
             "file is damaged: get it again"
         )
+    return found
+
+
+def _checked(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Return a projection's class and arguments. Raises `LookupError` or `ValueError` if they can't be read off."""
+    found = _projection(shapes)
+    if absent := [name for name, value in found["arguments"].items() if value < 1]:
+        raise ValueError(f"its {absent[0]} would be 0")
     return found
 
 
@@ -160,11 +168,13 @@ def _projection(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         }  # fmt: skip
         return {"class_name": "IPAdapterFullImageProjection", "arguments": arguments}
     _, queries, hidden = shapes["latents"]
-    inner = next(shape[0] for name, shape in shapes.items() if re.fullmatch(r"layers\.0\.(0|attn)\.to_q\.weight", name))
+    queried = [shape for name, shape in shapes.items() if re.fullmatch(r"layers\.0\.(0|attn)\.to_q\.weight", name)]
+    if len(queried) != 1 or len(queried[0]) != 2:
+        raise KeyError("layers.0.0.to_q.weight")
     arguments = {
         "embed_dims": matrix("proj_in.weight")[1], "output_dims": matrix("proj_out.weight")[0], "hidden_dims": hidden,
         "depth": len({name.split(".")[1] for name in shapes if name.startswith("layers.")}),
-        "heads": inner // _HEAD, "num_queries": queries,
+        "heads": queried[0][0] // _HEAD, "num_queries": queries,
     }  # fmt: skip
     return {"class_name": "IPAdapterPlusImageProjection", "arguments": arguments}
 
