@@ -206,7 +206,14 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:
     """Return what `open_source` wants to know of a workflow."""
-    return source_spec(workflow.source, workflow.vae, workflow.preview, workflow.controlnets, workflow.t2i_adapters)
+    return source_spec(
+        workflow.source,
+        workflow.vae,
+        workflow.preview,
+        workflow.controlnets,
+        workflow.t2i_adapters,
+        workflow.ip_adapter,
+    )
 
 
 def source_spec(

@@ -207,7 +207,7 @@ def test_what_can_not_be_a_prompt_is_refused(prompted, pipeline, shown, tmp_path
     (folder / "unet" / "controlnet_ip_adapter.onnx").unlink()
     (folder / "unet" / IMAGE_PROMPT_FILE).unlink()
     broken = open_pipeline(folder)
-    with pytest.raises(SourceError, match=r"no unet/ip_adapter\.onnx, which attends to pictures"):
+    with pytest.raises(SourceError, match=r"no unet/ip_adapter\.onnx, which IP-Adapters lead"):
         broken.resolve_defaults(ask(shown[0]))
     with pytest.raises(SourceError, match=r"no unet/controlnet_ip_adapter\.onnx"):
         broken.resolve_defaults(ask(shown[0], controls=(Control(picture),)))
