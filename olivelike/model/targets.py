@@ -33,6 +33,8 @@ class Kernel:
     """Attention also takes packed QKV (B,S,N,3,D) and packed KV (B,L,N,2,D)."""
     float32_inputs: tuple[int, ...] = ()
     """Positions of inputs that stay float32 when the others are float16."""
+    bits: tuple[int, ...] = ()
+    """Of quantised weights that it multiplies by."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, sets sorted."""
@@ -42,6 +44,7 @@ class Kernel:
             "channels": None if self.channels is None else sorted(self.channels),
             "packed": self.packed,
             "float32_inputs": list(self.float32_inputs),
+            **({"bits": list(self.bits)} if self.bits else {}),
         }
 
 
@@ -82,6 +85,8 @@ class Target:
     """Whether arithmetic on sizes leaves the provider for the CPU, so that graphs are spelled without it."""
     conv_channels: int = 1
     """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
+    block_weights: bool = False
+    """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -131,6 +136,7 @@ class Target:
             "ir_version": self.ir_version,
             "precision": self.precision,
             "bfloat16": self.bfloat16,
+            "block_weights": self.block_weights,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -163,7 +169,9 @@ CPU: Final = Target(
         "FastGelu": Kernel(_F),
         "QuickGelu": Kernel(_F),
         "ai.onnx.Attention": Kernel(_FH),
+        "MatMulNBits": Kernel(_FH, bits=(4, 8)),
     },
+    block_weights=True,
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -190,7 +198,9 @@ CUDA: Final = Target(
         "QuickGelu": Kernel(_FHBD),
         "ai.onnx.Attention": Kernel(_FHB),
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
+        "MatMulNBits": Kernel(_FHB, bits=(4, 8)),
     },
+    block_weights=True,
 )
 """NVIDIA GPUs."""
 
@@ -259,6 +269,7 @@ OPENVINO: Final = Target(
         "ai.onnx.Attention": Kernel(_FHB),
     },
     bfloat16=True,
+    block_weights=True,
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.model.block_values import QUANTISE_DOMAIN, BlockFormat, quantise
 from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
@@ -102,6 +103,8 @@ class Evaluator:
     """What the expression derives, for messages."""
     lost: dict[str, int] = field(default_factory=dict)
     """Values that half precision could not hold: `saturated` and `flushed`, summed over all evaluations."""
+    others: list[Array] = field(default_factory=list)
+    """The further outputs of the last weight that was quantised."""
 
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
@@ -121,6 +124,11 @@ class Evaluator:
             for kind, count in lost.items():
                 self.lost[kind] = self.lost.get(kind, 0) + count
             return half
+        if expression.get("domain") == QUANTISE_DOMAIN:
+            assert operands[0] is not None
+            found = quantise(operands[0], BlockFormat.of(expression["attributes"]))
+            self.others = found[1:]
+            return found[expression.get("output", 0)]
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
 
 
