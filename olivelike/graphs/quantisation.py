@@ -76,8 +76,7 @@ class BlockQuantisation:
         model = self._editor.model
         if QUANTISE_DOMAIN in model.opset_imports:
             raise PassError("the graph is quantised already; keep one of `weights8` and `weights4` in this chain")
-        if (opset := model.opset_imports.get("", 0)) < _OPSET:
-            raise PassError(f"the graph is of opset {opset}, and blocks need {_OPSET}; convert the checkpoint anew")
+        self._raise_opset()
         for node in list(self._editor.graph):
             if node.outputs[0] in self._editor.weights:
                 continue
@@ -93,6 +92,15 @@ class BlockQuantisation:
             model.opset_imports[QUANTISE_DOMAIN] = 1
         self._editor.import_contrib()
         return {f"weights_{kind}": count for kind, count in sorted(self._counts.items())}
+
+    def _raise_opset(self) -> None:
+        """Stamp the graph with an opset that has blocks: of what 20 has, 21 changed GroupNormalization alone."""
+        opsets = self._editor.model.opset_imports
+        if (opset := opsets.get("", 0)) >= _OPSET:
+            return
+        if opset < _OPSET - 1 or self._editor.nodes("GroupNormalization"):
+            raise PassError(f"the graph is of opset {opset}, and blocks need {_OPSET}; convert the checkpoint anew")
+        opsets[""] = _OPSET
 
     def _places(self, node: ir.Node) -> tuple[int, ...]:
         """Return which inputs of an operator may be quantised weights."""
