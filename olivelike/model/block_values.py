@@ -143,11 +143,21 @@ def _by_range(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
 
 
 def _k_quant(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
-    """Search scale and zero point for the least weighted squared error, by ONNX Runtime's k-quants."""
+    """Search scale and zero point by ONNX Runtime's k-quants; a block that rounding serves better is rounded."""
     from onnxruntime.quantization.neural_compressor.weight_only import quant_tensor_k_quant_cpu
 
-    numbers, scale, zero = quant_tensor_k_quant_cpu(blocks, num_bits=bits, group_size=blocks.shape[1])
-    return numbers.astype(np.uint8), scale.reshape(-1), zero.reshape(-1).astype(np.uint8)
+    rounded = _by_range(blocks, bits)
+    with np.errstate(divide="ignore", invalid="ignore"):  # Blocks of one value have no range.
+        numbers, scale, zero = quant_tensor_k_quant_cpu(blocks, num_bits=bits, group_size=blocks.shape[1])
+        searched = numbers.astype(np.uint8), scale.reshape(-1).astype(np.float32), zero.reshape(-1)
+        errors = [
+            (((numbers.astype(np.float32) - zero[:, None]) * scale[:, None] - blocks) ** 2).sum(axis=1)
+            for numbers, scale, zero in (rounded, searched)
+        ]
+    better = errors[1] < errors[0]
+    for chosen, found in zip(rounded, searched, strict=True):
+        chosen[better] = found[better]
+    return rounded
 
 
 _METHODS: Final[Mapping[str, Callable[[Array, int], tuple[Array, Array, Array]]]] = {

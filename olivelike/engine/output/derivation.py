@@ -196,7 +196,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
         yield from parts(operands[0], moved)
         return
     axis = expression["attributes"]["axis"]
-    ends = np.cumsum([_shape(operand)[axis] for operand in operands])
+    ends = np.cumsum([shape_of(operand)[axis] for operand in operands])
     for operand, piece in zip(operands, np.split(array, ends[:-1], axis), strict=True):
         yield from parts(operand, piece)
 
@@ -225,16 +225,16 @@ def _undo(expression: Expression, array: Array) -> Array:
             order = expression.get("attributes", {}).get("perm", range(array.ndim)[::-1])
             return array.transpose(np.argsort(order))
         case "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten":
-            return array.reshape(_shape(expression["inputs"][0]))
+            return array.reshape(shape_of(expression["inputs"][0]))
     raise Irreversible(expression.get("op", "a constant"))
 
 
-def _shape(expression: Expression) -> tuple[int, ...]:
+def shape_of(expression: Expression) -> tuple[int, ...]:
     """Return the shape of what `parts` and `undo` can take apart."""
     if "shape" in expression:
         return tuple(expression["shape"])
     operands = expression["inputs"]
-    shape = _shape(operands[0])
+    shape = shape_of(operands[0])
     match expression["op"]:
         case "Cast" | "Identity":
             return shape
@@ -247,7 +247,7 @@ def _shape(expression: Expression) -> tuple[int, ...]:
                 return np.broadcast_to(np.False_, shape).reshape(wanted).shape
         case "Concat":
             axis = expression["attributes"]["axis"]
-            sizes = [_shape(operand)[axis] for operand in operands]
+            sizes = [shape_of(operand)[axis] for operand in operands]
             return (*shape[:axis], sum(sizes), *shape[axis:][1:])
     raise Irreversible(expression["op"])
 
