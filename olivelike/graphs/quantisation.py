@@ -12,6 +12,7 @@ import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -20,7 +21,9 @@ from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
 from olivelike.graphs.editing.values import attribute, dims_of
 from olivelike.model.block_values import QUANTISE, QUANTISE_DOMAIN, BlockFormat
 from olivelike.model.graph import BLOCK_KEY
-from olivelike.model.targets import Target
+
+if TYPE_CHECKING:
+    from olivelike.model.targets import Target
 
 _OPSET = 21
 """Of DequantizeLinear in blocks."""
@@ -126,7 +129,7 @@ class BlockQuantisation:
         size = 1
         for dim in shape:
             size *= dim
-        return len(shape) < 2 or size < _LEAST_VALUES or shape[self._axis(node)] < _LEAST_DEPTH  # noqa: PLR2004
+        return len(shape) < 2 or size < _LEAST_VALUES or shape[self._axis(node)] < _LEAST_DEPTH
 
     def _axis(self, node: ir.Node) -> int:
         """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
@@ -153,7 +156,7 @@ class BlockQuantisation:
 
     def _multiplies(self, node: ir.Node, value: ir.Value) -> bool:
         """Tell whether MatMulNBits can do what the operator does."""
-        if self._kernel is None or self._form.bits not in self._kernel.bits or len(dims_of(value)) != 2:  # noqa: PLR2004
+        if self._kernel is None or self._form.bits not in self._kernel.bits or len(dims_of(value)) != 2:
             return False
         dtype = {"FLOAT": "f", "FLOAT16": "h", "BFLOAT16": "b"}[value.dtype.name if value.dtype else ""]
         if dtype not in self._kernel.dtypes:
@@ -205,7 +208,7 @@ class BlockQuantisation:
             "MatMulNBits", [node.inputs[0], *self._numbers(node, value, axis, packed=True)], dims_of(result),
             before=node, name=f"{result.name}.product", domain=CONTRIB, dtype=result.dtype, attributes=attributes,
         )  # fmt: skip
-        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:  # noqa: PLR2004
+        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
             product = self._editor.add(
                 "Add", [product, node.inputs[2]], dims_of(result), before=node, name=f"{result.name}.sum"
             )

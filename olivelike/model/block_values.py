@@ -58,7 +58,7 @@ class BlockFormat:
         """NumPy's type of the numbers."""
         if self.packed:
             return np.dtype(np.uint8)
-        signed, unsigned = (np.int8, np.uint8) if self.bits == 8 else (ml_dtypes.int4, ml_dtypes.uint4)  # noqa: PLR2004
+        signed, unsigned = (np.int8, np.uint8) if self.bits == 8 else (ml_dtypes.int4, ml_dtypes.uint4)
         return np.dtype(signed if self.symmetric else unsigned)
 
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -171,13 +171,14 @@ def _inverse(scale: Array) -> Array:
 
 def _pack(numbers: Array, bits: int) -> Array:
     """Put two numbers of 4 bits into each byte of a row, the first one into its lower half."""
-    if bits == 8:  # noqa: PLR2004
+    if bits == 8:
         return numbers
     even = np.pad(numbers, ((0, 0), (0, numbers.shape[1] % 2)))
-    return even[:, ::2] | (even[:, 1::2] << 4)
+    packed: Array = even[:, ::2] | (even[:, 1::2] << 4)
+    return packed
 
 
 def _unpack(packed: Array, bits: int) -> Array:
-    if bits == 8:  # noqa: PLR2004
+    if bits == 8:
         return packed
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)

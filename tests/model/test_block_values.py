@@ -11,7 +11,8 @@ from olivelike.model.block_values import BlockFormat, dequantise, quantise
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("bits", "most"), [(8, 7e-3), (4, 0.13)])
 @pytest.mark.parametrize(
-    ("shape", "axis", "packed"), [((100, 7), 0, True), ((6, 200), 1, True), ((6, 40), 1, False), ((4, 96, 3, 3), 1, False)]
+    ("shape", "axis", "packed"),
+    [((100, 7), 0, True), ((6, 200), 1, True), ((6, 40), 1, False), ((4, 96, 3, 3), 1, False)],
 )
 def test_numbers_stand_for_the_weight_also_in_blocks_that_do_not_divide_it(bits, most, symmetric, shape, axis, packed):
     weight = np.random.default_rng(0).normal(size=shape).astype(np.float32)

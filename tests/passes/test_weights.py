@@ -54,12 +54,12 @@ def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
         if node.op_type == "MatMulNBits":
             assert held.read(node.input[1]).dtype == np.uint8
     assert any(expression.get("op") == "QuantizeBlocks" for expression in written.derivations.values())
-    outputs = []
+    outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
     materialize(model.graph, model.weights, model.tensors.files, tmp_path, lambda _, __: None, model_file="float.onnx",
                 data_file="float.pb")  # fmt: skip
     for name in ("model.onnx", "float.onnx"):
         session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
-        outputs.append(session.run(["last_hidden_state"], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)})[0])
+        outputs.append(session.run(["last_hidden_state"], ids)[0])
     assert np.linalg.norm(outputs[0] - outputs[1]) < (2e-2 if make is EIGHT else 0.3) * np.linalg.norm(outputs[1])
 
 

@@ -41,7 +41,8 @@ class Initializers:
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return NumPy's type of an initializer."""
-        return onnx.helper.tensor_dtype_to_np_dtype(self._protos[name].data_type)
+        dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(self._protos[name].data_type)
+        return dtype
 
     def read(self, name: str) -> Array:
         """Return an initializer's values in its own dtype and shape, in memory of their own."""

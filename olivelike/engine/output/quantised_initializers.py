@@ -1,4 +1,4 @@
-"""Initializers of an output in which blocks of numbers, scales and zero points are the one weight that they stand for."""
+"""Initializers of an output, where numbers, scales and zero points are the one weight that they stand for."""
 
 from __future__ import annotations
 

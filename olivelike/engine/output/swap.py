@@ -37,8 +37,8 @@ def swap_loras(
     """Return what an output's initializers become when LoRAs are merged on top of it.
 
     The base is what the folder holds: in half precision, its parameters are those of the checkpoint rounded to float16,
-    and LoRAs that a run has merged already stay merged. Of quantised weights it is what their numbers stand for, and the
-    changed weights are rounded anew.
+    and LoRAs that a run has merged already stay merged. Of quantised weights it is what their numbers stand for; what
+    changes is rounded anew.
 
     Args:
         folder: An output folder, as a run left it.
@@ -117,7 +117,9 @@ def _swap(
         for place in places[name]:
             place.put(changed[place.initializer], evaluator)
         del merged[name]
-    return {name: part for initializer, array in changed.items() for name, part in initializers.parts(initializer, array)}
+    return {
+        name: part for initializer, array in changed.items() for name, part in initializers.parts(initializer, array)
+    }
 
 
 @dataclass(frozen=True, eq=False)

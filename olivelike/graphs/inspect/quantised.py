@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 
 def weight_bits(node: ir.Node) -> int | None:

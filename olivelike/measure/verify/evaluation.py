@@ -177,4 +177,8 @@ class Evaluation:
 def _in_whole_bytes(array: Array | None) -> Array | None:
     """Return numbers of 4 bits as those of 8, which mean the same to DequantizeLinear; sessions take no others."""
     wider = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
-    return array if array is None else array.astype(wider.get(ir.DataType.from_numpy(array.dtype), array.dtype), copy=False)
+    return (
+        array
+        if array is None
+        else array.astype(wider.get(ir.DataType.from_numpy(array.dtype), array.dtype), copy=False)
+    )

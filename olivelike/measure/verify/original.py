@@ -305,7 +305,7 @@ def parameter_reader(weights: Weights, tensors: TensorAccess) -> Callable[[str],
 
 
 def precision_of(model: ir.Model) -> str:
-    """Return `w8` or `w4` if a graph has quantised weights, `fp16` or `bf16` if any operator gives that, else `fp32`."""
+    """Return `w8` or `w4` for quantised weights, else `fp16` or `bf16` if any operator gives that, else `fp32`."""
     widths = {width for node in model.graph if (width := weight_bits(node)) is not None}
     if widths:
         return f"w{min(widths)}"
