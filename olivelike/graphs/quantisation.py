@@ -61,7 +61,7 @@ class BlockQuantisation:
         """
         self._editor = GraphEditor(model)
         self._form = form
-        self._kernel = None if target is None else target.kernel("MatMulNBits")
+        self._multiplied = frozenset() if target is None else target.block_matmul
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks = tuple(float_blocks)
         self._accuracy_level = accuracy_level
@@ -156,10 +156,10 @@ class BlockQuantisation:
 
     def _multiplies(self, node: ir.Node, value: ir.Value) -> bool:
         """Tell whether MatMulNBits can do what the operator does."""
-        if self._kernel is None or self._form.bits not in self._kernel.bits or len(dims_of(value)) != 2:
+        if len(dims_of(value)) != 2:
             return False
         dtype = {"FLOAT": "f", "FLOAT16": "h", "BFLOAT16": "b"}[value.dtype.name if value.dtype else ""]
-        if dtype not in self._kernel.dtypes:
+        if dtype not in self._multiplied:
             return False
         return node.op_type == "MatMul" or (
             node.op_type == "Gemm"

@@ -33,8 +33,6 @@ class Kernel:
     """Attention also takes packed QKV (B,S,N,3,D) and packed KV (B,L,N,2,D)."""
     float32_inputs: tuple[int, ...] = ()
     """Positions of inputs that stay float32 when the others are float16."""
-    bits: tuple[int, ...] = ()
-    """Of quantised weights that it multiplies by."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, sets sorted."""
@@ -44,7 +42,6 @@ class Kernel:
             "channels": None if self.channels is None else sorted(self.channels),
             "packed": self.packed,
             "float32_inputs": list(self.float32_inputs),
-            **({"bits": list(self.bits)} if self.bits else {}),
         }
 
 
@@ -87,6 +84,8 @@ class Target:
     """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
     block_weights: bool = False
     """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
+    block_matmul: frozenset[str] = frozenset()
+    """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -137,6 +136,7 @@ class Target:
             "precision": self.precision,
             "bfloat16": self.bfloat16,
             "block_weights": self.block_weights,
+            "block_matmul": "".join(sorted(self.block_matmul)),
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -169,9 +169,9 @@ CPU: Final = Target(
         "FastGelu": Kernel(_F),
         "QuickGelu": Kernel(_F),
         "ai.onnx.Attention": Kernel(_FH),
-        "MatMulNBits": Kernel(_FH, bits=(4, 8)),
     },
     block_weights=True,
+    block_matmul=_FH,
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -198,9 +198,9 @@ CUDA: Final = Target(
         "QuickGelu": Kernel(_FHBD),
         "ai.onnx.Attention": Kernel(_FHB),
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
-        "MatMulNBits": Kernel(_FHB, bits=(4, 8)),
     },
     block_weights=True,
+    block_matmul=_FHB,
 )
 """NVIDIA GPUs."""
 
