@@ -9,6 +9,7 @@ output evaluates, one at a time.
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +62,7 @@ class BlockQuantisation:
         """
         self._editor = GraphEditor(model)
         self._form = form
-        self._multiplied = frozenset() if target is None else target.block_matmul
+        self._multiplied = "" if target is None else target.block_matmul
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks = tuple(float_blocks)
         self._accuracy_level = accuracy_level
@@ -126,10 +127,10 @@ class BlockQuantisation:
             return True
         assert value.shape is not None
         shape = tuple(value.shape.numpy())
-        size = 1
-        for dim in shape:
-            size *= dim
-        return len(shape) < 2 or size < _LEAST_VALUES or shape[self._axis(node)] < _LEAST_DEPTH
+        if len(shape) < 2 or math.prod(shape) < _LEAST_VALUES:
+            return True
+        depth = shape[self._axis(node)]
+        return depth < _LEAST_DEPTH or not (self._multiplies(node, value) or self._block_size(depth) >= _LEAST_DEPTH)
 
     def _axis(self, node: ir.Node) -> int:
         """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
@@ -144,7 +145,7 @@ class BlockQuantisation:
 
     def _rewrite(self, node: ir.Node, index: int, value: ir.Value) -> None:
         axis = self._axis(node)
-        if node.op_type == "Gather":
+        if node.op_type == "Gather" and self._multiplied:  # OpenVINO widens nothing whose size it does not know.
             self._look_up(node, value)
         elif self._multiplies(node, value):
             self._multiply(node, value, axis)
@@ -173,6 +174,8 @@ class BlockQuantisation:
         """Add numbers, scales and zero points of a weight, as one operator; the last may be lacking."""
         assert value.shape is not None
         form = replace(self._form, axis=axis, packed=packed)
+        if not packed:
+            form = replace(form, block_size=self._block_size(value.shape.numpy()[axis]))
         if table:
             form = replace(form, bits=8, symmetric=True, method="rtn")
         shapes = form.shapes(tuple(value.shape.numpy()))
@@ -189,11 +192,16 @@ class BlockQuantisation:
         self._editor.weights.update(producer.outputs)
         return list(producer.outputs)
 
+    def _block_size(self, depth: int) -> int:
+        """Return the size of DequantizeLinear's blocks: OpenVINO has none that do not divide a row."""
+        return math.gcd(depth, self._form.block_size)
+
     def _widened(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        assert value.shape is not None
         return self._editor.add(
             "DequantizeLinear", self._numbers(node, value, axis), dims_of(value), before=node,
             name=f"{value.name}.wide", dtype=value.dtype,
-            attributes={"axis": axis, "block_size": self._form.block_size},
+            attributes={"axis": axis, "block_size": self._block_size(value.shape.numpy()[axis])},
         )  # fmt: skip
 
     def _multiply(self, node: ir.Node, value: ir.Value, axis: int) -> None:
@@ -218,6 +226,7 @@ class BlockQuantisation:
     def _look_up(self, node: ir.Node, value: ir.Value) -> None:
         """Look up rows of numbers, and of scales; always of 8 bits, since Gather takes no fewer."""
         result, ids = node.outputs[0], node.inputs[1]
+        assert value.shape is not None
         numbers, scales = self._numbers(node, value, 1, table=True)
         outer = dims_of(result)[:-1]
         rows = [
@@ -229,7 +238,7 @@ class BlockQuantisation:
         ]  # fmt: skip
         wide = self._editor.add(
             "DequantizeLinear", rows, dims_of(result), before=node, name=f"{result.name}.wide", dtype=value.dtype,
-            attributes={"axis": len(outer), "block_size": self._form.block_size},
+            attributes={"axis": len(outer), "block_size": self._block_size(value.shape.numpy()[1])},
         )  # fmt: skip
         self._editor.replace(result, wide)
         self._counts["looked_up"] += 1

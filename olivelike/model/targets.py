@@ -84,7 +84,7 @@ class Target:
     """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
     block_weights: bool = False
     """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
-    block_matmul: frozenset[str] = frozenset()
+    block_matmul: str = ""
     """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
@@ -136,7 +136,7 @@ class Target:
             "precision": self.precision,
             "bfloat16": self.bfloat16,
             "block_weights": self.block_weights,
-            "block_matmul": "".join(sorted(self.block_matmul)),
+            "block_matmul": self.block_matmul,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -171,7 +171,7 @@ CPU: Final = Target(
         "ai.onnx.Attention": Kernel(_FH),
     },
     block_weights=True,
-    block_matmul=_FH,
+    block_matmul="fh",
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -200,7 +200,7 @@ CUDA: Final = Target(
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
     },
     block_weights=True,
-    block_matmul=_FHB,
+    block_matmul="fhb",
 )
 """NVIDIA GPUs."""
 
