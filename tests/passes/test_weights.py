@@ -84,3 +84,15 @@ def test_quantised_twice_is_refused(fused):
 @pytest.mark.parametrize("name", ["tensorrt", "directml"])
 def test_targets_that_are_not_known_to_run_blocks_are_refused(name):
     assert "has no kernel that is known to run weights in blocks of 8 bits" in EIGHT().unsupported_reason(TARGETS[name])
+
+
+def test_openvino_reads_blocks(tiny, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model = run_pass(FUSE, tiny("text_encoder"), target="openvino")
+    outputs = []
+    for name, one in (("float", model), ("w4", run_pass(FOUR, model, target="openvino"))):
+        (tmp_path / name).mkdir()
+        materialize(one.graph, one.weights, one.tensors.files, tmp_path / name, lambda _, __: None)
+        network = openvino.Core().compile_model(str(tmp_path / name / "model.onnx"), "CPU")
+        outputs.append(network({"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)})["last_hidden_state"])
+    assert 1e-3 < np.linalg.norm(outputs[0] - outputs[1]) / np.linalg.norm(outputs[0]) < 0.3
