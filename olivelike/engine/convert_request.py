@@ -12,7 +12,7 @@ from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS
+from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
 from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, text_source
@@ -37,6 +37,7 @@ class ConvertRequest:
     vae: str | None = None
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
+    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision."""
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
@@ -136,8 +137,10 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
-    precision = request.precision or target.precision
-    chains = {name: _chain(opened.checkpoint(name), precision) for name in components}
+    quantising = QUANTISING_PASSES.get(request.precision or "")
+    named = None if quantising else request.precision
+    precision = named or target.precision
+    chains = {name: _chain(opened.checkpoint(name), precision, quantising) for name in components}
 
     def place(path: Path | None, text: str) -> str:
         return text if path is None else _relative(path, folder)
@@ -156,7 +159,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "ip_adapter": _written_ip_adapter(ip_adapter, place),
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
-            "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,
+            "target": {"provider": target.name, "precision": named} if named else target.name,
             "components": chains,
             "layout": request.layout,
             "output": _relative(absolute(request.output, here), folder),
@@ -193,13 +196,14 @@ def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None
         raise UsageError(f"--save-workflow {path}: can't be written: {error.strerror}") from error
 
 
-def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
+def _chain(checkpoint: Checkpoint, precision: str, quantising: str | None) -> list[str]:
     """Return the passes that a component needs."""
-    half = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
+    narrower = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
+    narrower += [quantising] if quantising else []
     if checkpoint.graph is not None:
-        return ["fuse", *half]
+        return ["fuse", *narrower]
     merge = ["merge_lora"] if checkpoint.component in LORA_COMPONENTS else []
-    return [*merge, "convert", "fuse", *half]
+    return [*merge, "convert", "fuse", *narrower]
 
 
 def _relative(path: Path, folder: Path) -> str:

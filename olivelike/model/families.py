@@ -180,6 +180,8 @@ def family_of_text_width(width: int) -> FamilyName | None:
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
 """The pass that brings a graph to each half precision."""
+QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4"}
+"""The pass that brings weights alone to so many bits, behind what brings the graph to the target's precision."""
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +12,7 @@ import pytest
 
 from olivelike.errors import PassError, SourceError, VerificationError
 from olivelike.graphs.image_prompt import cross_attentions
-from olivelike.model.families import CONTROLLED_FILE, IMAGE_PROMPT_FILE, IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.model.families import CONTROLLED_FILE, IMAGE_PROMPT_FILE, IMAGE_STRENGTH, IMAGE_TOKENS, LEADERS, led_file
 from olivelike.pass_api import IpAdapterInput
 from olivelike.testing import run_pass
 from olivelike.testing.ip_adapters import make_ip_adapter
@@ -21,7 +22,7 @@ from olivelike.workflow.passes import Registry
 from tests.fixtures.little_ip_adapters import image_encoder_model, little_ip_adapter
 from tests.fixtures.little_pipeline import little_checkpoint, little_model
 
-NAMES = ("ip_adapter", "controlnet_inputs", "deepcache", "float16", "fuse", "layout", "verify")
+NAMES = ("ip_adapter", "controlnet_inputs", "deepcache", "float16", "fuse", "layout", "t2i_adapter_inputs", "verify")
 PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
 
 
@@ -226,3 +227,21 @@ def test_what_does_not_fit_is_refused(adapter):
         run_pass(PASSES["ip_adapter"], fused, ip_adapter=IpAdapterInput(adapter))
     with pytest.raises(PassError, match="the context has no ip_adapter; name one as `ip_adapter:`"):
         run_pass(PASSES["ip_adapter"], tiny_model("unet", graph=True))
+
+
+def test_all_that_leads_a_unet_leads_it_together(tmp_path, adapter, unet):
+    model = run_pass(PASSES["t2i_adapter_inputs"], run_pass(PASSES["controlnet_inputs"], unet), target="cpu")
+    folder = written(model, tmp_path / "unet")
+    led = {led_file(some) for count in (1, 2, 3) for some in combinations(LEADERS, count)}
+    assert {path.name for path in folder.glob("*.onnx")} == {"model.onnx", *led}
+    session = opened(folder, tmp_path / "led", led_file(LEADERS))
+    values, wanted = expected(adapter, tiny_checkpoint())
+    sizes = {"batch": 2, "height": 16, "width": 24}
+    for value in session.get_inputs():
+        if value.name.endswith("_residual"):
+            dims = [dim.removeprefix("unet_sample_").split("/") if isinstance(dim, str) else dim for dim in value.shape]
+            shape = [dim if isinstance(dim, int) else sizes[dim[0]] // int((*dim, 1)[1]) for dim in dims]
+            values = {**values, value.name: np.zeros(shape, np.float32)}
+    found = run(session, values)
+    assert np.linalg.norm(found - wanted) / np.linalg.norm(wanted) < 1e-4
+    assert (found == run(opened(folder, tmp_path / "shown"), values)).all()

@@ -2,14 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from olivelike.cli import options as shared
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
-from olivelike.model.targets import TARGETS, Precision, find_target
+from olivelike.model.targets import TARGETS, find_target
 
 
 @shared.with_groups
@@ -52,7 +52,10 @@ def convert(
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="Precision of the result; by default the target's own.")
+        Literal["fp32", "fp16", "bf16", "w8", "w4"] | None,
+        typer.Option(
+            help="Precision of the result; by default the target's own. w8 and w4: weights in 8 and 4 bits beside that."
+        ),
     ] = None,
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")

@@ -28,6 +28,7 @@ from olivelike.errors import PassError
 from olivelike.graphs.image_prompt import is_image_parameter
 from olivelike.graphs.led_unets import led_unets
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
+from olivelike.model.block_values import QUANTISE_DOMAIN
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
@@ -110,25 +111,44 @@ def materialize(
         # An IP-Adapter's come last, so that the others lie where they do without it.
         roots = sorted(expressions, key=lambda value: _is_of_image(expressions[value]))
         labels: dict[str, str] = {}
+        further: dict[str, tuple[str, int]] = {}
+        made: dict[str, list[Array]] = {}
+        first: dict[ir.Node | None, str] = {}
         for value in roots:
             expression = expressions[value]
             name = _name(value, expression, result.derivations)
             result.derivations[name] = expression
             labels[name] = value.name or name
+            if expression.get("domain") != QUANTISE_DOMAIN:
+                continue
+            if "output" not in expression:
+                first[value.producer()] = name
+            elif value.producer() in first:
+                further[name] = first[value.producer()], expression["output"] - 1
 
         def evaluate(piece: _Piece) -> Evaluated:
             if earlier is not None and piece.copied:
                 source.count(piece.nbytes)
                 return earlier.read(piece.name)
+            if piece.name in further:  # What quantises a weight once is done with it.
+                source.count(piece.nbytes)
+                return np.empty(0), {}
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
-            return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
+            array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
+            if evaluator.others:
+                made[piece.name] = evaluator.others
+            return array, evaluator.lost
 
         pieces = (piece for entry in result.derivations.items() for piece in _pieces(*entry, weights, earlier))
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
             whole = _Appended(name, data)
-            for piece, (array, lost) in of_one:
+            for piece, (found, lost) in of_one:
+                array = found
+                if name in further and not piece.copied:
+                    of, index = further[name]
+                    array, made[of][index] = in_row_order(made[of][index]), np.empty(0)
                 whole.append(piece, array)
                 for kind in ("saturated", "flushed"):
                     if lost.get(kind):
@@ -136,6 +156,7 @@ def materialize(
                         counts[name] = counts.get(name, 0) + lost[kind]
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
+    model.opset_imports.pop(QUANTISE_DOMAIN, None)
     led = led_unets(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
     result.files |= {name: _write(graph, folder / name) for name, graph in led}

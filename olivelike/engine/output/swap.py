@@ -38,7 +38,8 @@ def swap_loras(
     """Return what an output's initializers become when LoRAs are merged on top of it.
 
     The base is what the folder holds: in half precision, its parameters are those of the checkpoint rounded to float16,
-    and LoRAs that a run has merged already stay merged.
+    and LoRAs that a run has merged already stay merged. Of quantised weights it is what their numbers stand for; what
+    changes is rounded anew.
 
     Args:
         folder: An output folder, as a run left it.
@@ -92,10 +93,11 @@ def _swap(
     from olivelike.engine.output.derivation import Evaluator
     from olivelike.engine.output.initializers import Initializers
     from olivelike.engine.output.materialize import ahead
+    from olivelike.engine.output.quantised_initializers import QuantisedInitializers
     from olivelike.sources.adapters.merge import changes
 
-    initializers = Initializers(model)
-    places = _places(derivations)
+    initializers = QuantisedInitializers(Initializers(model), derivations)
+    places = _places(initializers.derivations)
     config = json.loads((model.parent / "config.json").read_bytes())
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
@@ -113,7 +115,7 @@ def _swap(
         return array, added
 
     merged: dict[str, Array] = {}
-    evaluator = Evaluator(merged.__getitem__, initializers.opsets, initializers.ir_version)
+    evaluator = Evaluator(merged.__getitem__, initializers.file.opsets, initializers.file.ir_version)
     done = dict(ahead(add, touched))
     changed = {initializer: array for initializer, (array, _) in done.items()}
     for name in sorted(merging.keys() - {name for _, added in done.values() for name in added}):
@@ -121,7 +123,9 @@ def _swap(
         for place in places[name]:
             place.put(changed[place.initializer], evaluator)
         del merged[name]
-    return changed
+    return {
+        name: part for initializer, array in changed.items() for name, part in initializers.parts(initializer, array)
+    }
 
 
 @dataclass(frozen=True, eq=False)
