@@ -27,8 +27,8 @@ UNDOCUMENTED_MODULES = {
     "diffusers.loaders", "diffusers.models", "diffusers.models.autoencoders.vae",
     "diffusers.pipelines.stable_diffusion", "diffusers.pipelines.stable_diffusion.safety_checker",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
-    "onnxruntime.capi", "onnxscript.rewriter.rules", "starlette.formparsers", "typer.core",
-    "uvicorn.protocols.http.h11_impl",
+    "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
+    "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
 """Modules of public names that their libraries' references leave out. Each of these three sets has its tests below."""
 
@@ -105,6 +105,12 @@ def test_no_other_module_of_a_library_is_imported_than_documented_ones_and_those
 
 def test_no_other_private_name_of_a_library_is_used():
     assert private_names() == PRIVATE_NAMES
+
+
+def test_onnxruntime_quantises_blocks_by_k_quants():
+    from onnxruntime.quantization.neural_compressor.weight_only import quant_tensor_k_quant_cpu
+
+    assert [*inspect.signature(quant_tensor_k_quant_cpu).parameters] == ["data", "num_bits", "group_size"]
 
 
 def test_starlette_reads_forms_within_bounds():
