@@ -12,7 +12,6 @@ from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
-from olivelike.graphs.image_prompt import cross_attentions, image_parameter
 from olivelike.graphs.interface.component_interface import with_image_prompt
 from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
 from olivelike.model import Tensor
@@ -90,6 +89,7 @@ class Originals:
         adapter = self.source.ip_adapter
         assert adapter is not None
         from olivelike.graphs.export.torch_network import build_network
+        from olivelike.graphs.image_prompt import cross_attentions, image_parameter
 
         names = self.source.checkpoint("unet").tensors
         blocks = cross_attentions(name for name, _ in build_network(architecture).named_parameters())
