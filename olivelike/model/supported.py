@@ -111,9 +111,11 @@ def check_network(component: str, class_name: str, config: Config) -> None:
     allowed = CLASSES.get(component)
     if allowed is not None and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
+        leads = component in CONTROLNETS or component in T2I_ADAPTERS
+        key = "components" if not leads else "controlnets" if component in CONTROLNETS else "t2i_adapters"
         raise SourceError(
             f"{component}: {class_name} is not supported here{reason}; use a checkpoint with "
-            f"{' or '.join(allowed)}, or drop {component} from `components:`"
+            f"{' or '.join(allowed)}, or drop {'it' if leads else component} from `{key}:`"
         )
     if problem := next(_wrong_sizes(config), None):
         raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")
@@ -121,7 +123,8 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         _check_unet(component, class_name, config)
     if component in CONTROLNETS and (channels := config.get("conditioning_channels", 3)) != 3:
         raise SourceError(
-            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's"
+            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's; take one "
+            "for those"
         )
     if component in T2I_ADAPTERS:
         _check_adapter(component, class_name, config)

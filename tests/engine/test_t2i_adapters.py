@@ -128,4 +128,9 @@ def test_the_command_line_leads_by_them_and_verifies_them(tmp_path: Path, capsys
     assert len(found["components"]) == 2
     swapped = ["--t2i-adapter", str(adapters[1]), "--component", "t2i_adapter"]
     assert run_command_line(["verify", str(folder), *against, *swapped]) != 0
+    capsys.readouterr()
+    assert run_command_line(["verify", str(folder), *against, "--pictures", "0", "--samples", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "not compared: " in told
+    assert "t2i_adapter, t2i_adapter_2; name what they were made of with --controlnet, --t2i-adapter" in told
     assert run_command_line(["inspect", str(folder / "unet" / "t2i_adapter.onnx"), "--json"]) == 0

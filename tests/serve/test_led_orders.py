@@ -122,6 +122,7 @@ def test_t2i_adapters_lead_orders_and_units_too(base_settings, tmp_path_factory,
         ({"image": "!", "module": "openpose"}, "no ControlNet module 'openpose'; there are none, canny"),
         ({"image": "!", "control_mode": "ControlNet is more important"}, "is not done here"),
         ({"image": "!", "weight": "much"}, "args.0.weight"),
+        ({"image": "!", "weight": 11}, "args.0.weight"),
         ({"image": "!", "mask": "!"}, "masks of ControlNet units"),
         (True, "args.0"),
     ],
@@ -132,6 +133,16 @@ def test_what_a_unit_can_not_be_is_refused(led, unit, words):
         answer = client.post("/sdapi/v1/txt2img", json=body)
     assert answer.status_code == 422
     assert words in answer.text
+
+
+@pytest.mark.parametrize(("module", "most"), [("none", 8), ("ip-adapter-auto", 16)])
+def test_too_many_units_are_refused_before_a_picture_is_decoded(led, module, most):
+    units = [{"image": "!", "module": module}] * (most + 1)
+    with led.client() as client:
+        body = {"prompt": "a", "steps": 2, "alwayson_scripts": {"ControlNet": {"args": units}}}
+        answer = client.post("/sdapi/v1/txt2img", json=body)
+    assert answer.status_code == 422
+    assert f"take at most {most}" in answer.text
 
 
 def test_the_command_line_leads_here_and_at_a_server_and_makes_a_picture_again(led, drawing, tmp_path, capsys):

@@ -93,11 +93,13 @@ def test_another_family_and_what_is_no_controlnet_are_refused(both_forms_of, tmp
     with pytest.raises(SourceError, match="ControlNetUnionModel is not supported here: it takes several pictures"):
         opened(sd.folder, other)
     (other / "config.json").write_text(json.dumps({**own, "_class_name": "T2IAdapter"}))
-    with pytest.raises(SourceError, match="T2IAdapter is not supported here"):
+    with pytest.raises(SourceError, match=r"other: controlnet: T2IAdapter is not.* drop it from `controlnets:`"):
         opened(sd.folder, other)
     (other / "config.json").write_text(json.dumps({**own, "conditioning_channels": 1}))
     with pytest.raises(SourceError, match="takes pictures of 1 channels"):
         opened(sd.folder, other)
+    with pytest.raises(SourceError, match="this is a pipeline; name it as `source:`"):
+        opened(sd.folder, xl.folder)
     with pytest.raises(SourceError, match="no such folder or file"):
         opened(sd.folder, tmp_path / "none")
     with pytest.raises(SourceError, match="`source:` takes"):

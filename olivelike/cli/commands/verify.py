@@ -138,5 +138,10 @@ def _number(value: float | None, form: str = ".1e") -> str:
 def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     for one in result.pictures:
         yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
+    if result.not_compared:
+        yield (
+            f"not compared: {', '.join(result.not_compared)}; name what they were made of with --controlnet, "
+            "--t2i-adapter or --ip-adapter"
+        )
     if result.pictures_skipped:
         yield f"no pictures: {result.pictures_skipped}"

@@ -81,6 +81,8 @@ class FolderVerification:
     """Why no pictures were compared, where they can't be made here."""
     failures: tuple[str, ...]
     """What is further off than asked for, a sentence each."""
+    not_compared: tuple[str, ...] = ()
+    """Networks beside the source's, of which nothing said what they were made of."""
 
     @property
     def passed(self) -> bool:
@@ -95,6 +97,7 @@ class FolderVerification:
             "components": {verdict.name: verdict.to_json() for verdict in self.components},
             "pictures": [one.to_json() for one in self.pictures],
             **({"pictures_skipped": self.pictures_skipped} if self.pictures_skipped else {}),
+            **({"not_compared": list(self.not_compared)} if self.not_compared else {}),
             "passed": self.passed,
         }
 
@@ -187,6 +190,7 @@ def verify_folder(
     unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :], *T2I_ADAPTERS[len(t2i_adapters) :]}
     unnamed |= set() if ip_adapter is not None else {IMAGE_ENCODER}
     present = [name for name in networks_of(record) if name not in unnamed]
+    left_out = () if components else tuple(name for name in networks_of(record) if name in unnamed - {PREVIEW})
     for name in components:
         if name not in present:
             hint = did_you_mean(name, present, "networks")
@@ -232,7 +236,7 @@ def verify_folder(
         if (min_psnr is not None and one.psnr < min_psnr) or (min_ssim is not None and one.ssim < min_ssim)
     ]
     origin = to_json(originals.source.origin)
-    result = FolderVerification(folder, origin, tuple(verdicts), tuple(alike), reason, tuple(failures))
+    result = FolderVerification(folder, origin, tuple(verdicts), tuple(alike), reason, tuple(failures), left_out)
     if save is not None:
         result.save_pictures(save)
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -92,10 +93,8 @@ class Origin:
         """
         beside = {**(self.controlnets or {}), **(self.t2i_adapters or {})}
         names = {component: origin.stem for component, origin in beside.items()}
-        return {
-            component: component if [*names.values(), *names].count(name) > 1 else name
-            for component, name in names.items()
-        }
+        uses = Counter([*names.values(), *names])
+        return {component: component if uses[name] > 1 else name for component, name in names.items()}
 
     @property
     def stem(self) -> str:

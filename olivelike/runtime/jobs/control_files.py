@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -65,7 +64,7 @@ def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: boo
             break
         given.add(last)
         rest = before
-    name, equals, file = rest.partition("=")
+    name, equals, file = _split(rest)
     if not equals or Path(rest).exists():
         name, file = "", rest
     if not file.strip() or (equals and not name.strip() and file != rest):
@@ -139,12 +138,18 @@ def used_controls(controls: Sequence[Control], files: Sequence[UsedFile]) -> tup
     )
 
 
+def _split(text: str) -> tuple[str, str, str]:
+    """Part a name from a file at the first `=` with a file behind it: both may have some of their own."""
+    places = [place for place, letter in enumerate(text) if letter == "="]
+    place = next((place for place in places if Path(text[place + 1 :]).is_file()), None)
+    return text.partition("=") if place is None else (text[:place], "=", text[place + 1 :])
+
+
 def _number(text: str) -> float | None:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def _plain(name: str) -> str:

@@ -6,7 +6,6 @@ sum (`MultiControlNetModel`). https://arxiv.org/abs/2302.05543
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 
 _FIRST_SHARE: Final = 0.1
 """Of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
+MOST_STRENGTH: Final = 10
+"""Of a control picture, either way."""
 _EDGES: Final = (100, 200)
 """Thresholds of the Canny detector, as in A1111's extension and diffusers' guide."""
 
@@ -102,8 +103,11 @@ def _checked(control: Control, names: Mapping[str, str]) -> Control:
             kind = " or ".join(kind.removesuffix("s") for kind in kinds)
             raise UsageError(f"the pipeline has no {kind} {net!r}; {did_you_mean(net, names, ' and '.join(kinds))}")
         net = by_component[net]
-    if not math.isfinite(control.strength):
-        raise UsageError(f"the strength of a control picture, {control.strength}, is no finite number")
+    if not abs(control.strength) <= MOST_STRENGTH:
+        raise UsageError(
+            f"the strength of a control picture, {control.strength:g}, is no number from {-MOST_STRENGTH} to "
+            f"{MOST_STRENGTH}; 1 is what its network was trained for"
+        )
     if not 0 <= control.start < control.end <= 1:
         raise UsageError(
             f"a control picture leads from {control.start:g} to {control.end:g}: these are no two shares of the steps, "

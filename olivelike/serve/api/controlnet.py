@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
-from olivelike.serve.orders import Finite, Name
+from olivelike.serve.orders import MOST_CONTROLS, MOST_IMAGE_PROMPTS, Finite, Name, Strength
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service
@@ -47,7 +47,7 @@ class ControlNetUnit(BaseModel):
     mask: str | None = None
     module: str = "none"
     model: Name = "None"
-    weight: Finite = 1.0
+    weight: Strength = 1.0
     guidance_start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     guidance_end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
     control_mode: int | str = 0
@@ -132,6 +132,13 @@ def _units(scripts: dict[str, Any]) -> list[ControlNetUnit]:
                 place = ".".join(map(str, ("args", number, *first["loc"])))
                 raise _refused(f"alwayson_scripts.ControlNet.{place}: {first['msg']}") from None
     units = [unit for unit in units if unit.enabled]
+    prompts = sum(unit.is_prompt for unit in units)
+    for kind, count, most in (
+        ("ControlNet units", len(units) - prompts, MOST_CONTROLS),
+        ("units of an IP-Adapter", prompts, MOST_IMAGE_PROMPTS),
+    ):
+        if count > most:
+            raise _refused(f"{count} {kind} are given; take at most {most}")
     for unit in units:
         _check(unit)
     if len({unit.guesses for unit in units if not unit.is_prompt}) > 1:
