@@ -5,14 +5,13 @@ As diffusers' pipelines with `load_ip_adapter`; several pictures are more tokens
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import UsageError
 from olivelike.model.families import IMAGE_ENCODER, IMAGE_TOKENS, NO_IMAGE_TOKENS
-from olivelike.runtime.pipeline.controls import leaders
+from olivelike.runtime.pipeline.controls import MOST_STRENGTH, leaders
 from olivelike.runtime.pipeline.safety import Preprocessing
 from olivelike.runtime.pipeline.vae import upright
 
@@ -37,8 +36,10 @@ def check_image_prompt(request: Request, folder: PipelineFolder) -> None:
 
     Raises `UsageError` for what can't be had, and `SourceError` if the folder's UNet takes no such tokens.
     """
-    if not math.isfinite(request.ip_adapter_scale):
-        raise UsageError(f"ip_adapter_scale {request.ip_adapter_scale} is no finite number")
+    if not abs(request.ip_adapter_scale) <= MOST_STRENGTH:
+        raise UsageError(
+            f"ip_adapter_scale {request.ip_adapter_scale:g} is no number from {-MOST_STRENGTH} to {MOST_STRENGTH}"
+        )
     if not request.ip_adapter_images:
         if request.ip_adapter_scale != 1:
             raise UsageError("ip_adapter_scale is given without a picture that it is about; give one, or drop it")

@@ -194,7 +194,7 @@ def test_a_lora_is_merged_into_the_unet_that_attends_to_pictures(prompted, shown
 def test_what_can_not_be_a_prompt_is_refused(prompted, pipeline, shown, tmp_path, picture):
     refusals = {
         "leaves out layers in which the UNet attends": ask(shown[0], cache_interval=2),
-        "ip_adapter_scale nan is no finite number": ask(shown[0], ip_adapter_scale=float("nan")),
+        "ip_adapter_scale nan is no number from -10 to 10": ask(shown[0], ip_adapter_scale=float("nan")),
         "without a picture that it is about": ask(ip_adapter_scale=0.5),
         "17 pictures are a prompt; take at most 16": ask(*shown[:1] * 17),
     }
