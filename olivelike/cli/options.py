@@ -61,6 +61,10 @@ Overwrite = Annotated[
         "--overwrite", help="Replace another pipeline in the output, and files in it that were changed since."
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Run on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
 OutputFile = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")

@@ -64,6 +64,8 @@ class Options:
     """Stop everything as soon as a node failed; by default what does not need it goes on."""
     workers: int | None = None
     """Worker processes; by default one per core, four at most."""
+    cluster: str | None = None
+    """`tcp://HOST:PORT` of a Dask scheduler, or `local:N`; by default worker processes."""
     memory_limit: int | None = None
     """Bytes that all nodes together may be expected to use; by default four fifths of what is free."""
     clean_cache: bool = False

@@ -34,7 +34,7 @@ from olivelike.store import Root, new_run_id
 
 if TYPE_CHECKING:
     from olivelike.engine.execute.driver import Driver, Execution
-    from olivelike.engine.execute.executor import ExecutorMaker
+    from olivelike.engine.execute.executor import Executor, ExecutorMaker
     from olivelike.engine.plan import Resolution, Resolver
     from olivelike.engine.preparation import Options, Prepared
     from olivelike.model.records.run_record import NodeRecord, RunRecord
@@ -251,7 +251,7 @@ class _Run:
         from olivelike.engine.execute.driver import Driver, Settings
         from olivelike.engine.execute.process_executor import ProcessExecutor
 
-        prepared, options, workers = self._prepared, self._options, self._prepared.workers()
+        prepared, options = self._prepared, self._options
         settings = Settings(
             run_id=self._id,
             nodes=prepared.nodes,
@@ -259,15 +259,19 @@ class _Run:
             history=prepared.history,
             forecast=prepared.forecast(),
             listener=self._listener,
-            workers=workers,
             memory_limit=prepared.memory_limit(),
             root=root,
             began=self._start,
             force=options.clean_cache and force,
             fail_fast=options.fail_fast,
         )
-        make = self._make_executor or ProcessExecutor
-        executor = make(workers, self._store.log_path(self._id, "workers"))
+        log = self._store.log_path(self._id, "workers")
+        if options.cluster is not None and self._make_executor is None:
+            from olivelike.engine.execute.cluster_executor import ClusterExecutor
+
+            executor: Executor = ClusterExecutor(options.cluster, options.workers, log)
+        else:
+            executor = (self._make_executor or ProcessExecutor)(prepared.workers(), log)
         self._driver = Driver(settings, resolver, executor)
         return self._driver.run()
 

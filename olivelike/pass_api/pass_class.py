@@ -33,6 +33,8 @@ class Resources:
     """Peak resident memory, interpreter and libraries included."""
     weights_scale: float = 1.0
     """Size of the weights behind the pass, relative to before; half precision halves them."""
+    provider: str | None = None
+    """Execution provider that the pass runs networks on; a cluster gives it to workers that have it."""
 
 
 class Pass(BaseModel):

@@ -10,7 +10,7 @@ import pytest
 
 from olivelike.digest import canonical_json
 from olivelike.engine.execute import process_executor
-from olivelike.engine.execute.executor import Answer, Executor, Failed
+from olivelike.engine.execute.executor import Answer, Demand, Executor, Failed
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.engine.kinds.assets import TokenizerJob
@@ -50,9 +50,9 @@ def processes(tmp_path: Path):
 def test_a_job_says_how_it_ended_and_its_log_tells_more(make, job, tmp_path: Path) -> None:
     executor = make(1, tmp_path / "log")
     try:
-        executor.submit(job(), heavy=False)
+        executor.submit(job())
         found = answer_of(executor)
-        executor.submit(job("other", lost=True), heavy=False)
+        executor.submit(job("other", lost=True))
         lost = answer_of(executor)
     finally:
         assert executor.close() > 0
@@ -71,32 +71,32 @@ def test_a_job_says_how_it_ended_and_its_log_tells_more(make, job, tmp_path: Pat
 def test_a_job_that_is_cancelled_says_nothing(make, job, tmp_path: Path) -> None:
     executor = make(1, tmp_path / "log")
     try:
-        executor.submit(job(), heavy=False)
+        executor.submit(job())
         executor.cancel("tokenizer")
         assert executor.next_answer(0.2) is None
-        executor.submit(job("other"), heavy=False)
+        executor.submit(job("other"))
         assert answer_of(executor).node == "other"
     finally:
         executor.close()
 
 
 def test_a_worker_is_used_again_and_replaced_when_it_died_while_idle(processes, job) -> None:
-    processes.submit(job(), heavy=False)
+    processes.submit(job())
     answer_of(processes)
     (first,) = processes.pids
-    processes.submit(job(), heavy=False)
+    processes.submit(job())
     answer_of(processes)
     assert list(processes.pids) == [first]
     psutil.Process(first).kill()
     while psutil.pid_exists(first) and psutil.Process(first).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
-    processes.submit(job(), heavy=False)
+    processes.submit(job())
     assert isinstance(answer_of(processes).content, Failed)
     assert first not in processes.pids
 
 
 def test_a_worker_that_dies_at_work_fails_its_job(processes, job) -> None:
-    processes.submit(job(), heavy=False)
+    processes.submit(job())
     (pid,) = processes.pids
     psutil.Process(pid).kill()
     content = answer_of(processes).content
@@ -109,7 +109,7 @@ def test_a_worker_that_holds_too_much_is_replaced_only_when_all_places_are_taken
     processes, job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_one(*, heavy: bool) -> None:
-        processes.submit(job(), heavy=heavy)
+        processes.submit(job(), Demand(heavy=heavy))
         answer_of(processes)
 
     run_one(heavy=False)

@@ -71,6 +71,7 @@ def convert(
     ] = False,
     cache_dir: shared.StoreDir = None,
     overwrite: shared.Overwrite = False,
+    cluster: shared.Cluster = None,
     allow_pickle: shared.AllowPickle = False,
     dry_run: shared.DryRun = False,
     json: shared.JsonLines = False,
@@ -87,8 +88,9 @@ def convert(
         preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
     )  # fmt: skip
     options = shared.engine_options(
-        limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going
-    )
+        limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,
+        cluster=cluster,
+    )  # fmt: skip
     place, options = engine.draft(request, options)
     write = write_error if json else write_line
     for line in (place.text or "").splitlines():

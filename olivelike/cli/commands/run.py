@@ -22,6 +22,7 @@ def run(
         bool, typer.Option("--keep-going", help="Publish complete outputs although another one failed.")
     ] = False,
     overwrite: shared.Overwrite = False,
+    cluster: shared.Cluster = None,
     dry_run: shared.DryRun = False,
     json: shared.JsonLines = False,
 ) -> None:
@@ -30,8 +31,9 @@ def run(
     With nothing to do it says so, at once.
     """
     options = shared.engine_options(
-        nodes, chosen, limits, output=output, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite
-    )
+        nodes, chosen, limits, output=output, clean_cache=clean_cache, keep_going=keep_going, overwrite=overwrite,
+        cluster=cluster,
+    )  # fmt: skip
     if dry_run:
         if clean_cache:
             raise UsageError("--dry-run changes nothing, so it can't go with --clean-cache; leave one out")

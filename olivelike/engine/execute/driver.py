@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.engine.execute.events import Event
-from olivelike.engine.execute.executor import Advanced, Failed
+from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.telling import Teller
 from olivelike.engine.kinds import kind_of
 from olivelike.engine.kinds.kind import Workplace
@@ -61,10 +61,8 @@ class Settings:
     """Run records of the workflow, newest first, by which reasons are worded."""
     forecast: Forecast
     listener: Listener
-    workers: int
-    """How many nodes run at once."""
     memory_limit: int
-    """Bytes that all of them together may be expected to use."""
+    """Bytes that all nodes that run at once may be expected to use."""
     root: Root | None
     """That of the run, in a store that may be written."""
     began: float
@@ -228,9 +226,9 @@ class Driver:
     def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
         used = sum(running.memory for running in self._running.values())
-        if len(self._running) >= self._settings.workers:
+        if len(self._running) >= self._executor.size:
             return False
-        if self._running and used + memory > self._settings.memory_limit:
+        if self._running and used + memory > (self._executor.memory_limit or self._settings.memory_limit):
             return False
         lock = None
         if node.output is None and resolution.key is not None:
@@ -250,8 +248,14 @@ class Driver:
         staged, reuse = self._settings.staging.get(node.id), not self._settings.force
         assignment = self._resolver.assignment(node, resolution.key, staged, reuse=reuse)
         place = Workplace(node.id, node.component, str(self._store.root), str(self._log_of(node)))
-        heavy = resolution.key is None or bool(_HEAVY & resolution.key.tools.keys())
-        self._executor.submit(kind_of(node).job(place, assignment), heavy=heavy)
+        key, step = resolution.key, node.step
+        demand = Demand(
+            heavy=key is None or bool(_HEAVY & key.tools.keys()),
+            memory_bytes=memory,
+            provider=None if step is None else step.instance.resources.provider,
+            key=None if key is None else key.digest,
+        )
+        self._executor.submit(kind_of(node).job(place, assignment), demand)
         return True
 
     def _maker(self, key: Key) -> str:
@@ -270,14 +274,14 @@ class Driver:
         del self._running[answer.node]
         try:
             if isinstance(answer.content, Failed):
-                self._fail(running, answer.content, answer.peak_memory_bytes)
+                self._fail(running, answer.content, answer)
             else:
-                self._finish(running, answer.content, answer.peak_memory_bytes)
+                self._finish(running, answer.content, answer)
         finally:
             running.release()
 
-    def _finish(self, running: _Running, done: Done, peak: int) -> None:
-        ended = time.perf_counter()
+    def _finish(self, running: _Running, done: Done, answer: Answer) -> None:
+        ended, peak = time.perf_counter(), answer.peak_memory_bytes
         node, key = running.node, running.resolution.key
         if node.output is None:
             if key is not None:
@@ -294,11 +298,12 @@ class Driver:
             # Counted from its end: a new worker takes a while to come up before it begins.
             start_seconds=max(running.started, ended - done.seconds) - self._settings.began,
             seconds=done.seconds,
+            host=answer.host,
             **costs,
         )
         self._emit("node_finished", node, seconds=round(done.seconds, 3), **costs)
 
-    def _fail(self, running: _Running, failed: Failed, peak: int) -> None:
+    def _fail(self, running: _Running, failed: Failed, answer: Answer) -> None:
         if failed.error == DamagedError.word:
             raise DamagedError(failed.message)
         log = str(self._log_of(running.node))
@@ -311,8 +316,9 @@ class Driver:
             log=log,
             start_seconds=running.started - self._settings.began,
             seconds=time.perf_counter() - running.started,
-            peak_memory_bytes=peak,
+            peak_memory_bytes=answer.peak_memory_bytes,
             memory_before_bytes=failed.memory_before_bytes,
+            host=answer.host,
             facts={**failed.facts, "error_kind": failed.error},
         )
         self._emit("node_failed", running.node, error=failed.message, log=log)

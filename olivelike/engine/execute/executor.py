@@ -1,4 +1,4 @@
-"""What runs jobs: four methods, behind which are worker processes, this process itself, or one day a cluster."""
+"""What runs jobs: four methods, behind which are worker processes, this process itself, or a cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +10,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from olivelike.engine.kinds.kind import Done, Job
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a job asks of whoever does it."""
+
+    heavy: bool = False
+    """Whether it fills memory with libraries in any case, so that a process that holds much will do."""
+    memory_bytes: int = 0
+    """Peak resident memory of its process, as expected."""
+    provider: str | None = None
+    """Execution provider that it runs networks on."""
+    key: str | None = None
+    """Digest of the node's key."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +54,26 @@ class Answer:
     content: Advanced | Done | Failed
     peak_memory_bytes: int = 0
     """The most that the job's process had resident while it ran, with what that had before."""
+    host: str | None = None
+    """The machine that did it, if that may be another one."""
+
+
+LIGHT = Demand()
 
 
 class Executor(Protocol):
     """Runs jobs, any number at once that whoever submits them thinks right."""
 
-    def submit(self, job: Job, *, heavy: bool) -> None:
-        """Begin a job.
+    @property
+    def size(self) -> int:
+        """How many jobs it does at once now."""
 
-        Args:
-            job: What to do.
-            heavy: Whether it fills memory with libraries in any case, so that a process that holds much will do.
-        """
+    @property
+    def memory_limit(self) -> int | None:
+        """How many bytes they may take together; `None` for what the run was told of this machine."""
+
+    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
+        """Begin a job."""
 
     def next_answer(self, timeout: float) -> Answer | None:
         """Return what a job says next; `None` if none says anything within so many seconds."""

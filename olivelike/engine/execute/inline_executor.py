@@ -7,7 +7,7 @@ import warnings
 from collections import deque
 from pathlib import Path
 
-from olivelike.engine.execute.executor import Advanced, Answer
+from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
 from olivelike.engine.execute.memory_budget import resident
 from olivelike.engine.execute.worker import attempt, logging_to
 from olivelike.engine.kinds.kind import Job
@@ -16,14 +16,17 @@ from olivelike.engine.kinds.kind import Job
 class InlineExecutor:
     """Does each job when it is asked for the next answer."""
 
+    memory_limit = None
+
     def __init__(self, size: int, log: Path) -> None:
         """Begin nothing; how many jobs are taken at once does not matter."""
-        del size, log
+        del log
+        self.size = size
         self._jobs: deque[Job] = deque()
         self._answers: deque[Answer] = deque()
         self._peak = 0
 
-    def submit(self, job: Job, *, heavy: bool) -> None:  # noqa: ARG002
+    def submit(self, job: Job, demand: Demand = LIGHT) -> None:  # noqa: ARG002
         """Take a job."""
         self._jobs.append(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.execute.executor import Advanced, Answer, Failed
+from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.engine.execute.memory_budget import MemoryWatch, resident
 from olivelike.engine.kinds.kind import Done
@@ -36,17 +36,19 @@ class _Worker(JsonChild):
 class ProcessExecutor:
     """At most `size` worker processes."""
 
+    memory_limit = None
+
     def __init__(self, size: int, log: Path) -> None:
         """Start nothing yet; what workers say outside of a job goes to `log`."""
-        self._size, self._log = size, log
+        self.size, self._log = size, log
         self._workers: list[_Worker] = []
         self._heard: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | int]] = queue.SimpleQueue()
         """Answers, and the status of a process that has ended."""
         self._memory = MemoryWatch(lambda: [worker.pid for worker in list(self._workers)])
 
-    def submit(self, job: Job, *, heavy: bool) -> None:
+    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
         """Begin a job in a worker that is idle."""
-        worker = self._idle(heavy=heavy)
+        worker = self._idle(heavy=demand.heavy)
         worker.node = job.place.node
         self._memory.begin(worker.pid)
         worker.send(job.to_json())
@@ -94,7 +96,7 @@ class ProcessExecutor:
         fitting = [worker for worker in idle if heavy or resident(worker.pid) < _REUSE_BELOW]
         if fitting:
             return fitting[-1]
-        if len(self._workers) >= self._size and idle:
+        if len(self._workers) >= self.size and idle:
             self._drop(idle[0])
         self._workers.append(_Worker(self._heard, self._log))
         return self._workers[-1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import canonical_json, digest_file, digest_json
 from olivelike.engine.keys import assets_digest, tokens_digest
-from olivelike.engine.kinds.kind import Estimate, Job, Kind
+from olivelike.engine.kinds.kind import Estimate, Job, Kind, Needs
 from olivelike.errors import SourceError
 from olivelike.model import Weights
 from olivelike.model.few_steps import FewSteps
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
+    from olivelike.store import Store
 
 _MEMORY = 480 << 20
 """What the libraries take, which some files are left to; those of published pipelines take 90 MB."""
@@ -40,6 +41,10 @@ class AssetsJob(Job):
     """What tokenizers get, by their folder: see `Adapters.tokens`."""
     few_steps: Mapping[str, Any] | None = None
     """What the networks were distilled to: fields of a `FewSteps`."""
+
+    def needs(self, store: Store) -> Needs:  # noqa: ARG002
+        """Return the files."""
+        return Needs(files=tuple(self.files.values()))
 
     def run(self, bench: Workbench) -> Done:
         """Make the table of assets."""
@@ -96,6 +101,10 @@ class TokenizerJob(Job):
 
     assets: str
 
+    def needs(self, store: Store) -> Needs:
+        """Return the assets."""
+        return Needs(objects_of_assets(store, self.assets))
+
     def run(self, bench: Workbench) -> Done:
         """Make `architecture`, and `weights` without a parameter."""
         from olivelike.engine.output.tokenizer_step import tokenizer_architecture
@@ -109,6 +118,12 @@ class TokenizerJob(Job):
         }
         architecture = tokenizer_architecture(component, files)
         return bench.keep({"architecture": architecture.to_bytes(), "weights": Weights({}).to_bytes()})
+
+
+def objects_of_assets(store: Store, assets: str) -> frozenset[str]:
+    """Return the digests of a table of assets and of all that it names, as far as they are stored."""
+    table = store.read_bytes(assets)
+    return frozenset() if table is None else frozenset({assets, *json.loads(table).values()})
 
 
 class TokenizerNode(Kind):

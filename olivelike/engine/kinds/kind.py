@@ -55,6 +55,20 @@ class Workplace:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a job uses of the machine that planned it, and what goes along when another one does it."""
+
+    objects: frozenset[str] = frozenset()
+    """Digests of objects of the store."""
+    files: tuple[str, ...] = ()
+    """Paths of files of sources and adapters."""
+    plugins: tuple[str, ...] = ()
+    """Paths of plugin files and folders."""
+    folder: str | None = None
+    """The folder that it writes."""
+
+
+@dataclass(frozen=True)
 class Job(ABC):
     """One node, ready to run in another process: JSON values alone, never pickled objects."""
 
@@ -70,6 +84,14 @@ class Job(ABC):
         fields = dict(message)
         name, place = fields.pop("job"), Workplace(**fields.pop("place"))
         return next(cls for cls in _jobs(Job) if cls.__name__ == name)(place, **fields)
+
+    def needs(self, store: Store) -> Needs:  # noqa: ARG002  (overridden)
+        """Return what it uses of this machine; `store` is the one that it was planned with."""
+        return Needs()
+
+    def elsewhere(self) -> Job:
+        """Return the job without what would only spare this machine work."""
+        return self
 
     @abstractmethod
     def run(self, bench: Workbench) -> Done:

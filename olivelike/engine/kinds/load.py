@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.engine.kinds.kind import Job, Kind, check_graph
+from olivelike.engine.kinds.kind import Job, Kind, Needs, check_graph
 from olivelike.graphs.shelf import Answer
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.sources import Adaptation, PipelineSource
+    from olivelike.store import Store
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class AdoptJob(Job):
     """Read the model file of an ONNX source."""
 
     graph: str
+
+    def needs(self, store: Store) -> Needs:  # noqa: ARG002
+        """Return the model file."""
+        return Needs(files=(self.graph,))
 
     def run(self, bench: Workbench) -> Done:
         """Make `graph` and `adaptation`."""

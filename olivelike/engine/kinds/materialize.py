@@ -20,9 +20,10 @@ from olivelike.model.records.output import OutputRecord
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.kinds.kind import Assignment, Job, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Job, Needs, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
+    from olivelike.store import Store
 
 _MEMORY = 120 << 20
 """Resident memory of a process that materialises, before its first tensor, in bytes."""
@@ -43,6 +44,14 @@ class MaterializeJob(ModelJob):
     """The source's `config.json`, for a network whose architecture nobody knows; `None` writes none."""
     earlier: tuple[str, str, Mapping[str, Any]] | None = None
     """Model file of an output that differs in its weights alone, the digest of those, and what its record says."""
+
+    def needs(self, store: Store) -> Needs:
+        """Return also the folder."""
+        return replace(super().needs(store), folder=self.folder)
+
+    def elsewhere(self) -> Job:
+        """Return the job that derives all anew: an earlier output lies on this machine."""
+        return replace(self, earlier=None)
 
     def run(self, bench: Workbench) -> Done:
         """Write model, data and config; nothing is stored."""

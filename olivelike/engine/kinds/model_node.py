@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.keys import embeddings_digest, loras_digest
-from olivelike.engine.kinds.kind import Job, Kind
+from olivelike.engine.kinds.kind import Job, Kind, Needs
 from olivelike.errors import SourceError
 from olivelike.model import FACETS, Model, Weights
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Assignment, Upstream, Workbench
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.store import Store
 
 ORIGINAL = "original."
 """Stands before the name of a facet that a node reads as it was loaded, where passes have changed it since."""
@@ -51,6 +52,17 @@ class ModelJob(Job):
         }
         facets = {"architecture": model.architecture, "weights": model.weights, **self._facets(bench, named)}
         return Model(self.place.component, **facets)
+
+    def needs(self, store: Store) -> Needs:
+        """Return facets and merged tensors that are stored, and the files of source and adapters."""
+        objects: set[str] = set()
+        for name, digest in self.facets.items():
+            data = None if digest in self.tables else store.read_bytes(digest)
+            if data is not None:  # Some digests are of things that are nowhere stored.
+                objects.add(digest)
+                if name.endswith("weights"):
+                    objects |= Weights.from_bytes(data).files - self.files.keys()
+        return Needs(frozenset(objects), tuple(self.stamps))
 
     def check_unchanged(self) -> None:
         """Refuse a result whose source was written to since its digest was taken.

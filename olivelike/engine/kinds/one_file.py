@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from olivelike.digest import digest_file
 from olivelike.engine.execute.stored_tensors import TensorFiles
-from olivelike.engine.kinds.assets import ASSETS
+from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
 from olivelike.engine.kinds.kind import Done, Estimate
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
 from olivelike.engine.output.output_files import explained
@@ -19,10 +19,11 @@ from olivelike.model.families import TOKENIZERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
+    from olivelike.engine.kinds.kind import Assignment, Job, Needs, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
+    from olivelike.store import Store
 
 _MEMORY = 200 << 20
 _FLOAT_BYTES = 4
@@ -40,6 +41,11 @@ class OneFileJob(ModelJob):
     """An existing folder to write into."""
     model_file: str
     data_file: str
+
+    def needs(self, store: Store) -> Needs:
+        """Return also the assets, and the folder."""
+        needs = super().needs(store)
+        return replace(needs, objects=needs.objects | objects_of_assets(store, self.assets), folder=self.folder)
 
     def run(self, bench: Workbench) -> Done:
         """Write model and data; nothing is stored."""

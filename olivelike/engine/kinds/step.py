@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from olivelike.digest import canonical_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
-from olivelike.engine.kinds.kind import Done, Estimate, check_graph
+from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
 from olivelike.engine.plan.node import CONVERT
 from olivelike.errors import PassError
@@ -53,6 +53,11 @@ class StepJob(ModelJob):
     """The fields of each `EmbeddingInput`, if the pass reads them."""
     ip_adapter: str | None = None
     """The path of the `IpAdapterInput`, if the pass reads it."""
+
+    def needs(self, store: Store) -> Needs:
+        """Return also the plugins that are files."""
+        plugins = [plugin for plugin in (self.plugin, *self.rule_plugins) if plugin and Path(plugin).is_absolute()]
+        return replace(super().needs(store), plugins=tuple(plugins))
 
     def run(self, bench: Workbench) -> Done:
         """Make the facets that the pass writes."""

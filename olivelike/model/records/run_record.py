@@ -53,6 +53,8 @@ class NodeRecord:
     """What its worker held as it began; 0 in records of earlier versions."""
     error: str | None = None
     log: str | None = None
+    host: str | None = None
+    """The worker of a cluster that did it."""
 
 
 @dataclass(frozen=True)

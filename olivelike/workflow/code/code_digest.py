@@ -86,11 +86,20 @@ def module_code_digest(*modules: str, plugin: str | None = None) -> CodeDigest:
 
 def plugin_modules(location: Path) -> Mapping[str, str]:
     """Return the digest of each module that a plugin file or folder consists of, as far as imports tell."""
+    return {name: digest for name, digest in _plugin_walk(location).modules.items() if name.partition(".")[0] != ENGINE}
+
+
+def plugin_sources(location: Path) -> tuple[Path, ...]:
+    """Return the files of the modules that a plugin consists of."""
+    return tuple(sorted(_plugin_walk(location).files))
+
+
+def _plugin_walk(location: Path) -> _Walk:
     package = private_package(location)
     walk = _Walk(package, str(location))
     names = [location.stem] if location.is_file() else module_names(location)
     walk.follow([package, *(f"{package}.{name}" for name in names)])
-    return {name: digest for name, digest in walk.modules.items() if name.partition(".")[0] != ENGINE}
+    return walk
 
 
 def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
@@ -121,6 +130,8 @@ class _Walk:
             self._local = LocalModules(module.partition(".")[0], None)
         self._targets = Targets(self._local)
         self.modules: dict[str, str] = {}
+        self.files: set[Path] = set()
+        """Of the modules that are not olivelike's."""
         self.tools: set[str] = set()
         self.problems: list[str] = []
         """Why some of the code can't be known."""
@@ -159,6 +170,8 @@ class _Walk:
         if is_source:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         self.modules[self._stable(module.name)] = digest_bytes(data)
+        if not module.is_engine:
+            self.files.add(module.file)
         if is_source:
             yield from self._imports(module, module.file, data)
 

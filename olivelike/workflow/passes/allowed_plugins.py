@@ -74,7 +74,7 @@ class AllowedPlugins:
         if any(plugin.path.is_relative_to(folder) for folder in folders):
             return True
         allowed = record.code.get(str(plugin.path))
-        return allowed is not None and allowed == _code(plugin)
+        return allowed is not None and allowed == plugin_code(plugin.path)
 
     def allow(self, plugins: Sequence[ListedPlugin]) -> None:
         """Allow the code of plugins as it is now.
@@ -83,7 +83,7 @@ class AllowedPlugins:
             PluginError: if the record can't be written.
         """
         record = self._read()
-        code = {str(plugin.path): _code(plugin) for plugin in plugins}
+        code = {str(plugin.path): plugin_code(plugin.path) for plugin in plugins}
         self._write(replace(record, code={**record.code, **code}))
 
     def allow_folders(self, folders: Sequence[Path]) -> None:
@@ -163,8 +163,9 @@ def require_allowed(plugins: Sequence[tuple[str, Position]], ask: Ask | None, fi
             findings.raise_if_any()
 
 
-def _code(plugin: ListedPlugin) -> str:
-    return digest_json(["plugin/1", dict(sorted(plugin_modules(plugin.path).items()))])
+def plugin_code(path: Path) -> str:
+    """Return the digest of the code of a plugin, wherever it lies."""
+    return digest_json(["plugin/1", dict(sorted(plugin_modules(path).items()))])
 
 
 def _default_file() -> Path:

@@ -1,0 +1,516 @@
+"""Jobs on the workers of a Dask cluster, with the same keys and files as on this machine.
+
+A worker that sees this machine's folders works in them. To any other one goes what a job needs, as objects under their
+digests, and its results come back as such. What a lost worker was doing is done again by another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.digest import digest_file
+from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
+from olivelike.engine.kinds.kind import Done
+from olivelike.engine.run_record import versions
+from olivelike.errors import (
+    DamagedError,
+    MissingError,
+    OlivelikeError,
+    PassError,
+    PluginError,
+    SessionError,
+    UsageError,
+)
+from olivelike.store import Store
+
+if TYPE_CHECKING:
+    from distributed import Client, Future, LocalCluster
+
+    from olivelike.engine.execute.cluster_site import Outcome
+    from olivelike.engine.kinds.kind import Job, Needs
+
+_CONTENTS = {"done": Done, "failed": Failed}
+_CONNECT_SECONDS: Final = 20
+_WAIT_SECONDS: Final = 60
+"""How long a job waits for a worker that can do it, where there is none at all."""
+_LOOK_SECONDS: Final = 1.0
+_MOST_LOSSES: Final = 25
+"""How many workers a job may lose before it is taken to be what kills them."""
+_MOST_PLUGIN_BYTES: Final = 64 << 20
+_LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+
+
+@dataclass
+class _Site:
+    """A worker of the cluster, as this run knows it."""
+
+    address: str
+    facts: Mapping[str, Any]
+    threads: int
+    busy: dict[str, int] = field(default_factory=dict)
+    """Expected bytes of the jobs that it does for this run, by node."""
+    runs: dict[str | None, bool] = field(default_factory=dict)
+    """Whether it runs networks on an execution provider, by name, as far as that was asked."""
+
+    @property
+    def host(self) -> str:
+        return f"{self.facts['host']} ({self.address})"
+
+    def has_room(self, demand: Demand) -> bool:
+        used = sum(self.busy.values())
+        fits = not self.busy or used + demand.memory_bytes <= self.facts["memory_bytes"]
+        return len(self.busy) < self.threads and fits
+
+
+class _LostError(Exception):
+    """A worker is gone, or started anew."""
+
+
+class _CancelledError(Exception):
+    """Nobody waits for a job any more."""
+
+
+class ClusterExecutor:
+    """Jobs on `tcp://HOST:PORT`, the scheduler of a Dask cluster, or on `local:N`, one of so many processes here."""
+
+    def __init__(self, address: str, most: int | None, log: Path) -> None:
+        """Connect, and see which workers fit.
+
+        Args:
+            address: The cluster.
+            most: How many jobs run at once at most; `None` for as many as there are threads.
+            log: Takes what is said outside of jobs.
+
+        Raises:
+            MissingError: if Dask is not installed, nothing answers, or there is no worker.
+            SessionError: if no worker has this olivelike with these libraries.
+        """
+        self._most, self._log = most, log
+        self._cluster, self._client = _connect(address)
+        self._run = secrets.token_hex(6)
+        self._sites: dict[str, _Site] = {}
+        self._refused: dict[str, str] = {}
+        self._changed = threading.Condition()
+        self._cancelled: set[str] = set()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(256, "cluster-job")
+        self._store: Store | None = None
+        self._peak = 0
+        try:
+            self._wait_for_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size(self) -> int:
+        """How many jobs the workers do at once now."""
+        self._look()
+        threads = sum(site.threads for site in self._sites.values()) or 1
+        return min(threads, self._most or threads)
+
+    @property
+    def memory_limit(self) -> int:
+        """Bytes of memory of all workers together."""
+        return sum(site.facts["memory_bytes"] for site in self._sites.values()) or 1
+
+    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
+        """Begin a job as soon as a worker has room."""
+        self._cancelled.discard(job.place.node)
+        self._threads.submit(self._do, job, demand)
+
+    def next_answer(self, timeout: float) -> Answer | None:
+        """Return what a job says next."""
+        try:
+            answer = self._answers.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self._peak = max(self._peak, answer.peak_memory_bytes)
+        return None if answer.node in self._cancelled else answer
+
+    def cancel(self, node: str) -> None:
+        """End a node's job."""
+        self._cancelled.add(node)
+
+    def close(self) -> int:
+        """End all jobs; return the most bytes that one of them had resident."""
+        with self._changed:
+            self._cancelled |= {node for site in self._sites.values() for node in site.busy}
+            self._changed.notify_all()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        with contextlib.suppress(Exception):
+            self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        return self._peak
+
+    # One job, in a thread of its own
+
+    def _do(self, job: Job, demand: Demand) -> None:
+        node, host = job.place.node, None
+        try:
+            for _ in range(_MOST_LOSSES):
+                site = self._take_site(node, demand)
+                host = site.host
+                try:
+                    answer = self._do_at(site, job, demand)
+                    break
+                except _LostError:
+                    self._forget(site)
+                finally:
+                    with self._changed:
+                        site.busy.pop(node, None)
+                        self._changed.notify_all()
+            else:
+                message = f"{_MOST_LOSSES} workers of the cluster were lost while they did it, the last one {host}"
+                answer = Answer(node, Failed(message, PassError.word), host=host)
+        except _CancelledError:
+            return
+        except OlivelikeError as error:
+            answer = Answer(node, Failed(str(error), error.word), host=host)
+        except Exception as error:  # noqa: BLE001  (the boundary of a thread)
+            message = f"{type(error).__name__}: {error}"
+            answer = Answer(node, Failed(message, PassError.word), host=host)
+        self._answers.put(answer)
+
+    def _do_at(self, site: _Site, job: Job, demand: Demand) -> Answer:
+        from olivelike.engine.execute import cluster_site
+
+        store = self._open_store(job)
+        needs = job.needs(store)
+        links = {path: store.file_digest(Path(path)) for path in needs.files}
+        plugins = self._plugins(site, needs, job)
+        shares = site.facts["shares"] and self._ask(site, cluster_site.sees, _paths(needs))
+        name = f"olivelike-{job.place.node}-{(demand.key or self._run)[:16]}-{secrets.token_hex(4)}"
+        if not shares:
+            job = job.elsewhere()
+            files = {digest: Path(path) for path, digest in links.items()}
+            files |= {d: Path(plugin).parent.joinpath(file) if Path(plugin).is_file() else Path(plugin, file)
+                      for plugin, found in plugins.items() for file, d in found.items()}  # fmt: skip
+            self._send(site, name, {**{digest: store.object_path(digest) for digest in needs.objects}, **files}, job)
+        parcel = cluster_site.Parcel(
+            name, site.facts["worker"], job.to_json(), asdict(demand), shares, links, plugins, needs.folder
+        )
+        outcome = self._watch(site, job, parcel)
+        content = dict(outcome.content)
+        answer = _CONTENTS[content.pop("answer")](**content)
+        if not shares:
+            if isinstance(answer, Done):
+                self._fetch(site, store, answer, outcome, needs, job)
+            if outcome.folder is not None:
+                with contextlib.suppress(_LostError):
+                    self._ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
+        return Answer(job.place.node, answer, outcome.peak_memory_bytes, site.host)
+
+    def _watch(self, site: _Site, job: Job, parcel: Any) -> Outcome:
+        """Have a job done, and pass on what is told meanwhile."""
+        from distributed import CancelledError
+        from distributed.scheduler import KilledWorker
+
+        from olivelike.engine.execute import cluster_site
+
+        node = job.place.node
+
+        def hear(event: tuple[float, Any]) -> None:
+            said = event[1]
+            if "log" in said:
+                with contextlib.suppress(OSError), Path(job.place.log).open("a", encoding="utf-8") as log:
+                    log.write(said["log"])
+            else:
+                self._answers.put(Answer(node, Advanced(**said["advanced"])))
+
+        self._client.subscribe_topic(parcel.name, hear)
+        future: Future[Any] = self._client.submit(
+            cluster_site.do, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
+        )
+        try:
+            while True:
+                try:
+                    outcome: Outcome = future.result(timeout=_LOOK_SECONDS)
+                    return outcome
+                except TimeoutError:
+                    self._stop_if_cancelled(site, node, parcel.name)
+                    if not self._is_there(site):
+                        raise _LostError from None
+                except (cluster_site.ReplacedError, KilledWorker, CancelledError, OSError):
+                    raise _LostError from None
+        finally:
+            with contextlib.suppress(Exception):
+                future.cancel()
+                self._client.unsubscribe_topic(parcel.name)
+
+    def _stop_if_cancelled(self, site: _Site, node: str, name: str) -> None:
+        from olivelike.engine.execute import cluster_site
+
+        if node in self._cancelled:
+            with contextlib.suppress(_LostError):
+                self._ask(site, cluster_site.cancel, name)
+            raise _CancelledError
+
+    def _plugins(self, site: _Site, needs: Needs, job: Job) -> dict[str, dict[str, str]]:
+        """Return the files of each plugin, if the worker allows its code.
+
+        Raises:
+            PluginError: naming the digest to allow.
+        """
+        if not needs.plugins:
+            return {}
+        from olivelike.engine.execute import cluster_site
+        from olivelike.workflow.passes.allowed_plugins import plugin_code
+
+        codes = {plugin: plugin_code(Path(plugin)) for plugin in needs.plugins}
+        for plugin in self._ask(site, cluster_site.refused_plugins, codes):
+            raise PluginError(
+                f"the worker {site.host} does not allow the code of {plugin}; whoever keeps the worker allows it with "
+                f"{cluster_site.PLUGINS_VARIABLE}={codes[plugin]}, or any code with `any`"
+            )
+        return {plugin: _plugin_files(Path(plugin), job) for plugin in needs.plugins}
+
+    # What goes there and comes back
+
+    def _send(self, site: _Site, name: str, files: Mapping[str, Path], job: Job) -> None:
+        from olivelike.engine.execute import cluster_site
+
+        for digest in self._ask(site, cluster_site.lacking, list(files)):
+            try:
+                with files[digest].open("rb") as file:
+                    piece, last = file.read(cluster_site.PIECE_BYTES), False
+                    while not last:
+                        self._stop_if_cancelled(site, job.place.node, name)
+                        following = file.read(cluster_site.PIECE_BYTES)
+                        last = not following
+                        self._ask(site, cluster_site.receive, name, digest, piece, last)
+                        piece = following
+            except FileNotFoundError:
+                raise DamagedError(f"{job.place.node}: {files[digest]} was lost; run again to remake it") from None
+
+    def _fetch(self, site: _Site, store: Store, done: Done, outcome: Outcome, needs: Needs, job: Job) -> None:
+        for digest, size in done.parts.items():
+            if not store.check_object(digest):
+                with store.writer() as writer:
+                    for piece in self._pieces(site, digest, size):
+                        writer.write(piece)
+                    found = writer.commit()
+                if found != digest:
+                    raise DamagedError(f"{job.place.node}: {digest[:12]} came back as {found[:12]}; run again")
+        for relative, (size, digest) in outcome.written.items():
+            assert needs.folder is not None
+            assert outcome.folder is not None
+            path = Path(needs.folder, relative)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                for piece in self._pieces(site, str(Path(outcome.folder, relative)), size):
+                    file.write(piece)
+            if digest_file(path) != digest:
+                raise DamagedError(f"{job.place.node}: {relative} came back damaged; run again")
+
+    def _pieces(self, site: _Site, what: str, size: int) -> Iterator[bytes]:
+        from olivelike.engine.execute import cluster_site
+
+        offset = 0
+        while offset < size:
+            piece = self._ask(site, cluster_site.give, what, offset)
+            if not piece:
+                raise _LostError
+            offset += len(piece)
+            yield piece
+
+    def _ask(self, site: _Site, function: Callable[..., Any], *values: Any) -> Any:
+        """Have a short function run at a worker, beside the job that it does.
+
+        Raises:
+            _LostError: if it is not there.
+        """
+        from olivelike.engine.execute import cluster_site
+
+        try:
+            return self._client.run(function, *values, workers=[site.address])[site.address]
+        except OlivelikeError:
+            raise
+        except cluster_site.ReplacedError:
+            raise _LostError from None
+        except (OSError, KeyError, TimeoutError, ValueError) as error:
+            if self._is_there(site) and not isinstance(error, OSError):
+                raise
+            raise _LostError from error
+
+    def _open_store(self, job: Job) -> Store:
+        with self._changed:
+            if self._store is None:
+                self._store = Store.open(Path(job.place.store))
+            return self._store
+
+    # Workers
+
+    def _take_site(self, node: str, demand: Demand) -> _Site:
+        """Wait for a worker with room, and note that it has the job.
+
+        Raises:
+            SessionError: if no worker can do it.
+        """
+        waited = time.monotonic()
+        while True:
+            self._look()
+            self._try_provider(demand.provider)
+            with self._changed:
+                if node in self._cancelled:
+                    raise _CancelledError
+                able = [
+                    site for site in self._sites.values() if site.runs.get(demand.provider, demand.provider is None)
+                ]
+                free = [site for site in able if site.has_room(demand)]
+                if free:
+                    site = min(free, key=lambda site: (len(site.busy) / site.threads, site.address))
+                    site.busy[node] = demand.memory_bytes
+                    return site
+                if able:
+                    waited = time.monotonic()
+                elif time.monotonic() - waited > _WAIT_SECONDS or (self._sites and demand.provider):
+                    raise SessionError(self._lack(demand))
+                self._changed.wait(_LOOK_SECONDS)
+
+    def _try_provider(self, provider: str | None) -> None:
+        """Learn which workers run networks on a provider."""
+        from olivelike.engine.execute import cluster_site
+
+        for site in list(self._sites.values()) if provider is not None else ():
+            if provider not in site.runs:
+                with contextlib.suppress(_LostError):
+                    site.runs[provider] = self._ask(site, cluster_site.runs, provider)
+
+    def _lack(self, demand: Demand) -> str:
+        if self._sites and demand.provider:
+            return f"no worker of the cluster has {demand.provider}; start one on a machine that has it"
+        refused = "".join(f"\n  {address}: {why}" for address, why in self._refused.items())
+        return "no worker of the cluster can do it; start one with `dask worker`" + refused
+
+    def _wait_for_workers(self) -> None:
+        try:
+            self._client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        except TimeoutError:
+            raise MissingError("the cluster has no worker; start one with `dask worker ADDRESS`") from None
+        self._look()
+        if not self._sites:
+            raise SessionError(self._lack(LIGHT))
+
+    def _look(self) -> None:
+        """Learn of workers that came or went."""
+        try:
+            known = self._client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, TimeoutError) as error:
+            raise SessionError(f"the scheduler of the cluster no longer answers ({error}); run again") from None
+        with self._changed:
+            for address in self._sites.keys() - known.keys():
+                del self._sites[address]
+            new = [address for address in known if address not in self._sites and address not in self._refused]
+        for address in new:
+            facts = self._describe(address)
+            if facts is None:
+                continue
+            reason = _difference(facts)
+            with self._changed:
+                if reason is None:
+                    self._sites[address] = _Site(address, facts, known[address]["nthreads"])
+                else:
+                    self._refused[address] = reason
+                self._changed.notify_all()
+
+    def _describe(self, address: str) -> Mapping[str, Any] | None:
+        from olivelike.engine.execute import cluster_site
+
+        probe, token = self._log.parent / f"probe-{self._run}", secrets.token_hex(8)
+        probe.write_text(token, encoding="ascii")
+        try:
+            found = self._client.run(cluster_site.describe, str(probe), token, workers=[address])
+        except (OSError, KeyError, TimeoutError, ValueError):
+            return None  # It is gone again.
+        except ModuleNotFoundError as error:
+            return {"versions": {}, "code": None, "lack": str(error)}
+        finally:
+            probe.unlink(missing_ok=True)
+        facts: Mapping[str, Any] | None = found.get(address)
+        return facts
+
+    def _forget(self, site: _Site) -> None:
+        with self._changed:
+            if self._sites.get(site.address) is site:
+                del self._sites[site.address]
+
+    def _is_there(self, site: _Site) -> bool:
+        self._look()
+        return self._sites.get(site.address) is site
+
+
+def _difference(facts: Mapping[str, Any]) -> str | None:
+    """Return why a worker would not give the same results, `None` if it would."""
+    from olivelike.engine.execute import cluster_site
+
+    if "lack" in facts:
+        return f"{facts['lack']}; install olivelike there"
+    theirs, ours = facts["versions"], versions()
+    for name in ("olivelike", *ours):
+        if name != "python" and theirs.get(name) != ours.get(name):
+            there, here = theirs.get(name, "is missing"), ours.get(name, "is missing")
+            return f"{name} {there} there, and {here} on this machine; install the same"
+    if facts["code"] != cluster_site.code_digest():
+        return f"its olivelike {ours['olivelike']} has other code than this machine's; install the same"
+    return None
+
+
+def _paths(needs: Needs) -> list[str]:
+    return [*needs.files, *needs.plugins, *([] if needs.folder is None else [needs.folder])]
+
+
+def _plugin_files(plugin: Path, job: Job) -> dict[str, str]:
+    """Return the digest of each file of a plugin that its pass may use, by path relative to its folder.
+
+    Those are its modules, and the data files that the pass names.
+
+    Raises:
+        PluginError: if they are too large to send.
+    """
+    from olivelike.workflow.code.code_digest import plugin_sources
+    from olivelike.workflow.passes import Registry
+
+    folder = plugin if plugin.is_dir() else plugin.parent
+    entry = Registry.load_pass(job.pass_name, job.plugin, job.rule_plugins)  # type: ignore[attr-defined]
+    data = [folder / name for name in entry.cls.files or ()] if entry.plugin == str(plugin) else []
+    files = [path for path in {*plugin_sources(plugin), *data} if path.is_relative_to(folder)]
+    if sum(path.stat().st_size for path in files) > _MOST_PLUGIN_BYTES:
+        raise PluginError(f"{plugin}: its files are larger than {_MOST_PLUGIN_BYTES >> 20} MB, which is not sent about")
+    return {path.relative_to(folder).as_posix(): digest_file(path) for path in files}
+
+
+def _connect(address: str) -> tuple[LocalCluster | None, Client]:
+    try:
+        from distributed import Client, LocalCluster
+    except ModuleNotFoundError:
+        raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
+    from olivelike.engine.execute.cluster_site import PLUGINS_VARIABLE, STORE_VARIABLE
+
+    if (local := _LOCAL.fullmatch(address)) is not None:
+        # What the user has allowed here is allowed there.
+        cluster = LocalCluster(
+            int(local[1]), threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1",
+            env={PLUGINS_VARIABLE: "any", STORE_VARIABLE: ""}, silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+        return cluster, Client(cluster)
+    if re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address) is None:
+        raise UsageError(f"--cluster {address!r} is no cluster; give tcp://HOST:PORT of a Dask scheduler, or local:N")
+    try:
+        return None, Client(address, timeout=_CONNECT_SECONDS)
+    except (OSError, TimeoutError) as error:
+        raise MissingError(
+            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`"
+        ) from None

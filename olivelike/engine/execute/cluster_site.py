@@ -1,0 +1,357 @@
+"""What a worker of a Dask cluster does for a run on another machine: takes what a job needs, does it, gives the result.
+
+A worker that sees the run's own folders (a local cluster, a file share) works in them. Any other one, and one that was
+given `$OLIVELIKE_CACHE_DIR`, has a store of its own: objects and source files go there under their digests, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.digest import digest_file, digest_json
+from olivelike.engine.execute.executor import Advanced, Demand, Failed
+from olivelike.engine.execute.process_executor import ProcessExecutor
+from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
+from olivelike.engine.kinds.kind import Job
+from olivelike.errors import DamagedError, PassError
+from olivelike.store import Store
+
+if TYPE_CHECKING:
+    from olivelike.store.objects import ObjectWriter
+
+PIECE_BYTES: Final = 8 << 20
+"""Bytes that go over the wire at once."""
+PLUGINS_VARIABLE: Final = "OLIVELIKE_CLUSTER_PLUGINS"
+"""Says which plugins a worker runs: digests with commas between, or `any`; by default none."""
+STORE_VARIABLE: Final = "OLIVELIKE_CACHE_DIR"
+_LISTEN_SECONDS = 0.2
+_SIDES: Final[queue.SimpleQueue[ProcessExecutor]] = queue.SimpleQueue()
+"""Worker processes that are idle; they keep what they have imported."""
+_LOCK = threading.Lock()
+_cancelled: set[str] = set()
+_homes: Final[list[Path]] = []
+"""The folder of this worker, once it is known."""
+_receiving: dict[str, ObjectWriter] = {}
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A job, and what it needs of the machine that sends it."""
+
+    name: str
+    """Of this attempt; what is told meanwhile is told under it."""
+    worker: str
+    """Id of the Dask worker that it is for: one that was started anew at the same address has lost what it was sent."""
+    job: Mapping[str, Any]
+    demand: Mapping[str, Any]
+    shares: bool
+    """Whether the worker sees the folders of the run."""
+    links: Mapping[str, str]
+    """Digest of each file, by its path over there."""
+    plugins: Mapping[str, Mapping[str, str]]
+    """Digest of each file of each plugin, by its path relative to the plugin's folder, by the plugin's path."""
+    folder: str | None
+    """The folder to write, over there."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended on a worker."""
+
+    content: Mapping[str, Any]
+    """`Done` or `Failed` as a worker process answers it."""
+    peak_memory_bytes: int
+    written: Mapping[str, tuple[int, str]]
+    """Size and digest of each file in the folder, by relative path; empty where the folder is seen from over there."""
+    folder: str | None
+    """Where those files lie, until `forget`."""
+
+
+class ReplacedError(Exception):
+    """The worker is another one than the job was sent to."""
+
+
+def describe(probe: str, token: str, dask_worker: Any) -> dict[str, Any]:
+    """Return what a run wants to know of a worker; the first thing that it asks.
+
+    Args:
+        probe: a file that the run has just written in its store.
+        token: what is in it.
+        dask_worker: the `distributed.Worker`, which Dask fills in.
+    """
+    import psutil
+
+    from olivelike.engine.run_record import versions
+
+    shares = False
+    with contextlib.suppress(OSError):
+        shares = not os.environ.get(STORE_VARIABLE) and Path(probe).read_text(encoding="ascii") == token
+    home = Path(dask_worker.local_directory) / "olivelike"
+    home.mkdir(parents=True, exist_ok=True)
+    _homes[:] = [home]
+    limit = dask_worker.memory_manager.memory_limit
+    return {
+        "worker": dask_worker.id,
+        "host": socket.gethostname(),
+        "shares": shares,
+        "versions": versions(),
+        "code": code_digest(),
+        "memory_bytes": limit or psutil.virtual_memory().total,
+    }
+
+
+@cache
+def code_digest() -> str:
+    """Return the digest of all Python files of olivelike that are installed here."""
+    import olivelike
+
+    roots = {"olivelike": Path(olivelike.__path__[0])}
+    from importlib.util import find_spec
+
+    passes = find_spec("olivelike.passes")
+    if passes is not None and passes.submodule_search_locations:
+        roots["passes"] = Path(next(iter(passes.submodule_search_locations)))
+    found = {
+        f"{name}/{path.relative_to(root).as_posix()}": digest_file(path)
+        for name, root in roots.items()
+        for path in sorted(root.rglob("*.py"))
+        if "passes" not in path.relative_to(root).parts[:1]
+    }
+    return digest_json(["cluster code/1", found])
+
+
+async def lacking(digests: Sequence[str]) -> list[str]:
+    """Return the objects that this worker's own store lacks."""
+
+    def look() -> list[str]:
+        store = own_store()
+        return [digest for digest in digests if not store.check_object(digest)]
+
+    return await asyncio.to_thread(look)
+
+
+async def runs(provider: str) -> bool:
+    """Tell whether an execution provider runs a network here; being listed does not mean it."""
+
+    def look() -> bool:
+        import onnx
+        import onnxruntime
+
+        value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+        other = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "probe", [value], [other])
+        model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+        if provider not in onnxruntime.get_available_providers():
+            return False
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[provider])
+        return provider in session.get_providers()
+
+    return await asyncio.to_thread(look)
+
+
+def sees(paths: Sequence[str]) -> bool:
+    """Tell whether this worker sees all paths of a run."""
+    return all(map(os.path.exists, paths))
+
+
+def refused_plugins(digests: Mapping[str, str]) -> list[str]:
+    """Return the plugins, by path, whose code this worker does not allow; each comes with its digest."""
+    allowed = {one.strip() for one in os.environ.get(PLUGINS_VARIABLE, "").split(",")}
+    return [] if "any" in allowed else [path for path, digest in digests.items() if digest not in allowed]
+
+
+async def receive(name: str, digest: str, piece: bytes, last: bool) -> None:
+    """Take the next piece of an object; the last one publishes it.
+
+    Raises:
+        DamagedError: if it is not what its digest says; nothing of it stays.
+    """
+    await asyncio.to_thread(_receive, name, digest, piece, last)
+
+
+def _receive(name: str, digest: str, piece: bytes, last: bool) -> None:
+    key = f"{name}/{digest}"
+    if (writer := _receiving.pop(key, None)) is None:
+        writer = own_store().writer()
+    try:
+        writer.write(piece)
+        if not last:
+            _receiving[key] = writer
+        elif (found := writer.commit()) != digest:
+            raise DamagedError(f"{digest[:12]} came over as {found[:12]}; run again")
+    finally:
+        if key not in _receiving:
+            writer.__exit__(None, None, None)
+
+
+async def give(digest_or_path: str, offset: int) -> bytes:
+    """Return a piece of an object of this worker's store, or of a file that a job has written."""
+    path = Path(digest_or_path)
+    if not path.is_absolute():
+        path = own_store().object_path(digest_or_path)
+
+    def read() -> bytes:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(PIECE_BYTES)
+
+    return await asyncio.to_thread(read)
+
+
+async def cancel(name: str) -> None:
+    """End a job, and forget what came for it."""
+    _cancelled.add(name)
+    for key in [key for key in _receiving if key.startswith(f"{name}/")]:
+        _receiving.pop(key).__exit__(None, None, None)
+
+
+async def forget(folder: str) -> None:
+    """Remove what a job has written, once it was taken."""
+    await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+def do(parcel: Parcel) -> Outcome:
+    """Do a job in a process of its own, in a thread of the Dask worker.
+
+    Raises:
+        ReplacedError: if this is not the worker that it was sent to.
+    """
+    from distributed import get_worker
+
+    worker = get_worker()
+    if worker.id != parcel.worker:
+        raise ReplacedError
+    with _bench(parcel) as (job, folder):
+        with _LOCK:
+            executor = ProcessExecutor(1, _home() / "workers.log") if _SIDES.empty() else _SIDES.get()
+        answer = None
+        try:
+            executor.submit(job, Demand(**parcel.demand))
+            for answer in _heard(executor, job, parcel):
+                if isinstance(answer.content, Advanced):
+                    worker.log_event(parcel.name, {"advanced": asdict(answer.content)})
+        finally:
+            if answer is None or parcel.name in _cancelled:
+                executor.close()
+            else:
+                _SIDES.put(executor)
+        assert answer is not None
+        word = "failed" if isinstance(answer.content, Failed) else "done"
+        written = _written(folder) if folder is not None and not parcel.shares else {}
+        place = None if folder is None else str(folder)
+        return Outcome({"answer": word, **asdict(answer.content)}, answer.peak_memory_bytes, written, place)
+
+
+def _heard(executor: ProcessExecutor, job: Job, parcel: Parcel) -> Iterator[Any]:
+    """Yield a job's answers, and tell what its log says meanwhile."""
+    from distributed import get_worker
+
+    log, told = Path(job.place.log), 0
+    while True:
+        answer = executor.next_answer(_LISTEN_SECONDS)
+        if not parcel.shares:
+            with contextlib.suppress(OSError), log.open("rb") as file:
+                file.seek(told)
+                if text := file.read():
+                    told += len(text)
+                    get_worker().log_event(parcel.name, {"log": text.decode(errors="replace")})
+        if parcel.name in _cancelled:
+            raise PassError("it was cancelled")
+        if answer is not None:
+            yield answer
+            if not isinstance(answer.content, Advanced):
+                return
+
+
+@contextlib.contextmanager
+def _bench(parcel: Parcel) -> Iterator[tuple[Job, Path | None]]:
+    """Yield a job with its paths on this machine, and the folder that it writes."""
+    if parcel.shares:
+        yield Job.from_json(parcel.job), None if parcel.folder is None else Path(parcel.folder)
+        return
+    store = own_store()
+    home = _home() / parcel.name
+    home.mkdir(parents=True)
+    try:
+        here = {path: str(_linked(home / "files", path, store.object_path(d))) for path, d in parcel.links.items()}
+        for number, (plugin, files) in enumerate(parcel.plugins.items()):
+            # Its modules are found beside each other; names are relative to where the plugin's own file lies.
+            folder = home / "plugins" / str(number)
+            for name, digest in files.items():
+                _linked(folder, name, store.object_path(digest), copies=True)
+            here[plugin] = str(folder / Path(plugin).name) if Path(plugin).name in files else str(folder)
+        written = home / "written"
+        if parcel.folder is not None:
+            written.mkdir()
+            here[parcel.folder] = str(written)
+        message: dict[str, Any] = _with_paths(parcel.job, here)
+        message["place"] |= {"store": str(store.root), "log": str(home / "job.log")}
+        if "stamps" in message:  # Digests were checked as the files came.
+            message["stamps"] = {}
+        yield Job.from_json(message), None if parcel.folder is None else written
+    finally:
+        shutil.rmtree(home / "files", ignore_errors=True)
+        if parcel.folder is None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _linked(root: Path, name: str, file: Path, *, copies: bool = False) -> Path:
+    """Put a file under a root, by the name that it has elsewhere, and return where it is."""
+    path = root.joinpath(*[part.replace(":", "") for part in Path(name).parts if part not in {"/", "\\", ".."}])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with contextlib.suppress(OSError):  # Windows lets few users make links.
+            if not copies:
+                path.symlink_to(file)
+        if not path.exists():
+            shutil.copyfile(file, path)
+    return path
+
+
+def _with_paths(value: Any, here: Mapping[str, str]) -> Any:
+    """Return JSON values with each text that is a known path replaced by the path on this machine."""
+    match value:
+        case str():
+            return here.get(value, value)
+        case Mapping():
+            return {here.get(name, name): _with_paths(one, here) for name, one in value.items()}
+        case list() | tuple():
+            return [_with_paths(one, here) for one in value]
+    return value
+
+
+def _written(folder: Path) -> dict[str, tuple[int, str]]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): (path.stat().st_size, digest_file(path)) for path in files}
+
+
+def own_store() -> Store:
+    """Return the store of this worker."""
+    return _store(os.environ.get(STORE_VARIABLE) or str(_home() / "cache"))
+
+
+@cache
+def _store(folder: str) -> Store:
+    return Store.open(Path(folder).expanduser())
+
+
+def _home() -> Path:
+    """Return this worker's folder.
+
+    Raises:
+        ReplacedError: if it was never asked what it is.
+    """
+    if not _homes:
+        raise ReplacedError
+    return _homes[0]

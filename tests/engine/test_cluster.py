@@ -1,0 +1,266 @@
+"""Runs on a Dask cluster: the same files as from worker processes, whatever workers do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import LocalCluster
+
+from olivelike.data import demo_folder
+from olivelike.engine import Options, run
+from olivelike.engine.execute import cluster_executor, cluster_site
+from olivelike.engine.execute.cluster_executor import ClusterExecutor
+from olivelike.engine.execute.events import Event
+from olivelike.engine.execute.inline_executor import InlineExecutor
+from olivelike.errors import MissingError, SessionError, UsageError
+from olivelike.workflow.passes.allowed_plugins import plugin_code
+
+from .conftest import Project
+
+WORKFLOW = """
+name: small
+source: DEMO
+target: cpu
+components:
+  text_encoder: [convert, fuse]
+  vae_decoder: [convert, fuse]
+output: models/small
+"""
+PLUGIN = """
+from olivelike.pass_api import Pass, Resources
+from tint_helper import WORD
+
+class Tint(Pass):
+    "A pass that tells what lies beside it."
+    reads = ("graph",)
+    writes = ("graph",)
+    files = ("tint.txt",)
+    resources = Resources(provider=PROVIDER)
+
+    def run(self, model, context):
+        from pathlib import Path
+        context.report(**{WORD: Path(__file__).with_name("tint.txt").read_text()})
+        print("tinted", __file__)
+        return model
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(
+        2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0"
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def apart(cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of two workers that share no store with a project."""
+    monkeypatch.setenv(cluster_site.STORE_VARIABLE, str(tmp_path / "theirs"))
+    cluster_site._store.cache_clear()
+    return cluster.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def made_here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run of the project in this process writes."""
+    project = new_project(tmp_path_factory.mktemp("here"))
+    run(str(project.workflow), executor=InlineExecutor)
+    return project.files()
+
+
+@pytest.fixture
+def emptied(tmp_path: Path) -> Project:
+    """Networks of the demo, whose graphs are on the shelf."""
+    return new_project(tmp_path / "project")
+
+
+def new_project(folder: Path) -> Project:
+    project = Project(folder)
+    project.workflow.parent.mkdir(parents=True)
+    project.workflow.write_text(WORKFLOW.replace("DEMO", str(demo_folder())), encoding="utf-8")
+    return project
+
+
+def run_on(project: Project, address: str, *overrides: str, **options: object) -> None:
+    project.events = []
+    asked = Options(overrides=overrides, cache_dir=project.folder / "cache", **options)
+    run(str(project.workflow), asked, project.events.append, None, lambda _, log: ClusterExecutor(address, None, log))
+
+
+def last_record(project: Project) -> list[dict[str, object]]:
+    record = json.loads(max((project.folder / "cache" / "runs").iterdir()).read_text(encoding="utf-8"))
+    return [node for node in record["nodes"] if node["status"] in {"executed", "failed"}]
+
+
+def with_plugin(project: Project, provider: str = "None") -> Path:
+    folder = project.folder / "plugins"
+    folder.mkdir()
+    (folder / "tint.py").write_text(PLUGIN.replace("PROVIDER", provider), encoding="utf-8")
+    (folder / "tint_helper.py").write_text("WORD = 'tone'\n", encoding="utf-8")
+    (folder / "tint.txt").write_text("sepia", encoding="utf-8")
+    project.edit("vae_decoder: [convert, fuse]", "vae_decoder: [convert, tint, fuse]")
+    return folder / "tint.py"
+
+
+def test_workers_with_stores_of_their_own_give_the_same_bytes(
+    emptied: Project, apart: str, tmp_path: Path, made_here: dict[str, bytes]
+) -> None:
+    run_on(emptied, apart)
+    assert emptied.files() == made_here
+    assert emptied.leftovers() == []
+    ran = last_record(emptied)
+    assert all(re.fullmatch(r".+ \(tcp://127\.0\.0\.1:\d+\)", str(node["host"])) for node in ran)
+    assert Counter(event.data["node"] for event in emptied.events if event.name == "node_started") == Counter(
+        str(node["id"]) for node in ran
+    )
+    assert any(event.name == "node_progress" for event in emptied.events)
+    assert any((tmp_path / "theirs" / "objects").iterdir())
+
+
+def test_plugins_travel_with_their_code_and_data_where_a_worker_allows_them(
+    emptied: Project, apart: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = with_plugin(emptied)
+    options = {"plugins": (str(plugin),), "only": ("vae_decoder",)}
+    with pytest.raises(MissingError) as refused:
+        run_on(emptied, apart, **options)
+    digest = plugin_code(plugin)
+    assert f"does not allow the code of {plugin}; whoever keeps the worker allows it with" in str(refused.value)
+    assert f"{cluster_site.PLUGINS_VARIABLE}={digest}" in str(refused.value)
+    monkeypatch.setenv(cluster_site.PLUGINS_VARIABLE, f"{'0' * 64}, {digest}")
+    run_on(emptied, apart, **options)
+    tint = next(node for node in last_record(emptied) if node["name"] == "tint")
+    assert tint["facts"] == {"tone": "sepia"}
+    log = next((emptied.folder / "cache" / "logs").rglob("*tint*.log")).read_text(encoding="utf-8")
+    assert "tinted" in log
+    assert str(plugin) not in log
+
+
+def test_what_no_worker_can_do_is_refused_by_name(
+    emptied: Project, apart: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cluster_site.PLUGINS_VARIABLE, "any")
+    plugin = with_plugin(emptied, "'CUDAExecutionProvider'")
+    with pytest.raises(MissingError, match="no worker of the cluster has CUDAExecutionProvider; start one"):
+        run_on(emptied, apart, plugins=(str(plugin),), only=("vae_decoder",))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"olivelike": "0.0.9"}, r"olivelike 0\.0\.9 there, and 0\.1\.0 on this machine; install the same"),
+        ({"onnx": None}, r"onnx is missing there, and .+ on this machine"),
+        ({}, r"has other code than this machine's; install the same"),
+    ],
+)
+def test_a_worker_with_another_olivelike_is_refused_with_both_versions(
+    emptied: Project, apart: str, monkeypatch: pytest.MonkeyPatch, theirs: dict[str, str | None], message: str
+) -> None:
+    known = cluster_site.describe
+
+    def describe(probe: str, token: str, dask_worker: object) -> dict[str, object]:
+        facts = known(probe, token, dask_worker)
+        versions = {name: found for name, found in {**facts["versions"], **theirs}.items() if found is not None}
+        return {**facts, "versions": versions, "code": facts["code"] if theirs else "0" * 64}
+
+    monkeypatch.setattr(cluster_site, "describe", describe)
+    with pytest.raises(SessionError, match=message):
+        run_on(emptied, apart)
+    assert not emptied.output.exists()
+
+
+def test_addresses_where_there_is_no_cluster_are_refused(emptied: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_executor, "_CONNECT_SECONDS", 1)
+    for address in ("local:0", "tcp://somewhere", "http://127.0.0.1:80", ""):
+        with pytest.raises(UsageError, match="is no cluster; give tcp://HOST:PORT"):
+            run_on(emptied, address)
+    with pytest.raises(MissingError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9 .+ start one with"):
+        run_on(emptied, "tcp://127.0.0.1:9")
+    with LocalCluster(1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0") as lonely:
+        lonely.scale(0)
+        with pytest.raises(MissingError, match="the cluster has no worker; start one with `dask worker ADDRESS`"):
+            run_on(emptied, lonely.scheduler_address)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingError, match=r"pip install 'olivelike\[cluster\]'"):
+        run_on(emptied, "local:1")
+
+
+def test_what_comes_over_damaged_is_never_taken(emptied: Project, apart: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = cluster_site.give
+
+    async def flipped(what: str, offset: int) -> bytes:
+        piece = bytearray(await given(what, offset))
+        piece[0] ^= 1
+        return bytes(piece)
+
+    monkeypatch.setattr(cluster_site, "give", flipped)
+    with pytest.raises(MissingError, match="came back"):
+        run_on(emptied, apart)
+    assert not emptied.output.exists()
+
+
+def _start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
+    log = (folder / "log").open("ab")
+    environment = {**os.environ, "HOME": str(folder), cluster_site.STORE_VARIABLE: str(folder / "store")}
+    command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_local_cluster_of_any_size_gives_the_same_bytes(
+    emptied: Project, workers: int, made_here: dict[str, bytes]
+) -> None:
+    run_on(emptied, f"local:{workers}")
+    assert emptied.files() == made_here
+    assert emptied.leftovers() == []
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_20_times_change_nothing(
+    emptied: Project, tmp_path: Path, made_here: dict[str, bytes]
+) -> None:
+    homes = [tmp_path / name for name in ("scheduler", "one", "two")]
+    for home in homes:
+        home.mkdir()
+    port = 18_000 + os.getpid() % 2_000
+    address = f"tcp://127.0.0.1:{port}"
+    started = [_start("scheduler", "--host", "127.0.0.1", "--port", str(port), folder=homes[0])]
+    started += [_start("worker", address, "--nthreads", "1", folder=home) for home in homes[1:]]
+    killed = 0
+
+    def kill(event: Event) -> None:
+        """Kill a worker that has just been given something, or is in the middle of it."""
+        nonlocal killed
+        if killed < 20 and event.name in {"node_started", "node_progress"}:
+            for child in psutil.Process(started[1 + killed % 2].pid).children():
+                with contextlib.suppress(psutil.Error):
+                    if any("spawn_main" in word for word in child.cmdline()):
+                        child.kill()
+                        killed += 1
+                        break
+
+    try:
+        for _ in range(10):
+            options = Options(cache_dir=emptied.folder / "cache", clean_cache=True)
+            run(str(emptied.workflow), options, kill, None, lambda _size, log: ClusterExecutor(address, None, log))
+            if killed == 20:
+                break
+        assert killed == 20
+        assert emptied.files() == made_here
+        assert emptied.leftovers() == []
+    finally:
+        for process in started:
+            for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                one.kill()
+            process.wait()
