@@ -210,10 +210,10 @@ def test_what_comes_over_damaged_is_never_taken(emptied: Project, apart: str, mo
 
 
 def _start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
-    log = (folder / "log").open("ab")
     environment = {**os.environ, "HOME": str(folder), cluster_site.STORE_VARIABLE: str(folder / "store")}
     command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 @pytest.mark.slow
