@@ -132,6 +132,9 @@ class NodeOptions:
     only: Annotated[
         list[str] | None, typer.Option(metavar="COMPONENT", help="Take this component alone; may be repeated.")
     ] = None
+    combination: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take this combination of the workflow's `matrix` alone.")
+    ] = None
     until: Annotated[
         str | None, typer.Option(metavar="PASS", help="Stop each chain after this pass; no output is written.")
     ] = None

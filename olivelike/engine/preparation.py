@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
     from olivelike.workflow import IpAdapter
+    from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.schema import Workflow
 
@@ -56,6 +57,8 @@ class Options:
     """Asks about those that were not; without it they are refused."""
     cache_dir: Path | None = None
     output: Path | None = None
+    combination: str | Combination | None = None
+    """Which one of the workflow's `matrix`."""
     only: tuple[str, ...] = ()
     until: str | None = None
     keep_going: bool = False
@@ -151,7 +154,7 @@ class Prepared:
 
     def workers(self) -> int:
         """Return how many nodes run at once."""
-        return self.options.workers or min(4, os.cpu_count() or 1)
+        return worker_count(self.options)
 
     def memory_limit(self) -> int:
         """Return how much memory all nodes together may be expected to use now, in bytes."""
@@ -165,6 +168,11 @@ class Prepared:
 
         recent = self.history.recent()
         return Forecast(self.nodes, self.source, recent, self.workers(), self.memory_limit())
+
+
+def worker_count(options: Options) -> int:
+    """Return how many worker processes there are at most."""
+    return options.workers or min(4, os.cpu_count() or 1)
 
 
 def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
@@ -312,6 +320,7 @@ def _load(ref: str | Place, options: Options) -> LoadedWorkflow:
         options.overrides,
         options.plugins,
         options.loras,
+        combination=options.combination,
         allow_plugins=options.allow_plugins,
         ask=options.ask_plugins,
     )
@@ -347,6 +356,7 @@ def _outputs(loaded: LoadedWorkflow, options: Options) -> tuple[Output, ...]:
     if not may_be_path(str(options.output)):
         raise UsageError("--output is no path: it holds a null character; name a folder")
     folder = Path(os.path.abspath(options.output))  # noqa: PTH100  (links stay)
+    folder = folder / (loaded.combination or "")
     if loaded.sweep:
         return tuple(replace(output, path=folder / (output.variant or "")) for output in outputs)
     if len(outputs) > 1:

@@ -17,7 +17,7 @@ from olivelike.engine.output.assemble import Stagings, assets_are_current, publi
 from olivelike.engine.output.output_files import resolved
 from olivelike.engine.output.publication import recover
 from olivelike.engine.plan import all_hits, explain_status
-from olivelike.engine.preparation import DEFAULTS, prepare
+from olivelike.engine.preparation import DEFAULTS, prepare, worker_count
 from olivelike.errors import (
     DamagedError,
     Interrupted,
@@ -90,6 +90,8 @@ def run(
     listener: Listener = lambda _: None,
     report: ReportWriter | None = None,
     executor: ExecutorMaker | None = None,
+    *,
+    alone: bool = True,
 ) -> RunResult:
     """Run a workflow: execute what is not stored, publish what changed.
 
@@ -99,6 +101,7 @@ def run(
         listener: Receives every event.
         report: Writes a report of the run's record into a folder, as `olivelike.measure.report.write_report`.
         executor: What runs the jobs; by default worker processes, `InlineExecutor` for this process.
+        alone: Collect the store's garbage at the end.
 
     Returns:
         The result of a run in which every node succeeded.
@@ -108,7 +111,23 @@ def run(
     """
     start = time.perf_counter()
     prepared = prepare(ref, options, writes=True)
-    return _Run(prepared, listener, report, executor, start).run()
+    return _Run(prepared, listener, report, executor, start, alone=alone).run()
+
+
+def make_executor(options: Options, make: ExecutorMaker | None, log: Path) -> Executor:
+    """Return what runs the jobs of a run: what is asked for, a cluster, or worker processes here.
+
+    Raises:
+        MissingError: if the cluster can't be reached.
+        UsageError: if it has no address.
+    """
+    if make is None and options.cluster is not None:
+        from olivelike.engine.execute.cluster_executor import ClusterExecutor
+
+        return ClusterExecutor(options.cluster, options.workers, log)
+    from olivelike.engine.execute import process_executor
+
+    return (make or process_executor.ProcessExecutor)(worker_count(options), log)
 
 
 class _Run:
@@ -121,13 +140,15 @@ class _Run:
         report: ReportWriter | None,
         executor: ExecutorMaker | None,
         start: float,
+        *,
+        alone: bool,
     ) -> None:
         self._prepared = prepared
         self._options = prepared.options
         self._store = prepared.store
         self._listener = listener
         self._write_report = report
-        self._start = start
+        self._start, self._alone = start, alone
         self._id = new_run_id()
         self._make_executor = executor
         self._driver: Driver | None = None
@@ -249,7 +270,6 @@ class _Run:
 
     def _execute(self, resolver: Resolver, stagings: Stagings, root: Root | None, *, force: bool) -> Execution:
         from olivelike.engine.execute.driver import Driver, Settings
-        from olivelike.engine.execute.process_executor import ProcessExecutor
 
         prepared, options = self._prepared, self._options
         settings = Settings(
@@ -265,13 +285,7 @@ class _Run:
             force=options.clean_cache and force,
             fail_fast=options.fail_fast,
         )
-        log = self._store.log_path(self._id, "workers")
-        if options.cluster is not None and self._make_executor is None:
-            from olivelike.engine.execute.cluster_executor import ClusterExecutor
-
-            executor: Executor = ClusterExecutor(options.cluster, options.workers, log)
-        else:
-            executor = (self._make_executor or ProcessExecutor)(prepared.workers(), log)
+        executor = make_executor(options, self._make_executor, self._store.log_path(self._id, "workers"))
         self._driver = Driver(settings, resolver, executor)
         return self._driver.run()
 
@@ -327,7 +341,8 @@ class _Run:
             self._emit("warning", message="the store is read-only: no record of this run was kept, and no report")
             return None
         record = run_record(self._prepared, result, nodes, error)
-        for keep in (lambda: self._store.put_run(record.to_json()), self._store.gc):
+        collect = (self._store.gc,) if self._alone else ()
+        for keep in (lambda: self._store.put_run(record.to_json()), *collect):
             try:
                 keep()
             except StoreError as failure:  # A full disk is what the run may be failing of.
@@ -349,6 +364,11 @@ def _failure(failed: Sequence[NodeRecord]) -> OlivelikeError:
     lines = [f"{result.id} failed: {result.error}\n  log: {result.log}" for result in failed]
     kinds = [error_of(str(result.facts["error_kind"])) for result in failed]
     return min(kinds, key=_gravity)("\n".join(lines))
+
+
+def gravest(errors: Sequence[OlivelikeError]) -> type[OlivelikeError]:
+    """Return the kind that stands for several errors."""
+    return min(map(type, errors), key=_gravity)
 
 
 def _gravity(kind: type[OlivelikeError]) -> int:

@@ -140,13 +140,13 @@ def apply_overrides(root: Mapping, texts: Iterable[str], project_folder: Path, f
             findings.add(position, "expected KEY.PATH=VALUE, such as target.device_id=1")
             continue
         value = parse_yaml(value_text, position.document, findings)
-        problem = _set(root, keys, value, position)
+        problem = set_value(root, keys, value, position)
         if problem:
             findings.add(position, problem)
         expand_short_forms(root, project_folder)
 
 
-def _set(root: Mapping, keys: list[str], value: Node, position: Position) -> str | None:
+def set_value(root: Mapping, keys: list[str], value: Node, position: Position) -> str | None:
     """Put the value where the keys lead; return what is wrong, if anything."""
     node: Node = root
     for depth, key in enumerate(keys[:-1]):

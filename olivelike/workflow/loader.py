@@ -29,6 +29,7 @@ from olivelike.workflow.validation import resolve_components, resolve_sweep, val
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
+    from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.yaml_tree import Node
 
@@ -48,6 +49,8 @@ class LoadedWorkflow:
     """Each component's chain, in the order of a pipeline."""
     sweep: dict[str, dict[str, tuple[Step, ...]]] = field(default_factory=dict)
     """The chains of each variant, by its name, in place of `steps`."""
+    combination: str | None = None
+    """Which one of a `matrix` this is."""
 
     @property
     def variants(self) -> dict[str | None, LoadedWorkflow]:
@@ -63,6 +66,7 @@ def load_workflow(
     extra_plugins: SequenceOf[str] = (),
     extra_loras: SequenceOf[str] = (),
     *,
+    combination: str | Combination | None = None,
     allow_plugins: bool = False,
     ask: Ask | None = None,
 ) -> LoadedWorkflow:
@@ -73,6 +77,7 @@ def load_workflow(
         overrides: `key.path=value`, applied in order after `extends`.
         extra_plugins: more plugins, relative to the current folder.
         extra_loras: more LoRAs, `FILE` or `FILE:WEIGHT`, relative to the current folder.
+        combination: which one of the workflow's `matrix`, if it has one.
         allow_plugins: run the plugins that workflow files name; `extra_plugins` run in any case.
         ask: asks whether those may run that were not allowed before; by default they may not.
 
@@ -82,7 +87,7 @@ def load_workflow(
     """
     place = find_workflow(ref) if isinstance(ref, str) else ref
     findings = Findings()
-    root = read_with_bases(place, findings)
+    root, combined = _combined(place, combination, findings)
     apply_overrides(root, overrides, place.project_folder, findings)
     listed = list(_listed_plugins(root, place, findings))
     if listed and not allow_plugins:
@@ -129,7 +134,40 @@ def load_workflow(
     workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), sweep, place)
     added = tuple(parse_lora(text, Path.cwd()) for text in extra_loras)
     workflow = replace(workflow, loras=workflow.loras + added)
-    return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep)
+    if combined is not None:
+        outputs = tuple(replace(one, path=_below(one.path, one.variant, combined)) for one in workflow.outputs)
+        workflow = replace(workflow, name=f"{workflow.name}@{combined}", outputs=outputs)
+    return LoadedWorkflow(workflow, place.path, place.project_folder, registry, steps, sweep, combined)
+
+
+def _combined(place: Place, combination: str | Combination | None, findings: Findings) -> tuple[Mapping, str | None]:
+    """Return the workflow of one combination of a matrix and its name, or the one that has none.
+
+    Raises:
+        UsageError: if it has a matrix and no combination is named, or none of that name.
+    """
+    from olivelike.workflow.matrix import UnnamedCombinationError, take_combinations
+
+    if combination is not None and not isinstance(combination, str):
+        return combination.tree(place.project_folder), combination.name
+    root = read_with_bases(place, findings)
+    found = {one.name: one for one in take_combinations(root, findings)}
+    if combination in found:
+        return found[combination].tree(place.project_folder), combination
+    if combination is not None:
+        hint = did_you_mean(combination, list(found), "combinations") if found else "it has no `matrix`"
+        raise UsageError(f"{place.path} has no combination {combination!r}; {hint}")
+    if found:
+        findings.raise_if_any()
+        raise UnnamedCombinationError(
+            f"{place.path} has a `matrix` of {len(found)}; name one with --combination, such as {next(iter(found))}"
+        )
+    return root, None
+
+
+def _below(path: Path, variant: str | None, combination: str) -> Path:
+    """Return the folder of a combination: in `output`, around those of a sweep."""
+    return path / combination if variant is None else path.parent / combination / variant
 
 
 def default_cache_dir(loaded: LoadedWorkflow) -> Path:

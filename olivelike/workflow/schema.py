@@ -309,6 +309,11 @@ class WorkflowFile(_Section):
     outputs: list[OutputSection] | None = Field(
         None, min_length=1, description="Several folders, in place of `output`."
     )
+    matrix: dict[str, Any] | None = Field(
+        None,
+        description="One pipeline for each combination of the axes, in a folder of its name in `output`: an axis maps "
+        "names to keys of a workflow, or, called like a key, lists values. `exclude` lists maps of what to leave out.",
+    )
     sweep: list[VariantSection] | None = Field(
         None, min_length=1, description="Variants of the chains, each written to a folder of its name in `output`."
     )
@@ -353,7 +358,12 @@ def json_schema(registry: Registry) -> dict[str, Any]:
             "sweep": {"if": {"properties": {"sweep": {"type": "array"}}}, "then": {"not": {"required": ["outputs"]}}}
         },
         # A file that extends another may leave keys out, and remove components with `~`.
-        "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
+        "if": {
+            "anyOf": [
+                {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
+                {"required": ["matrix"], "properties": {"matrix": {"type": "object"}}},
+            ]
+        },
         "then": {"not": {"required": ["output", "outputs"]}},
         "else": {
             "required": ["source", "target", "components"],

@@ -23,6 +23,9 @@ def run(
     ] = False,
     overwrite: shared.Overwrite = False,
     cluster: shared.Cluster = None,
+    max_parallel: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Combinations of a `matrix` at work at once; by default 8.")
+    ] = None,
     dry_run: shared.DryRun = False,
     json: shared.JsonLines = False,
 ) -> None:
@@ -43,4 +46,4 @@ def run(
         return
     from olivelike.cli.display.run_display import show_run
 
-    show_run(workflow, options, json)
+    show_run(workflow, options, json, max_parallel)

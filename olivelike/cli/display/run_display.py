@@ -14,6 +14,7 @@ from olivelike.cli.display.text import count, duration, expected, fitted, roughl
 from olivelike.cli.stdout import write_error, write_found, write_json, write_line
 from olivelike.errors import Interrupted
 from olivelike.workflow.findings import file_label
+from olivelike.workflow.matrix import UnnamedCombinationError
 
 if TYPE_CHECKING:
     from olivelike.cli.display.bars import Bars
@@ -34,7 +35,13 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
     from olivelike import engine
     from olivelike.engine.plan.forecast import TimeLeft
 
-    prepared, found = engine.plan(workflow, options)
+    try:
+        prepared, found = engine.plan(workflow, options)
+    except UnnamedCombinationError:
+        from olivelike.cli.display.fleet_display import show_fleet_plan
+
+        show_fleet_plan(workflow, options, json)
+        return
     name = prepared.workflow.workflow.name
     runs = _to_run(found)
     forecast = prepared.forecast() if runs else None
@@ -95,8 +102,20 @@ _PAUSE = 30.0
 """Seconds, at least, between two words about a node that runs."""
 
 
-def show_run(workflow: str | Place, options: Options, json: bool) -> None:
-    """Run a workflow, show what happens as lines or as JSON, and write the report."""
+def show_run(workflow: str | Place, options: Options, json: bool, most: int | None = None) -> None:
+    """Run a workflow, show what happens as lines or as JSON, and write the report.
+
+    Of a workflow with a matrix, run all combinations, so many at once at most.
+    """
+    try:
+        _show_one(workflow, options, json)
+    except UnnamedCombinationError:
+        from olivelike.cli.display.fleet_display import show_fleet
+
+        show_fleet(workflow, options, json, most)
+
+
+def _show_one(workflow: str | Place, options: Options, json: bool) -> None:
     from olivelike import engine
     from olivelike.measure.report import write_report
 

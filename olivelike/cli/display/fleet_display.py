@@ -1,0 +1,113 @@
+"""What a person sees of the combinations of a matrix: a line as each ends, and one table; programs get JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from olivelike.cli.display.text import count, duration, fitted, size, table
+from olivelike.cli.stdout import write_error, write_found, write_json, write_line
+from olivelike.errors import OlivelikeError
+from olivelike.workflow.findings import file_label
+
+if TYPE_CHECKING:
+    from olivelike.engine import Options
+    from olivelike.engine.execute.events import Event
+    from olivelike.engine.fleet import FleetResult
+    from olivelike.workflow.places import Place
+
+_STATUSES = ("hit", "shelf", "miss", "pending", "uncached")
+
+
+def show_fleet_plan(workflow: str | Place, options: Options, json: bool) -> None:
+    """Plan all combinations of a workflow's matrix and write what each would do."""
+    from olivelike.engine.fleet import plan_fleet
+
+    fleet = plan_fleet(workflow, options)
+    rows: list[dict[str, Any]] = []
+    for name, (prepared, plan) in fleet.plans.items():
+        found = Counter(str(planned.status) for planned in plan.nodes)
+        write = sum(planned.write_bytes for planned in plan.nodes if planned.status not in {"hit", "shelf"})
+        rows.append(
+            {
+                "combination": name,
+                "nodes": len(plan.nodes),
+                **{status: found[status] for status in _STATUSES},
+                "write_bytes": write,
+                "outputs": [str(output.path) for output in prepared.outputs],
+            }
+        )
+    value = {"combinations": rows, "shared_nodes": fleet.shared}
+    header = ("combination", "nodes", *_STATUSES, "writes")
+    cells = [(row["combination"], *(str(row[key]) for key in header[1:-1]), size(row["write_bytes"])) for row in rows]
+    runs = sum(row["nodes"] - row["hit"] - row["shelf"] for row in rows)
+    last = (
+        f"{count(len(rows), 'combination')}: {count(runs, 'node')} to run at most, {fleet.shared} of them the same as "
+        f"another; about {size(sum(row['write_bytes'] for row in rows))} to write"
+    )
+    write_found(value, map(fitted, [*table(header, cells, right=range(1, len(header))), "", last]), json=json)
+
+
+def show_fleet(workflow: str | Place, options: Options, json: bool, most: int | None) -> None:
+    """Run all combinations of a workflow's matrix, and write a table of what became of them.
+
+    Raises:
+        OlivelikeError: if one failed; the others are complete.
+    """
+    from olivelike.engine.fleet import PARALLEL, run_fleet
+
+    done = 0
+
+    def tell(event: Event) -> None:
+        nonlocal done
+        if json:
+            write_json(event.to_json())
+        elif event.name == "warning":
+            where = f"{event.data['combination']}: " if "combination" in event.data else ""
+            write_error(f"warning: {where}{event.data['message']}")
+        elif event.name == "run_finished":
+            done += 1
+            data = event.data
+            write_line(f"{done:>4}  {data['combination']}  {_outcome(data)}, {duration(data['seconds'])}")
+
+    result = run_fleet(workflow, options, tell, most=most or PARALLEL)
+    if json:
+        write_json({"event": "fleet_finished", **_to_json(result)})
+    else:
+        for line in _lines(result):
+            write_line(line)
+    if result.failed:
+        from olivelike.engine.run import gravest
+
+        raise gravest(list(result.failed.values()))("\n".join(f"{name}: {one}" for name, one in result.failed.items()))
+
+
+def _outcome(data: dict[str, Any]) -> str:
+    if data["status"] != "ok":
+        return str(data["status"])
+    return f"{data['executed']} of {count(data['nodes'], 'node')} ran" if data["executed"] else "nothing to do"
+
+
+def _to_json(result: FleetResult) -> dict[str, Any]:
+    rows = {
+        name: {"error": str(one)} if isinstance(one, OlivelikeError) else one.to_json()
+        for name, one in result.results.items()
+    }
+    return {"seconds": round(result.seconds, 3), "failed": len(result.failed), "combinations": rows}
+
+
+def _lines(result: FleetResult) -> list[str]:
+    rows, executed = [], 0
+    for name, one in result.results.items():
+        if isinstance(one, OlivelikeError):
+            rows.append((name, "failed", "", "", "", "", ""))
+            continue
+        executed += one.executed
+        output = " and ".join(file_label(path) for path in one.outputs)
+        rows.append(
+            (name, one.status, str(one.executed), str(one.hits), str(one.shelved), duration(one.seconds), output)
+        )
+    header = ("combination", "status", "ran", "stored", "shelf", "time", "output")
+    failed = f", {len(result.failed)} failed" if result.failed else ""
+    last = f"{count(len(rows), 'combination')} in {duration(result.seconds)}: {count(executed, 'node')} ran{failed}"
+    return ["", *table(header, rows, right=range(2, 6)), "", last]

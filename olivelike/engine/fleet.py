@@ -1,0 +1,313 @@
+"""The combinations of a workflow's `matrix`, planned and run together: what they share runs once.
+
+Each combination is a run of its own, with its own record and output; all of them give their jobs to one executor, and
+a node that several need is made by the first and a hit for the others, as it is between runs of different users.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.engine.execute.events import Event, Listener
+from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
+from olivelike.engine.preparation import DEFAULTS, Options, prepare
+from olivelike.engine.run import RunResult, run
+from olivelike.errors import Interrupted, OlivelikeError, StoreError
+from olivelike.workflow.matrix import Combination, read_combinations
+from olivelike.workflow.places import Place, find_workflow
+
+if TYPE_CHECKING:
+    from olivelike.engine.execute.executor import Executor, ExecutorMaker
+    from olivelike.engine.kinds.kind import Job
+    from olivelike.engine.plan import Plan
+    from olivelike.engine.preparation import Prepared
+
+PARALLEL: Final = 8
+"""How many combinations run at once, unless something else is said."""
+_LISTEN_SECONDS = 0.02
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What a run of all combinations would do."""
+
+    plans: dict[str, tuple[Prepared, Plan]]
+    """By combination."""
+
+    @property
+    def shared(self) -> int:
+        """How many nodes that are to run have the key of one of another combination."""
+        keys = [
+            planned.key.digest
+            for _, plan in self.plans.values()
+            for planned in plan.nodes
+            if planned.status == "miss" and planned.key is not None and planned.node.output is None
+        ]
+        return len(keys) - len(set(keys))
+
+
+@dataclass(frozen=True)
+class FleetResult:
+    """How a run of all combinations ended."""
+
+    results: dict[str, RunResult | OlivelikeError]
+    """By combination, in the order of the matrix: the run, or why there is none."""
+    seconds: float
+
+    @property
+    def failed(self) -> dict[str, OlivelikeError]:
+        """Why runs failed, by combination."""
+        return {name: one for name, one in self.results.items() if isinstance(one, OlivelikeError)}
+
+
+def combinations(ref: str | Place) -> tuple[Combination, ...]:
+    """Return the combinations of a workflow's matrix, none if it has none.
+
+    Raises:
+        WorkflowError: for what is wrong with the file or with the matrix.
+    """
+    return read_combinations(find_workflow(ref) if isinstance(ref, str) else ref)
+
+
+def plan_fleet(ref: str | Place, options: Options = DEFAULTS, found: Sequence[Combination] | None = None) -> FleetPlan:
+    """Plan every combination of a workflow's matrix.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: What the front end asks for.
+        found: The combinations, where they are known.
+
+    Raises:
+        OlivelikeError: as `prepare`, for the first combination that is wrong.
+    """
+    plans: dict[str, tuple[Prepared, Plan]] = {}
+    for one in combinations(ref) if found is None else found:
+        prepared = prepare(ref, replace(options, combination=one), writes=False)
+        plans[one.name] = prepared, prepared.plan()
+    return FleetPlan(plans)
+
+
+def run_fleet(
+    ref: str | Place,
+    options: Options = DEFAULTS,
+    listener: Listener = lambda _: None,
+    executor: ExecutorMaker | None = None,
+    *,
+    most: int = PARALLEL,
+) -> FleetResult:
+    """Run every combination of a workflow's matrix; what fails in one leaves the others alone.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        options: What the front end asks for.
+        listener: Receives every event, with its `combination`; one at a time.
+        executor: What runs the jobs of all; by default worker processes, or the cluster of the options.
+        most: How many combinations are at work at once.
+
+    Raises:
+        WorkflowError: for a wrong file or matrix, or a wrong combination; nothing has run then.
+        Interrupted: if the user cancelled it.
+    """
+    start, found = time.perf_counter(), combinations(ref)
+    for one in found:  # What is wrong with any is known before the first is made.
+        from olivelike.engine.preparation import validate
+
+        validate(ref, replace(options, combination=one))
+    telling = threading.Lock()
+    results: dict[str, RunResult | OlivelikeError] = {}
+    pool = _SharedExecutor(lambda log: _make(options, executor, log))
+
+    def do(one: Combination) -> RunResult | OlivelikeError:
+        def tell(event: Event) -> None:
+            with telling:
+                listener(Event(event.name, {"combination": one.name, **event.data}))
+
+        try:
+            asked = replace(options, combination=one)
+            return run(ref, asked, tell, None, lambda _, log: pool.lend(one.name, log), alone=False)
+        except OlivelikeError as error:
+            return error
+
+    with ThreadPoolExecutor(most, "combination") as threads:
+        futures = {threads.submit(do, one): one.name for one in found}
+        try:
+            for future in _as_they_end(futures):
+                results[futures[future]] = future.result()
+                if options.fail_fast and isinstance(results[futures[future]], OlivelikeError):
+                    pool.stop()
+                    threads.shutdown(wait=False, cancel_futures=True)
+        except KeyboardInterrupt:
+            pool.stop()
+            threads.shutdown(cancel_futures=True)
+            raise Interrupted("interrupted; what was finished is stored, run again to continue") from None
+        finally:
+            pool.close()
+    _collect(ref, options, found, listener)
+    in_order = {one.name: results[one.name] for one in found if one.name in results}
+    return FleetResult(in_order, time.perf_counter() - start)
+
+
+def _as_they_end(futures: Any) -> Iterator[Future[RunResult | OlivelikeError]]:
+    waiting = set(futures)
+    while waiting:
+        ended, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+        yield from (future for future in ended if not future.cancelled())
+
+
+def _make(options: Options, executor: ExecutorMaker | None, log: Any) -> Executor:
+    from olivelike.engine.run import make_executor
+
+    return make_executor(options, executor, log)
+
+
+def _collect(ref: str | Place, options: Options, found: Sequence[Combination], listener: Listener) -> None:
+    """Collect the store's garbage, once for all."""
+    if not found:
+        return
+    store = prepare(ref, replace(options, combination=found[0]), writes=True).store
+    if store.writable:
+        try:
+            store.gc()
+        except StoreError as failure:
+            listener(Event("warning", {"message": f"after the run: {failure}"}))
+
+
+class _SharedExecutor:
+    """One executor that many runs give their jobs to; a thread of its own speaks with it."""
+
+    def __init__(self, make: Callable[[Any], Executor]) -> None:
+        self._make = make
+        self._executor: Executor | None = None
+        self._lock = threading.Lock()
+        self._tasks: deque[Callable[[Executor], None]] = deque()
+        """What is to be told to the executor."""
+        self._waiting: deque[tuple[Job, Demand]] = deque()
+        self._running: dict[str, int] = {}
+        """Expected bytes of each job, by its name."""
+        self._lent: dict[str, _Lent] = {}
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.peak = 0
+
+    def lend(self, name: str, log: Any) -> _Lent:
+        """Return the executor as one run sees it."""
+        with self._lock:
+            if self._executor is None:
+                self._executor = self._make(log)
+                self._thread = threading.Thread(target=self._serve, args=(self._executor,), daemon=True)
+                self._thread.start()
+            lent = self._lent[name] = _Lent(self, name)
+        return lent
+
+    def give(self, job: Job, demand: Demand) -> None:
+        self._tasks.append(lambda _: self._waiting.append((job, demand)))
+
+    def drop(self, names: Sequence[str]) -> None:
+        """End jobs by their names."""
+
+        def do(executor: Executor) -> None:
+            for name in names:
+                if self._running.pop(name, None) is not None:
+                    executor.cancel(name)
+            self._waiting = deque(item for item in self._waiting if item[0].place.node not in names)
+
+        self._tasks.append(do)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Have all runs end as if the user had cancelled them."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self, executor: Executor) -> None:
+        try:
+            while not (self._stopped.is_set() and not self._tasks and not self._running):
+                while self._tasks:
+                    self._tasks.popleft()(executor)
+                self._start_what_fits(executor)
+                answer = executor.next_answer(_LISTEN_SECONDS)
+                if answer is not None:
+                    self._pass_on(answer)
+                if self._stopped.is_set():
+                    self._waiting.clear()
+                    self._running.clear()
+        finally:
+            self.peak = executor.close()
+
+    def _start_what_fits(self, executor: Executor) -> None:
+        limit = executor.memory_limit
+        while self._waiting and len(self._running) < executor.size:
+            job, demand = self._waiting[0]
+            used = sum(self._running.values())
+            if self._running and used + demand.memory_bytes > (limit or _memory_limit()):
+                return
+            self._waiting.popleft()
+            self._running[job.place.node] = demand.memory_bytes
+            executor.submit(job, demand)
+
+    def _pass_on(self, answer: Answer) -> None:
+        name, _, node = answer.node.partition("/")
+        if not isinstance(answer.content, Advanced):
+            self._running.pop(answer.node, None)
+        self._lent[name].answers.put(replace(answer, node=node))
+
+
+class _Lent:
+    """The shared executor as one run sees it: it takes every job at once, and lets it wait."""
+
+    size = _NO_LIMIT
+    memory_limit = _NO_LIMIT
+
+    def __init__(self, shared: _SharedExecutor, name: str) -> None:
+        self._shared, self._name = shared, name
+        self._nodes: set[str] = set()
+        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+
+    def submit(self, job: Job, demand: Demand = LIGHT) -> None:
+        """Give a job on, under a name that no other run has."""
+        self._nodes.add(job.place.node)
+        named = replace(job, place=replace(job.place, node=f"{self._name}/{job.place.node}"))
+        self._shared.give(named, demand)
+
+    def next_answer(self, timeout: float) -> Answer | None:
+        """Return what a job says next."""
+        if self._shared.stopped:
+            raise KeyboardInterrupt
+        with contextlib.suppress(queue.Empty):
+            answer = self.answers.get(timeout=timeout)
+            if not isinstance(answer.content, Advanced):
+                self._nodes.discard(answer.node)
+            return answer
+        return None
+
+    def cancel(self, node: str) -> None:
+        """End a node's job."""
+        self._nodes.discard(node)
+        self._shared.drop([f"{self._name}/{node}"])
+
+    def close(self) -> int:
+        """End the jobs of this run; the others go on."""
+        self._shared.drop([f"{self._name}/{node}" for node in self._nodes])
+        return self._shared.peak
+
+
+def _memory_limit() -> int:
+    from olivelike.engine.execute.memory_budget import default_limit
+
+    return default_limit()
