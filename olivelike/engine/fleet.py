@@ -21,6 +21,7 @@ from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
 from olivelike.engine.preparation import DEFAULTS, Options, prepare
 from olivelike.engine.run import RunResult, run
 from olivelike.errors import Interrupted, OlivelikeError, StoreError
+from olivelike.workflow.code.code_digest import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
 from olivelike.workflow.places import Place, find_workflow
 
@@ -78,21 +79,21 @@ def combinations(ref: str | Place) -> tuple[Combination, ...]:
     return read_combinations(find_workflow(ref) if isinstance(ref, str) else ref)
 
 
-def plan_fleet(ref: str | Place, options: Options = DEFAULTS, found: Sequence[Combination] | None = None) -> FleetPlan:
+def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
     """Plan every combination of a workflow's matrix.
 
     Args:
         ref: Path of a workflow file, or name of a shipped one.
         options: What the front end asks for.
-        found: The combinations, where they are known.
 
     Raises:
         OlivelikeError: as `prepare`, for the first combination that is wrong.
     """
     plans: dict[str, tuple[Prepared, Plan]] = {}
-    for one in combinations(ref) if found is None else found:
-        prepared = prepare(ref, replace(options, combination=one), writes=False)
-        plans[one.name] = prepared, prepared.plan()
+    with read_once():
+        for one in combinations(ref):
+            prepared = prepare(ref, replace(options, combination=one), writes=False)
+            plans[one.name] = prepared, prepared.plan()
     return FleetPlan(plans)
 
 
@@ -137,7 +138,7 @@ def run_fleet(
         except OlivelikeError as error:
             return error
 
-    with ThreadPoolExecutor(most, "combination") as threads:
+    with read_once(), ThreadPoolExecutor(most, "combination") as threads:
         futures = {threads.submit(do, one): one.name for one in found}
         try:
             for future in _as_they_end(futures):

@@ -8,6 +8,8 @@ from pathlib import Path
 from olivelike.model.families import COMPONENTS
 from olivelike.model.targets import TARGETS
 from olivelike.workflow import load_workflow
+from olivelike.workflow.matrix import read_combinations
+from olivelike.workflow.places import find_workflow
 from olivelike.workflow.schema import WorkflowFile
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text(encoding="utf-8")
@@ -16,10 +18,11 @@ EXAMPLES = re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
 
 def test_whole_examples_are_valid(tmp_path):
     whole = [text for text in EXAMPLES if "output:" in text]
-    assert len(whole) == 2
+    assert len(whole) == 3
     for text in whole:
         (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-        load_workflow(str(tmp_path / "mine.yaml"))
+        for one in read_combinations(find_workflow(str(tmp_path / "mine.yaml"))) or (None,):
+            load_workflow(str(tmp_path / "mine.yaml"), combination=one)
 
 
 def test_short_examples_are_valid_in_a_whole_file(tmp_path):

@@ -33,6 +33,7 @@ from olivelike.errors import (
     UsageError,
 )
 from olivelike.store import Store
+from olivelike.workflow.code.code_digest import engine_code
 
 if TYPE_CHECKING:
     from distributed import Client, Future, LocalCluster
@@ -215,8 +216,7 @@ class ClusterExecutor:
 
     def _watch(self, site: _Site, job: Job, parcel: Any) -> Outcome:
         """Have a job done, and pass on what is told meanwhile."""
-        from distributed import CancelledError
-        from distributed.scheduler import KilledWorker
+        from distributed import CancelledError, KilledWorker
 
         from olivelike.engine.execute import cluster_site
 
@@ -454,8 +454,6 @@ class ClusterExecutor:
 
 def _difference(facts: Mapping[str, Any]) -> str | None:
     """Return why a worker would not give the same results, `None` if it would."""
-    from olivelike.engine.execute import cluster_site
-
     if "lack" in facts:
         return f"{facts['lack']}; install olivelike there"
     theirs, ours = facts["versions"], versions()
@@ -463,7 +461,7 @@ def _difference(facts: Mapping[str, Any]) -> str | None:
         if name != "python" and theirs.get(name) != ours.get(name):
             there, here = theirs.get(name, "is missing"), ours.get(name, "is missing")
             return f"{name} {there} there, and {here} on this machine; install the same"
-    if facts["code"] != cluster_site.code_digest():
+    if facts["code"] != engine_code():
         return f"its olivelike {ours['olivelike']} has other code than this machine's; install the same"
     return None
 

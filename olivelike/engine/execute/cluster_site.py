@@ -19,13 +19,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from olivelike.digest import digest_file, digest_json
+from olivelike.digest import digest_file
 from olivelike.engine.execute.executor import Advanced, Demand, Failed
 from olivelike.engine.execute.process_executor import ProcessExecutor
 from olivelike.engine.kinds import KINDS  # noqa: F401  (their jobs are found by name)
 from olivelike.engine.kinds.kind import Job
 from olivelike.errors import DamagedError, PassError
 from olivelike.store import Store
+from olivelike.workflow.code.code_digest import engine_code
 
 if TYPE_CHECKING:
     from olivelike.store.objects import ObjectWriter
@@ -106,29 +107,9 @@ def describe(probe: str, token: str, dask_worker: Any) -> dict[str, Any]:
         "host": socket.gethostname(),
         "shares": shares,
         "versions": versions(),
-        "code": code_digest(),
+        "code": engine_code(),
         "memory_bytes": limit or psutil.virtual_memory().total,
     }
-
-
-@cache
-def code_digest() -> str:
-    """Return the digest of all Python files of olivelike that are installed here."""
-    import olivelike
-
-    roots = {"olivelike": Path(olivelike.__path__[0])}
-    from importlib.util import find_spec
-
-    passes = find_spec("olivelike.passes")
-    if passes is not None and passes.submodule_search_locations:
-        roots["passes"] = Path(next(iter(passes.submodule_search_locations)))
-    found = {
-        f"{name}/{path.relative_to(root).as_posix()}": digest_file(path)
-        for name, root in roots.items()
-        for path in sorted(root.rglob("*.py"))
-        if "passes" not in path.relative_to(root).parts[:1]
-    }
-    return digest_json(["cluster code/1", found])
 
 
 async def lacking(digests: Sequence[str]) -> list[str]:

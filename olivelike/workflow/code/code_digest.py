@@ -12,15 +12,17 @@ stale result is wrong.
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from olivelike.digest import digest_bytes, digest_json
+from olivelike.digest import digest_bytes, digest_file, digest_json
 from olivelike.workflow.code.imports import IDLE, LOADERS, distributions_of, literal_import, read_imports
 from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
 from olivelike.workflow.passes.plugin_files import module_names, private_package
@@ -84,6 +86,18 @@ def module_code_digest(*modules: str, plugin: str | None = None) -> CodeDigest:
     return _digest(modules, plugin, set())
 
 
+@lru_cache(maxsize=1)
+def engine_code() -> str:
+    """Return the digest of all Python files of olivelike and of its passes, as they were when first asked for."""
+    found: dict[str, str] = {}
+    for package in (ENGINE, f"{ENGINE}.passes"):
+        spec = find_spec(package)
+        for root in map(Path, (spec and spec.submodule_search_locations) or ()):
+            for path in root.rglob("*.py"):
+                found[f"{package}/{path.relative_to(root).as_posix()}"] = digest_file(path)
+    return digest_json(["engine/1", dict(sorted(found.items()))])
+
+
 def plugin_modules(location: Path) -> Mapping[str, str]:
     """Return the digest of each module that a plugin file or folder consists of, as far as imports tell."""
     return {name: digest for name, digest in _plugin_walk(location).modules.items() if name.partition(".")[0] != ENGINE}
@@ -102,7 +116,32 @@ def _plugin_walk(location: Path) -> _Walk:
     return walk
 
 
+_read: dict[tuple[tuple[str, ...], str | None, frozenset[str]], CodeDigest] | None = None
+"""What was digested since `read_once` began, if it did."""
+
+
+@contextlib.contextmanager
+def read_once() -> Iterator[None]:
+    """Take the code as it is when it is first looked at, for all that is planned inside of the block."""
+    global _read
+    before = _read
+    _read = {} if before is None else before
+    try:
+        yield
+    finally:
+        _read = before
+
+
 def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
+    if _read is None:
+        return _digested(modules, plugin, said)
+    question = (tuple(modules), plugin, frozenset(said))
+    if question not in _read:
+        _read[question] = _digested(modules, plugin, said)
+    return _read[question]
+
+
+def _digested(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
     walk = _Walk(modules[0], plugin)
     walk.follow(modules)
     found = dict(sorted(walk.modules.items()))

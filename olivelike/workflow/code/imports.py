@@ -189,6 +189,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "cv2": "opencv-python-headless",
     "diffusers": "diffusers",
     "diskcache": "diskcache",
+    "distributed": "distributed",
     "fastapi": "fastapi",
     "filelock": "filelock",
     "google": "protobuf",
