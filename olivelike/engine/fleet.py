@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
-from olivelike.engine.preparation import DEFAULTS, Options, prepare
-from olivelike.engine.run import RunResult, run
+from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, prepare, validate
+from olivelike.engine.run import RunResult, make_executor, run
 from olivelike.errors import Interrupted, OlivelikeError, StoreError
 from olivelike.workflow.code.code_digest import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
@@ -93,6 +93,7 @@ def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
     with read_once():
         for one in combinations(ref):
             prepared = prepare(ref, replace(options, combination=one), writes=False)
+            options = replace(options, earlier=options.earlier or EarlierRuns(prepared.store))
             plans[one.name] = prepared, prepared.plan()
     return FleetPlan(plans)
 
@@ -120,12 +121,14 @@ def run_fleet(
     """
     start, found = time.perf_counter(), combinations(ref)
     for one in found:  # What is wrong with any is known before the first is made.
-        from olivelike.engine.preparation import validate
-
         validate(ref, replace(options, combination=one))
+    if not found:
+        return FleetResult({}, time.perf_counter() - start)
+    store = prepare(ref, replace(options, combination=found[0]), writes=True).store
+    options = replace(options, earlier=EarlierRuns(store))
     telling = threading.Lock()
     results: dict[str, RunResult | OlivelikeError] = {}
-    pool = _SharedExecutor(lambda log: _make(options, executor, log))
+    pool = _SharedExecutor(lambda log: make_executor(options, executor, log))
 
     def do(one: Combination) -> RunResult | OlivelikeError:
         def tell(event: Event) -> None:
@@ -152,7 +155,11 @@ def run_fleet(
             raise Interrupted("interrupted; what was finished is stored, run again to continue") from None
         finally:
             pool.close()
-    _collect(ref, options, found, listener)
+    if store.writable:
+        try:
+            store.gc()
+        except StoreError as failure:
+            listener(Event("warning", {"message": f"after the run: {failure}"}))
     in_order = {one.name: results[one.name] for one in found if one.name in results}
     return FleetResult(in_order, time.perf_counter() - start)
 
@@ -162,24 +169,6 @@ def _as_they_end(futures: Any) -> Iterator[Future[RunResult | OlivelikeError]]:
     while waiting:
         ended, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
         yield from (future for future in ended if not future.cancelled())
-
-
-def _make(options: Options, executor: ExecutorMaker | None, log: Any) -> Executor:
-    from olivelike.engine.run import make_executor
-
-    return make_executor(options, executor, log)
-
-
-def _collect(ref: str | Place, options: Options, found: Sequence[Combination], listener: Listener) -> None:
-    """Collect the store's garbage, once for all."""
-    if not found:
-        return
-    store = prepare(ref, replace(options, combination=found[0]), writes=True).store
-    if store.writable:
-        try:
-            store.gc()
-        except StoreError as failure:
-            listener(Event("warning", {"message": f"after the run: {failure}"}))
 
 
 class _SharedExecutor:

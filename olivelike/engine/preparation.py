@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.output.admission import check_apart
@@ -75,6 +76,8 @@ class Options:
     allow_pickle: bool = False
     command: str | None = None
     """What was typed, where that stands in place of a workflow file."""
+    earlier: EarlierRuns | None = None
+    """Records of earlier runs in the store, where several runs share them."""
     overwrite: bool = False
     """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
 
@@ -83,12 +86,30 @@ DEFAULTS: Final = Options()
 """A workflow as its file says."""
 
 
-class History:
-    """Run records of one workflow, newest first, read when first looked at."""
+class EarlierRuns:
+    """The records of a store's runs, newest first; each is read when first looked at, and once."""
 
-    def __init__(self, store: Store, workflow: str) -> None:
+    def __init__(self, store: Store) -> None:
         self._unread = readable_runs(store)
         self._read: list[RunRecord] = []
+        self._lock = Lock()
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        for number in count():
+            with self._lock:
+                if number == len(self._read):
+                    record = next(self._unread, None)
+                    if record is None:
+                        return
+                    self._read.append(record)
+            yield self._read[number]
+
+
+class History:
+    """Run records of one workflow, newest first."""
+
+    def __init__(self, earlier: EarlierRuns, workflow: str) -> None:
+        self._earlier = earlier
         self._workflow = workflow
 
     def __iter__(self) -> Iterator[RunRecord]:
@@ -99,23 +120,13 @@ class History:
         from olivelike.engine.run_record import host
 
         here = replace(host(), release="")  # What does not change when the system is brought up to date.
-        latest = islice(self._of_any_workflow(), _RECENT)
+        latest = islice(self._earlier, _RECENT)
         return (record for record in latest if replace(record.host, release="") == here)
 
     @cached_property
     def _records(self) -> list[RunRecord]:
-        mine = (record for record in self._of_any_workflow() if record.workflow == self._workflow)
+        mine = (record for record in self._earlier if record.workflow == self._workflow)
         return list(islice(mine, _HISTORY))
-
-    def _of_any_workflow(self) -> Iterator[RunRecord]:
-        """Yield every record, newest first; each is read once."""
-        for number in count():
-            if number == len(self._read):
-                record = next(self._unread, None)
-                if record is None:
-                    return
-                self._read.append(record)
-            yield self._read[number]
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     check_adapters(adapters, loaded, source)
     check_chains(loaded, steps, source, materialized=options.until is None)
     source = source.distilled(adapters.few_steps)
-    history = History(store, loaded.workflow.name)
+    history = History(options.earlier or EarlierRuns(store), loaded.workflow.name)
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 

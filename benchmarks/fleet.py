@@ -1,0 +1,126 @@
+"""What a matrix costs beside single runs, and how planning and running grow.
+
+    python benchmarks/fleet.py                  # 100 combinations of the demo's text encoder and VAE decoder
+    python benchmarks/fleet.py --grow 1111      # plan 1, 11, 111 and 1111 combinations, about 9 nodes each
+    python benchmarks/fleet.py --cluster        # and 40 of them on 1 and 2 Dask workers, in turn
+
+Ratios are of one run of this script; seconds are those of this machine and what else it did. Nothing here is a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from olivelike.data import demo_folder
+from olivelike.engine import Options
+from olivelike.engine.fleet import plan_fleet
+
+TARGETS = ("cpu", "cuda", "directml", "tensorrt", "migraphx")
+HALF = "{components: {text_encoder: [convert, fuse, float16], vae_decoder: [convert, fuse, float16]}}"
+PLAIN = "{components: {vae_decoder: [convert, fuse: {group_norm: false}]}}"
+
+
+def write_workflow(folder: Path, sources: int, devices: int = 1) -> Path:
+    """Write a matrix of `sources * 20 * devices` combinations; sources are copies of the demo with other weights."""
+    for number in range(sources):
+        copy = folder / f"c{number}"
+        if not copy.exists():
+            shutil.copytree(demo_folder(), copy)
+            for weights in (*copy.glob("text_encoder/*.safetensors"), *copy.glob("vae/*.safetensors")):
+                data = bytearray(weights.read_bytes())
+                data[-2] = number  # The low byte of the last float16.
+                weights.write_bytes(data)
+    file = folder / f"fleet-{sources}-{devices}.yaml"
+    names = ", ".join(f"./c{number}" for number in range(sources))
+    file.write_text(
+        "name: fleet\ncomponents:\n  text_encoder: [convert, fuse]\n  vae_decoder: [convert, fuse]\nmatrix:\n"
+        f"  source: [{names}]\n  target: [{', '.join(TARGETS)}]\n"
+        f"  precision: {{full: , half: {HALF}}}\n  fusion: {{all: , plain: {PLAIN}}}\n"
+        f"  target.device_id: [{', '.join(map(str, range(devices)))}]\noutput: out\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def run(*arguments: str) -> float:
+    """Run `olivelike run`; return its seconds."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "olivelike", "run", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def measure_plan(file: Path, cache: Path) -> tuple[int, float, float]:
+    """Plan in a process of its own; return nodes, CPU seconds with imports, and peak memory in MB."""
+    code = f"import runpy, sys; sys.argv = ['fleet', '--plan', {str(file)!r}, {str(cache)!r}]; "
+    code += f"runpy.run_path({__file__!r}, run_name='__main__')"
+    found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    nodes, seconds, megabytes = json.loads(found.stdout)
+    return nodes, seconds, megabytes
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--grow", type=int, default=0, metavar="N", help="plan up to N combinations")
+    parser.add_argument("--cluster", action="store_true", help="also on 1 and 2 Dask workers")
+    parser.add_argument("--plan", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plan:
+        fleet = plan_fleet(options.plan[0], Options(cache_dir=Path(options.plan[1])))
+        nodes = sum(len(plan.nodes) for _, plan in fleet.plans.values())
+        print(json.dumps([nodes, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
+        if options.grow:
+            print("| combinations | nodes | CPU seconds | per node, ms | MB |\n| --- | --- | --- | --- | --- |")
+            count = 1
+            while count <= options.grow:
+                file = write_workflow(place, 1, math.ceil(count / 20))
+                nodes, seconds, megabytes = measure_plan(file, place / "none")
+                each = 1000 * seconds / nodes
+                print(f"| {20 * math.ceil(count / 20)} | {nodes} | {seconds:.2f} | {each:.2f} | {megabytes:.0f} |")
+                count = 10 * count + 1
+            return
+        file = write_workflow(place, 5)
+        nodes, seconds, megabytes = measure_plan(file, place / "none")
+        print(f"plan of 100 combinations, {nodes} nodes: {seconds:.2f} CPU s, {megabytes:.0f} MB")
+        all_of_them = run(str(file), "--cache-dir", str(place / "all"), "--output", str(place / "outputs"))
+        singles = [
+            run(str(file), "--combination", f"c{number}-{target}-{precision}-{fusion}-0", "--cache-dir",
+                str(place / f"single-{number}"), "--output", str(place / f"single-output-{number}"))
+            for number, (target, precision, fusion) in enumerate(
+                [("cpu", "full", "all"), ("cuda", "half", "plain"), ("directml", "half", "all"),
+                 ("tensorrt", "full", "plain"), ("migraphx", "half", "all")]
+            )
+        ]  # fmt: skip
+        single = statistics.median(singles)
+        print(f"run of all: {all_of_them:.1f} s; one alone, with a store of its own: {single:.2f} s, the median of 5")
+        print(f"all / 100 single runs: {all_of_them / (100 * single):.3f}")
+        if options.cluster:
+            times: dict[int, list[float]] = {1: [], 2: []}
+            file = write_workflow(place, 2)
+            for turn in range(3):
+                for workers, found in times.items():
+                    name = f"{workers}-{turn}"
+                    found.append(
+                        run(str(file), "--cluster", f"local:{workers}", "--cache-dir", str(place / f"cluster-{name}"),
+                            "--output", str(place / f"cluster-output-{name}"))
+                    )  # fmt: skip
+            one, two = (statistics.median(found) for found in times.values())
+            print(f"40 combinations on local:1 and local:2: {one:.1f} and {two:.1f} s, medians of 3: {one / two:.2f}")
+
+
+if __name__ == "__main__":
+    main()
