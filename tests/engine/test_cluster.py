@@ -21,7 +21,7 @@ from olivelike.engine.execute import cluster_executor, cluster_site
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.inline_executor import InlineExecutor
-from olivelike.errors import MissingError, SessionError, UsageError
+from olivelike.errors import MissingError, PassError, SessionError, UsageError
 from olivelike.workflow.passes.allowed_plugins import plugin_code
 
 from .conftest import Project
@@ -207,6 +207,16 @@ def test_what_comes_over_damaged_is_never_taken(emptied: Project, apart: str, mo
     with pytest.raises(MissingError, match="came back"):
         run_on(emptied, apart)
     assert not emptied.output.exists()
+
+
+def test_a_worker_writes_nowhere_but_into_the_output(
+    emptied: Project, apart: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = cluster_site._written
+    monkeypatch.setattr(cluster_site, "_written", lambda folder: {**known(folder), "../../../../evil": (4, "0" * 64)})
+    with pytest.raises(PassError, match=r"its worker wrote outside of the output: \.\./\.\./\.\./\.\./evil"):
+        run_on(emptied, apart)
+    assert not list(tmp_path.rglob("evil"))
 
 
 def _start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:

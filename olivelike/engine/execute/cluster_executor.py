@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
@@ -49,6 +50,7 @@ _LOOK_SECONDS: Final = 1.0
 _MOST_LOSSES: Final = 25
 """How many workers a job may lose before it is taken to be what kills them."""
 _MOST_PLUGIN_BYTES: Final = 64 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
 
 
@@ -297,6 +299,8 @@ class ClusterExecutor:
 
     def _fetch(self, site: _Site, store: Store, done: Done, outcome: Outcome, needs: Needs, job: Job) -> None:
         for digest, size in done.parts.items():
+            if _DIGEST.fullmatch(digest) is None:
+                raise PassError(f"{job.place.node}: its worker gave no digest, but {one_line(digest)}")
             if not store.check_object(digest):
                 with store.writer() as writer:
                     for piece in self._pieces(site, digest, size):
@@ -308,6 +312,8 @@ class ClusterExecutor:
             assert needs.folder is not None
             assert outcome.folder is not None
             path = Path(needs.folder, relative)
+            if not path.resolve().is_relative_to(Path(needs.folder).resolve()):
+                raise PassError(f"{job.place.node}: its worker wrote outside of the output: {one_line(relative)}")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 for piece in self._pieces(site, str(Path(outcome.folder, relative)), size):
