@@ -21,7 +21,7 @@ from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
 from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, prepare, validate
 from olivelike.engine.run import RunResult, make_executor, run
 from olivelike.errors import Interrupted, OlivelikeError, StoreError
-from olivelike.workflow.code.code_digest import read_once
+from olivelike.workflow.code.once import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
 from olivelike.workflow.places import Place, find_workflow
 

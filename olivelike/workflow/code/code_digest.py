@@ -12,7 +12,6 @@ stale result is wrong.
 from __future__ import annotations
 
 import ast
-import contextlib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Literal
 from olivelike.digest import digest_bytes, digest_file, digest_json
 from olivelike.workflow.code.imports import IDLE, LOADERS, distributions_of, literal_import, read_imports
 from olivelike.workflow.code.local_modules import ENGINE, LocalModule, LocalModules, Targets
+from olivelike.workflow.code.once import once
 from olivelike.workflow.passes.plugin_files import module_names, private_package
 
 if TYPE_CHECKING:
@@ -116,29 +116,9 @@ def _plugin_walk(location: Path) -> _Walk:
     return walk
 
 
-_read: dict[tuple[tuple[str, ...], str | None, frozenset[str]], CodeDigest] | None = None
-"""What was digested since `read_once` began, if it did."""
-
-
-@contextlib.contextmanager
-def read_once() -> Iterator[None]:
-    """Take the code as it is when it is first looked at, for all that is planned inside of the block."""
-    global _read
-    before = _read
-    _read = {} if before is None else before
-    try:
-        yield
-    finally:
-        _read = before
-
-
 def _digest(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:
-    if _read is None:
-        return _digested(modules, plugin, said)
-    question = (tuple(modules), plugin, frozenset(said))
-    if question not in _read:
-        _read[question] = _digested(modules, plugin, said)
-    return _read[question]
+    question = ("code", tuple(modules), plugin, frozenset(said))
+    return once(question, lambda: _digested(modules, plugin, said))
 
 
 def _digested(modules: Sequence[str], plugin: str | None, said: set[str]) -> CodeDigest:

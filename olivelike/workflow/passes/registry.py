@@ -17,6 +17,7 @@ from olivelike.errors import PluginError, UsageError
 from olivelike.graphs.fusion.rule import Rule
 from olivelike.model import FACETS
 from olivelike.pass_api import INPUTS, PASS_API, Pass
+from olivelike.workflow.code.once import once
 from olivelike.workflow.passes.plugin_files import explain_import, load_plugin_modules
 
 if TYPE_CHECKING:
@@ -61,10 +62,14 @@ class Registry:
         Raises:
             PluginError: if a plugin can't be imported, holds no pass or a wrong one, or takes a used name.
         """
-        entries = [*built_in_passes(), *entry_point_passes()]
-        for plugin in dict.fromkeys(plugins):
-            entries += plugin_passes(plugin)
-        return cls(entries)
+
+        def read() -> Registry:
+            entries = [*built_in_passes(), *entry_point_passes()]
+            for plugin in dict.fromkeys(plugins):
+                entries += plugin_passes(plugin)
+            return cls(entries)
+
+        return once(("passes", *plugins), read)
 
     @classmethod
     def built_in(cls) -> Registry:
