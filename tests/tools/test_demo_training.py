@@ -12,7 +12,7 @@ from tools.train_demo.checkpoint import learning_rate
 from tools.train_demo.train import Plan, train
 
 PLAN = Plan(
-    seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2
+    seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, places_steps=2, generated=4, safety_steps=2
 )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def _follow(
     solver.set_timesteps(timesteps=timesteps)
     noise = torch.randn(clean.shape, generator=noise_source)
     sample = teacher.scheduler.add_noise(clean * teacher.vae.config.scaling_factor, noise, torch.tensor([start]))
-    context = torch.cat([_context(teacher, [""] * _BATCH), _context(teacher, captions)])
+    context = torch.cat([encode_captions(teacher, [""] * _BATCH), encode_captions(teacher, captions)])
     points = []
     for timestep in timesteps:
         points.append(sample)
@@ -152,8 +152,9 @@ def as_pictures(values: torch.Tensor) -> np.ndarray:
     return ((values.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).byte().numpy()
 
 
-def _context(teacher: StableDiffusionPipeline, captions: list[str]) -> torch.Tensor:
-    tokens = teacher.tokenizer(captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+def encode_captions(teacher: StableDiffusionPipeline, captions: list[str], length: int = 77) -> torch.Tensor:
+    """Return what the text encoder makes of captions of `length` tokens: float32, (N, length, 64)."""
+    tokens = teacher.tokenizer(captions, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
     context: torch.Tensor = teacher.text_encoder(tokens.input_ids).last_hidden_state
     return context
 
@@ -181,7 +182,7 @@ def distil(
         optimizer.load_state_dict(state["optimizer"])
     alphas = teacher.scheduler.alphas_cumprod
     with torch.no_grad():
-        contexts = [_context(teacher, course.captions) for course in courses]
+        contexts = [encode_captions(teacher, course.captions) for course in courses]
     weights = np.array([len(course.ends) for course in courses], float)
     running = 0.0
     for step in range(first, steps):
