@@ -127,6 +127,7 @@ def _one_key(key: str, node: Node, position: Position) -> Mapping:
 
 
 DEMO = "demo"
+_DEMO_CONTROLNET = "demo_edges"
 _DATA = Path(__file__).parents[1] / "data"
 _DEMO_LORA = "demo_lcm"
 
@@ -144,9 +145,12 @@ def text_source(text: str, folder: Path) -> Source:
 
 
 def _source_path(text: str, folder: Path) -> Path:
-    """Return the path that a source names; `demo` is the shipped pipeline where nothing here has that name."""
+    """Return the path that a source names.
+
+    `demo` is the shipped pipeline, and `demo_edges` its ControlNet, where nothing here has that name.
+    """
     path = absolute(text, folder)
-    return _DATA / DEMO if text == DEMO and not exists(path) else path
+    return _DATA / text if text in {DEMO, _DEMO_CONTROLNET} and not exists(path) else path
 
 
 def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, ...]:

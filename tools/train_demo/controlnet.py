@@ -165,7 +165,9 @@ def train_controlnet(
     network = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=_HINT_WIDTHS)
     network.set_attn_processor(AttnProcessor())
     average = {name: weight.detach().clone() for name, weight in network.named_parameters()}
-    optimizer = torch.optim.AdamW(network.parameters(), lr=_PEAK_RATE, betas=(0.9, 0.999), weight_decay=1e-2, fused=True)
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=_PEAK_RATE, betas=(0.9, 0.999), weight_decay=1e-2, fused=True
+    )
     checkpoint = Checkpoint(out / "controlnet.pt")
     start = 0
     if state := checkpoint.load():
@@ -239,7 +241,9 @@ def published_config(network: ControlNetModel) -> dict[str, Any]:
     return {key: config[key] for key in sorted(config) if not key.startswith("_") or key == "_class_name"}
 
 
-def measure(demo: StableDiffusionPipeline, network: ControlNetModel, count: int, seed: int, *, steps: int = 25) -> Placing:
+def measure(
+    demo: StableDiffusionPipeline, network: ControlNetModel, count: int, seed: int, *, steps: int = 25
+) -> Placing:
     """Draw captions of random scenes, led by outlines at random places, and count those that follow."""
     pipeline = StableDiffusionControlNetPipeline(
         **{name: part for name, part in demo.components.items() if name != "image_encoder"},

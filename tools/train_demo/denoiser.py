@@ -154,9 +154,9 @@ def _loss(
 def weights_of_noise(kept: torch.Tensor, most: float = 1.0) -> torch.Tensor:
     """Return what errors of epsilon count at timesteps.
 
-    Where there is more signal than noise that is min-SNR. Where there is less, epsilon is nearly the input, whatever the
-    picture is to be: an error of the picture is that of epsilon times the ratio of noise to signal, which is the weight
-    up to `most` (truncated SNR, https://arxiv.org/abs/2202.00512).
+    Where there is more signal than noise that is min-SNR. Where there is less, epsilon is nearly the input,
+    whatever the picture is to be: an error of the picture is that of epsilon times the ratio of noise to signal, which
+    is the weight up to `most` (truncated SNR, https://arxiv.org/abs/2202.00512).
 
     Args:
         kept: `alphas_cumprod` at the timesteps.

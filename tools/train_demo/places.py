@@ -1,15 +1,16 @@
 """Teaches the shipped text encoder and UNet places: `python -m tools.train_demo.places OUT`.
 
-Where a shape stands is decided at the noisiest timesteps, where the loss of epsilon hardly weighs errors of the picture:
-at the end of the second stage the text encoder keeps a place in its own token, where colours and shapes reach all
-tokens behind theirs. So
+Where a shape stands is decided at the noisiest timesteps, where the loss of epsilon hardly weighs errors of the
+picture. The second stage ends with a text encoder that keeps a place in its own token, where colours and shapes reach
+all tokens behind theirs. So
 
 1. the text encoder learns to give what it gave, plus a vector of its own for each place, from the place's word on;
-2. the UNet's lower levels learn from ideal guesses at the noisiest timesteps alone (`steps_noisy`), then together with
-   all others. The first level, which passes the noise on, stands still: its errors count 200 times there.
+2. the UNet's lower levels learn from ideal guesses at the noisiest timesteps alone;
+3. then at all timesteps. The first level, which passes the noise on, stands still: its errors count 200 times there;
+4. the whole UNet learns with milder weights, which sharpens outlines again.
 
 An ideal guess is the mean of the data set's pictures that fit the caption, weighted by how well they fit the noised
-latents: what the loss of epsilon leads to, without its variance (section 2 of https://arxiv.org/abs/2302.00670).
+latents: what the loss of epsilon leads to, without its variance (https://arxiv.org/abs/2302.00670).
 
 The autoencoder and the safety checker stay. The result is `OUT/pipeline/unet` and `OUT/pipeline/text_encoder`.
 """
@@ -20,9 +21,9 @@ import argparse
 import copy
 import json
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -49,7 +50,6 @@ LOG = logging.getLogger("tools.train_demo.places")
 _BATCH = 64
 _TOKENS = 77
 _TEXT_RATE = 2e-3
-_UNET_RATE = 1e-3
 _BETAS = (0.9, 0.999)
 """At weights of 200 a shorter memory of squares than this drowns what is learned in noise."""
 _NORM = 2.5
@@ -57,16 +57,22 @@ _NORM = 2.5
 _RAREST = slice(2, 2 + len(POSITIONS))
 """Directions that tokens hardly use, so that what the UNet reads from them stays."""
 _NOISY = 700
-_NOISY_SHARE = 0.6
-_MOST_WEIGHT = 1000.0
 _AVERAGE = 0.99
-_LEARNING = ("down_blocks.1", "down_blocks.2", "down_blocks.3", "mid_block", "up_blocks.0", "up_blocks.1", "up_blocks.2")
+_LEARNING = (
+    "down_blocks.1",
+    "down_blocks.2",
+    "down_blocks.3",
+    "mid_block",
+    "up_blocks.0",
+    "up_blocks.1",
+    "up_blocks.2",
+)
 _SAVE_EVERY = 50
 _SHORT_SHARE = 0.9
 # How often a caption of the second part names what a scene has.
 _NO_CAPTION = 0.12
 _NAMED = 0.85
-_SIZE_NAMED = 0.5
+_SIZE_NAMED = 0.75
 _CENTER_NAMED = 0.5
 
 
@@ -75,9 +81,25 @@ class PlacesPlan:
     """How long each part takes, and the seed of all."""
 
     seed: int
-    text_steps: int
-    steps_noisy: int
+    text_steps: int = 600
+    noisy_steps: int = 200
+    places_steps: int = 300
+    details_steps: int = 240
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the parts of the UNet's training."""
+
+    name: str
     steps: int
+    rate: float
+    noisy: float
+    """Share of the timesteps that are drawn from the noisiest alone."""
+    most: float
+    """The largest weight of a timestep."""
+    whole: bool
+    """Whether all levels learn."""
 
 
 def main() -> None:
@@ -87,9 +109,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=int, default=12_000, help="drawn pictures to learn from")
-    parser.add_argument("--text-steps", type=int, default=600)
-    parser.add_argument("--steps-noisy", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=600)
+    for name, steps in asdict(PlacesPlan(0)).items():
+        if name != "seed":
+            parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=steps)
     chosen = vars(parser.parse_args())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(chosen.pop("threads"))
@@ -117,8 +139,14 @@ def learn_places(
         The running average of the weights.
     """
     learn_place_words(networks.text_encoder, tokenizer, out, steps=plan.text_steps, seed=plan.seed)
-    for part, steps, share in (("noisy", plan.steps_noisy, 1.0), ("places", plan.steps, _NOISY_SHARE)):
-        networks = _learn_to_place(networks, tokenizer, latents, Checkpoint(out / f"{part}.pt"), steps, plan.seed, share)
+    steps = (plan.noisy_steps, plan.places_steps, plan.details_steps)
+    parts = (
+        Part("noisy", steps[0], rate=1e-3, noisy=1.0, most=1000.0, whole=False),
+        Part("places", steps[1], rate=8e-4, noisy=0.5, most=1000.0, whole=False),
+        Part("details", steps[2], rate=5e-4, noisy=0.3, most=60.0, whole=True),
+    )
+    for part in parts:
+        networks = _learn_to_place(networks, tokenizer, latents, Checkpoint(out / f"{part.name}.pt"), part, plan.seed)
     return networks
 
 
@@ -181,21 +209,15 @@ def _ids(tokenizer: CLIPTokenizer, captions: list[str], length: int) -> torch.Te
 
 
 def _learn_to_place(
-    networks: Denoiser,
-    tokenizer: CLIPTokenizer,
-    latents: Latents,
-    checkpoint: Checkpoint,
-    steps: int,
-    seed: int,
-    noisy_share: float,
+    networks: Denoiser, tokenizer: CLIPTokenizer, latents: Latents, checkpoint: Checkpoint, part: Part, seed: int
 ) -> Denoiser:
     unet = networks.unet
     unet.set_attn_processor(AttnProcessor())
     for name, weight in unet.named_parameters():
-        weight.requires_grad_("attn2" in name or name.startswith(_LEARNING))
+        weight.requires_grad_(part.whole or "attn2" in name or name.startswith(_LEARNING))
     average = copy.deepcopy(networks)
     learning = [weight for weight in unet.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=_UNET_RATE, betas=_BETAS, weight_decay=1e-2, fused=True)
+    optimizer = torch.optim.AdamW(learning, lr=part.rate, betas=_BETAS, weight_decay=1e-2, fused=True)
     first = 0
     if state := checkpoint.load():
         networks.load_state_dict(state["networks"])
@@ -204,13 +226,13 @@ def _learn_to_place(
         first = state["step"]
     ideal = IdealGuesses(latents)
     running = 0.0
-    for step in range(first, steps):
+    for step in range(first, part.steps):
         rng = np.random.default_rng((seed, 11, step))
         torch.manual_seed(seed * 1_000_003 + step)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, _UNET_RATE, warmup=50)
-        length = SHORT_TOKENS if step < _SHORT_SHARE * steps else _TOKENS
-        loss = _loss(networks, tokenizer, latents, ideal, rng, length, noisy_share)
+            group["lr"] = learning_rate(step, part.steps, part.rate, warmup=50)
+        length = SHORT_TOKENS if step < _SHORT_SHARE * part.steps else _TOKENS
+        loss = _loss(networks, tokenizer, latents, ideal, rng, length, part)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(learning, 1.0)
@@ -218,8 +240,8 @@ def _learn_to_place(
         blend(average, networks, min(_AVERAGE, (step + 1) / (step + 10)))
         running += 0.02 * (loss.item() - running) if running else loss.item()
         if step % 50 == 0:
-            LOG.info("%s %d of %d: loss %.4f", checkpoint.path.stem, step, steps, running)
-        if (step + 1) % _SAVE_EVERY == 0 or step + 1 == steps:
+            LOG.info("%s %d of %d: loss %.4f", part.name, step, part.steps, running)
+        if (step + 1) % _SAVE_EVERY == 0 or step + 1 == part.steps:
             state = {"networks": networks.state_dict(), "average": average.state_dict()}
             checkpoint.save({**state, "optimizer": optimizer.state_dict(), "step": step + 1})
     return average
@@ -232,7 +254,7 @@ def _loss(
     ideal: IdealGuesses,
     rng: np.random.Generator,
     length: int,
-    noisy_share: float,
+    part: Part,
 ) -> torch.Tensor:
     noising = DDPMScheduler.from_config(DEMO_SCHEDULER)
     chosen = rng.integers(len(latents.scenes), size=_BATCH)
@@ -244,7 +266,7 @@ def _loss(
     noise = torch.randn_like(clean)
     timesteps = torch.randint(0, noising.config.num_train_timesteps, (_BATCH,))
     noisy = torch.randint(_NOISY, noising.config.num_train_timesteps, (_BATCH,))
-    timesteps = torch.where(torch.rand(_BATCH) < noisy_share, noisy, timesteps)
+    timesteps = torch.where(torch.rand(_BATCH) < part.noisy, noisy, timesteps)
     noised = noising.add_noise(clean, noise, timesteps)
     kept = noising.alphas_cumprod[timesteps]
     for index in torch.nonzero(timesteps >= _NOISY).flatten().tolist():
@@ -252,7 +274,7 @@ def _loss(
         noise[index] = (noised[index] - kept[index].sqrt() * guess) / (1 - kept[index]).sqrt()
     predicted = networks.unet(noised, timesteps, context).sample
     errors = (predicted - noise).square().mean(dim=(1, 2, 3))
-    return (weights_of_noise(kept, _MOST_WEIGHT) * errors).mean()
+    return (weights_of_noise(kept, part.most) * errors).mean()
 
 
 def _mention(scene: Scene, rng: np.random.Generator) -> Mention:
@@ -277,8 +299,11 @@ class IdealGuesses:
 
     def __init__(self, latents: Latents) -> None:
         self._pictures = (latents.mean * latents.scaling_factor).flatten(1)
-        self._features = {
+        features = {
             field.name: np.array([getattr(scene, field.name) for scene in latents.scenes]) for field in fields(Mention)
+        }
+        self._fitting = {
+            (name, value): values == value for name, values in features.items() for value in set(values.tolist())
         }
 
     def guess(self, noised: torch.Tensor, kept: torch.Tensor, mention: Mention) -> torch.Tensor:
@@ -290,9 +315,9 @@ class IdealGuesses:
             mention: what its caption says; all pictures of the data set that this fits could be it.
         """
         fitting = np.ones(len(self._pictures), bool)
-        for name, values in self._features.items():
-            if (value := getattr(mention, name)) is not None:
-                fitting &= values == value
+        for name, value in asdict(mention).items():
+            if value is not None:
+                fitting = fitting & self._fitting[name, value]
         pictures = self._pictures[torch.from_numpy(np.flatnonzero(fitting))]
         distances = (noised.flatten() - kept.sqrt() * pictures).square().sum(1)
         likely = torch.softmax(-distances / (2 * (1 - kept)), dim=0)
