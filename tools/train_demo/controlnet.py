@@ -237,7 +237,7 @@ def _loss(
 
 def published_config(network: ControlNetModel) -> dict[str, Any]:
     """Return the network's config as diffusers writes it, without what names this machine's versions."""
-    config = dict(network.config)
+    config = dict(network.config) | {"_class_name": type(network).__name__}
     return {key: config[key] for key in sorted(config) if not key.startswith("_") or key == "_class_name"}
 
 
