@@ -12,8 +12,7 @@ from olivelike.workflow import shipped_names
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name for name in shipped_names() if "ablation" not in name and name not in {"demo_fast", "demo_edges"}],
+    "name", [name for name in shipped_names() if "ablation" not in name and name not in {"demo_fast", "demo_edges"}]
 )
 def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     name: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

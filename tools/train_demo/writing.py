@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+
 def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
     """Write one network's `config.json` and its weights, halved.
 
