@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from olivelike.engine.convert_request import ConvertRequest as ConvertRequest, convert as convert
     from olivelike.engine.explanation import Explanation as Explanation, explain as explain
     from olivelike.engine.output.folder_info import FolderInfo as FolderInfo, describe_folder as describe_folder
+    from olivelike.engine.output.joined_package import ModelPackage as ModelPackage, package_outputs as package_outputs
     from olivelike.engine.output.swap import swap_loras as swap_loras
     from olivelike.engine.output.web_page import WebPage as WebPage, export_web as export_web
     from olivelike.engine.preparation import Options as Options, pin as pin, plan as plan, validate as validate

@@ -21,8 +21,8 @@ class Layout(Pass):
     resources: ClassVar = Resources(memory_bytes=300 << 20)
 
     profile: LayoutName
-    """The client: `diffusers`, `optimum`, `csharp`, `onnxstack`, `a1111-dml` or `web`. `single` and `single-ids`
-    change names alone."""
+    """The client: `diffusers`, `optimum`, `csharp`, `onnxstack`, `a1111-dml` or `web`. `single`, `single-ids`,
+    `triton` and `ortpackage` change names alone."""
 
     size: tuple[PositiveInt, PositiveInt] | None = None
     """Width and height in pixels of the only pictures that the networks make; by default any size."""

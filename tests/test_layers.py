@@ -47,6 +47,7 @@ NO_MODULES = {
         "parameter",
         "pixels_per_latent",
         "size",
+        "t2i_adapter_inputs",
     )
 }
 """Texts in the code that look like names of modules."""

@@ -24,18 +24,19 @@ PRIVATE_NAMES = {
     "__bases__", "__base__",  # of the hub's and of typer's errors
 }  # fmt: skip
 UNDOCUMENTED_MODULES = {
-    "diffusers.loaders", "diffusers.models.autoencoders.vae", "diffusers.pipelines.stable_diffusion",
-    "diffusers.pipelines.stable_diffusion.safety_checker",
+    "diffusers.loaders", "diffusers.models", "diffusers.models.autoencoders.vae",
+    "diffusers.pipelines.stable_diffusion", "diffusers.pipelines.stable_diffusion.safety_checker",
     "diffusers.schedulers.scheduling_dpmsolver_sde", "diffusers.utils.state_dict_utils",
-    "onnxruntime.capi", "onnxscript.rewriter.rules", "starlette.formparsers", "typer.core",
-    "uvicorn.protocols.http.h11_impl",
+    "onnxruntime.capi", "onnxruntime.quantization.neural_compressor.weight_only", "onnxscript.rewriter.rules",
+    "starlette.formparsers", "typer.core", "uvicorn.protocols.http.h11_impl",
 }  # fmt: skip
 """Modules of public names that their libraries' references leave out. Each of these three sets has its tests below."""
 
 DOCUMENTED_MODULES = {
-    "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor", "diffusers.pipelines",
-    "diffusers.utils", "fastapi.exceptions", "fastapi.responses", "fastapi.routing",
-    "google.protobuf.message", "packaging.requirements", "packaging.specifiers",
+    "PIL.Image", "PIL.PngImagePlugin", "anyio.to_thread", "diffusers.image_processor",
+    "diffusers.models.attention_processor", "diffusers.pipelines", "diffusers.utils", "fastapi.exceptions",
+    "fastapi.responses", "fastapi.routing", "google.protobuf.message", "packaging.requirements",
+    "packaging.specifiers",
     "huggingface_hub.errors", "onnx.reference", "onnx_ir.passes", "onnx_ir.passes.common",
     "onnx_ir.traversal", "onnxscript.optimizer", "onnxscript.rewriter", "rich.console", "rich.progress", "rich.table",
     "rich.text", "safetensors.torch", "starlette.datastructures", "starlette.exceptions", "starlette.requests",
@@ -104,6 +105,12 @@ def test_no_other_module_of_a_library_is_imported_than_documented_ones_and_those
 
 def test_no_other_private_name_of_a_library_is_used():
     assert private_names() == PRIVATE_NAMES
+
+
+def test_onnxruntime_quantises_blocks_by_k_quants():
+    from onnxruntime.quantization.neural_compressor.weight_only import quant_tensor_k_quant_cpu
+
+    assert [*inspect.signature(quant_tensor_k_quant_cpu).parameters] == ["data", "num_bits", "group_size"]
 
 
 def test_starlette_reads_forms_within_bounds():
@@ -318,6 +325,20 @@ def test_diffusers_converts_names_of_loras_by_these_functions():
         assert "original_type" in inspect.signature(convert).parameters
     assert callable(converters.convert_unet_state_dict_to_peft)
     assert "kwargs" in inspect.signature(StableDiffusionXLLoraLoaderMixin.lora_state_dict).parameters
+
+
+def test_diffusers_has_the_projections_of_ip_adapters_with_these_arguments():
+    """That they are what its pipelines have is tested in `sources/test_ip_adapter.py`."""
+    from diffusers.models import embeddings
+
+    for name, wanted in {
+        "ImageProjection": {"image_embed_dim", "cross_attention_dim", "num_image_text_embeds"},
+        "IPAdapterFullImageProjection": {"image_embed_dim", "cross_attention_dim"},
+        "IPAdapterPlusImageProjection": {
+            "embed_dims", "output_dims", "hidden_dims", "depth", "heads", "num_queries",
+        },
+    }.items():  # fmt: skip
+        assert wanted <= inspect.signature(getattr(embeddings, name)).parameters.keys()
 
 
 def test_diffusers_has_the_classes_that_its_reference_leaves_out():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS
+from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import file_ref, parse_lora, text_source
+from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, text_source
 from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.scaffold import workflow_text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from olivelike.engine.execute.events import Listener
     from olivelike.engine.preparation import Options
     from olivelike.engine.run import ReportWriter, RunResult
+    from olivelike.workflow import IpAdapter
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,14 @@ class ConvertRequest:
     vae: str | None = None
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
+    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision."""
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
     controlnets: tuple[str, ...] = ()
+    t2i_adapters: tuple[str, ...] = ()
+    ip_adapter: str | None = None
+    image_encoder: str | None = None
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""
@@ -47,9 +52,10 @@ class ConvertRequest:
         words += [word for lora in self.loras for word in ("--lora", lora)]
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
         words += [word for controlnet in self.controlnets for word in ("--controlnet", controlnet)]
-        for option in ("vae", "preview", "precision", "prediction", "layout"):
+        words += [word for adapter in self.t2i_adapters for word in ("--t2i-adapter", adapter)]
+        for option in ("vae", "preview", "precision", "prediction", "layout", "ip_adapter", "image_encoder"):
             if (value := getattr(self, option)) is not None:
-                words += [f"--{option}", str(value)]
+                words += [f"--{option.replace('_', '-')}", str(value)]
         return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
 
 
@@ -125,12 +131,16 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
     controlnets = [text_source(text, here) for text in request.controlnets]
-    spec = source_spec(source, vae, preview, controlnets)
+    adapters = [text_source(text, here) for text in request.t2i_adapters]
+    ip_adapter = ip_adapter_of(request.ip_adapter, request.image_encoder, here)
+    spec = source_spec(source, vae, preview, controlnets, adapters, ip_adapter)
     available = available_components(spec, allow_pickle=options.allow_pickle)
     components = [name for name in COMPONENTS if name in available]
     opened = open_source(spec, components, allow_pickle=options.allow_pickle)
-    precision = request.precision or target.precision
-    chains = {name: _chain(opened.checkpoint(name), precision) for name in components}
+    quantising = QUANTISING_PASSES.get(request.precision or "")
+    named = None if quantising else request.precision
+    precision = named or target.precision
+    chains = {name: _chain(opened.checkpoint(name), precision, quantising) for name in components}
 
     def place(path: Path | None, text: str) -> str:
         return text if path is None else _relative(path, folder)
@@ -145,14 +155,27 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "vae": place(vae.path, request.vae) if vae and request.vae else None,
             "preview": place(preview.path, request.preview) if preview and request.preview else None,
             "controlnets": [place(net.path, text) for net, text in zip(controlnets, request.controlnets, strict=True)],
+            "t2i_adapters": [place(net.path, text) for net, text in zip(adapters, request.t2i_adapters, strict=True)],
+            "ip_adapter": _written_ip_adapter(ip_adapter, place),
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
-            "target": {"provider": target.name, "precision": request.precision} if request.precision else target.name,
+            "target": {"provider": target.name, "precision": named} if named else target.name,
             "components": chains,
             "layout": request.layout,
             "output": _relative(absolute(request.output, here), folder),
         }
     )
+
+
+def _written_ip_adapter(
+    adapter: IpAdapter | None, place: Callable[[Path | None, str], str]
+) -> str | dict[str, str] | None:
+    """Return what a workflow says of an IP-Adapter; `place` writes a path, or the text in its absence."""
+    if adapter is None:
+        return None
+    file = place(adapter.file.path, str(adapter.file))
+    encoder = adapter.image_encoder
+    return file if encoder is None else {"file": file, "image_encoder": place(encoder.path, encoder.hub or "")}
 
 
 def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None:
@@ -173,13 +196,14 @@ def save_workflow(request: ConvertRequest, options: Options, path: Path) -> None
         raise UsageError(f"--save-workflow {path}: can't be written: {error.strerror}") from error
 
 
-def _chain(checkpoint: Checkpoint, precision: str) -> list[str]:
+def _chain(checkpoint: Checkpoint, precision: str, quantising: str | None) -> list[str]:
     """Return the passes that a component needs."""
-    half = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
+    narrower = [HALF_PASSES[precision]] if precision in HALF_PASSES else []
+    narrower += [quantising] if quantising else []
     if checkpoint.graph is not None:
-        return ["fuse", *half]
+        return ["fuse", *narrower]
     merge = ["merge_lora"] if checkpoint.component in LORA_COMPONENTS else []
-    return [*merge, "convert", "fuse", *half]
+    return [*merge, "convert", "fuse", *narrower]
 
 
 def _relative(path: Path, folder: Path) -> str:

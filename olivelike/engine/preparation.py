@@ -21,6 +21,7 @@ from olivelike.graphs.shelf import open_shelf
 from olivelike.model.families import TOKENIZERS
 from olivelike.model.records.output import RECORD_FILE
 from olivelike.sources import PipelineSource, RawTensor, SourceSpec, open_source
+from olivelike.sources.ip_adapter import IpAdapterSpec
 from olivelike.store import Store
 from olivelike.workflow import LoadedWorkflow, Output, Source, default_cache_dir, load_workflow
 from olivelike.workflow.places import Place, may_be_path
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
+    from olivelike.workflow import IpAdapter
     from olivelike.workflow.passes.allowed_plugins import Ask
+    from olivelike.workflow.schema import Workflow
 
 _PICKLE_TABLE = "pickle/2"
 """Kind of remembered table; the first did not know of compressed archives."""
@@ -187,7 +190,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     steps = active_steps(loaded, outputs, adapters, options.only)
     nodes = build_nodes(loaded, outputs, steps, options.until)
     source = open_source(
-        source_spec(loaded.workflow.source, loaded.workflow.vae, loaded.workflow.preview, loaded.workflow.controlnets),
+        workflow_spec(loaded.workflow),
         dict.fromkeys(name for chains in steps.values() for name in chains if name not in TOKENIZERS),
         allow_pickle=options.allow_pickle,
         read_pickle=read_pickle,
@@ -201,10 +204,30 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
 
 
+def workflow_spec(workflow: Workflow) -> SourceSpec:
+    """Return what `open_source` wants to know of a workflow."""
+    return source_spec(
+        workflow.source,
+        workflow.vae,
+        workflow.preview,
+        workflow.controlnets,
+        workflow.t2i_adapters,
+        workflow.ip_adapter,
+    )
+
+
 def source_spec(
-    source: Source, vae: Source | None, preview: Source | None = None, controlnets: Sequence[Source] = ()
+    source: Source,
+    vae: Source | None,
+    preview: Source | None = None,
+    controlnets: Sequence[Source] = (),
+    t2i_adapters: Sequence[Source] = (),
+    ip_adapter: IpAdapter | None = None,
 ) -> SourceSpec:
-    """Return what `open_source` wants to know of a workflow's source, VAE, tiny VAE for previews, and ControlNets."""
+    """Return what `open_source` wants to know of a workflow's source, and of what comes beside it.
+
+    That is another VAE, a tiny VAE for previews, ControlNets, T2I-Adapters, and an IP-Adapter.
+    """
 
     def spec(one: Source) -> SourceSpec:
         return SourceSpec(one.path, one.hub, one.revision, one.variant)
@@ -218,7 +241,16 @@ def source_spec(
         vae=None if vae is None else spec(vae),
         preview=None if preview is None else spec(preview),
         controlnets=tuple(spec(one) for one in controlnets),
+        t2i_adapters=tuple(spec(one) for one in t2i_adapters),
+        ip_adapter=None if ip_adapter is None else ip_adapter_spec(ip_adapter),
     )
+
+
+def ip_adapter_spec(adapter: IpAdapter) -> IpAdapterSpec:
+    """Return what `open_source` wants to know of a workflow's IP-Adapter."""
+    file, encoder = adapter.file, adapter.image_encoder
+    found = None if encoder is None else SourceSpec(encoder.path, encoder.hub, encoder.revision, encoder.variant)
+    return IpAdapterSpec(file.path, file.hub, file.name, file.revision, found)
 
 
 def plan(ref: str | Place, options: Options = DEFAULTS) -> tuple[Prepared, Plan]:

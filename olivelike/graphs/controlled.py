@@ -6,6 +6,7 @@ Each is added to what goes from the way down to the way up, the last one to the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import onnx_ir as ir
@@ -19,7 +20,8 @@ _MARK: Final = "olivelike.controlnet_inputs"
 _SAMPLE: Final = "sample"
 _CHANNELS: Final = 1
 """Their place in what clients feed."""
-_TO_CHANNELS_LAST: Final = (0, 2, 3, 1)
+_RANK: Final = 4
+TO_CHANNELS_LAST: Final = (0, 2, 3, 1)
 
 
 def mark_controlled(model: ir.Model) -> dict[str, int]:
@@ -49,33 +51,60 @@ def add_residual_inputs(model: ir.Model) -> ir.Model:
     """
     graph = model.graph
     joints = joints_of(graph)
-    sample = next(value for value in graph.inputs if value.name == _SAMPLE)
-    position = 1 + max(place for place, value in enumerate(graph.inputs) if not value.metadata_props)
-    residuals = [_add(graph, joint, 1, down_residual(number), sample) for number, joint in enumerate(reversed(joints))]
-    residuals.append(_add(graph, joints[0], 0, MID_RESIDUAL, sample))
-    for offset, value in enumerate(residuals):
-        graph.inputs.insert(position + offset, value)
+    residuals = [_add(graph, joint, 1, down_residual(number)) for number, joint in enumerate(reversed(joints))]
+    residuals.append(_add(graph, joints[0], 0, MID_RESIDUAL))
+    append_inputs(graph, residuals)
     return model
 
 
-def _add(graph: ir.Graph, joint: ir.Node, place: int, name: str, sample: ir.Value) -> ir.Value:
+def append_inputs(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+    """Put inputs behind those that clients feed, before parameters."""
+    position = 1 + max(place for place, value in enumerate(graph.inputs) if not value.metadata_props)
+    for offset, value in enumerate(values):
+        graph.inputs.insert(position + offset, value)
+
+
+def _add(graph: ir.Graph, joint: ir.Node, place: int, name: str) -> ir.Value:
     """Add a residual to one of the two that meet; return the input."""
     features = joint.inputs[place]
     assert features is not None
-    assert features.shape is not None
-    axis = joint.attributes["axis"].as_int() % len(features.shape)
+    fed, added = add_input(graph, joint, features, channels_axis(joint), name)
+    joint.replace_input_with(place, added)
+    return fed
+
+
+def channels_axis(joint: ir.Node) -> int:
+    """Return the axis along which features are joined: 1 for NCHW, 3 for NHWC."""
+    rank: int = joint.attributes["axis"].as_int() % _RANK
+    return rank
+
+
+def add_input(
+    graph: ir.Graph, before: ir.Node, features: ir.Value, axis: int, name: str, *, in_blocks: bool = False
+) -> tuple[ir.Value, ir.Value]:
+    """Add to a UNet's features what an input of this name brings; return that, and the sum, which nothing uses yet.
+
+    Args:
+        before: where the nodes stand.
+        axis: of the features' channels.
+        in_blocks: have ONNX Runtime's CPU provider bring the input into the blocks of channels in which it keeps
+            float32 features between convolutions. It does so for pools alone, so one of single values stands there. The
+            sum would leave the blocks else, and what is computed of it be rounded otherwise than without the input.
+    """
+    sample = next(value for value in graph.inputs if value.name == _SAMPLE)
     shape = named_shape(features.shape, sample.shape)
     fed = ir.Value(name=name, shape=shape, type=sample.type)
     residual = fed
+    if in_blocks and sample.dtype == features.dtype == ir.DataType.FLOAT and axis == _CHANNELS:
+        residual = _insert(graph, before, "MaxPool", [residual], shape, sample.dtype, kernel_shape=(1, 1))
     if axis != _CHANNELS:
         fed.shape = ir.Shape([shape[0], shape[axis], *shape[1:axis]])
-        residual = _insert(graph, joint, "Transpose", [residual], shape, sample.dtype, perm=_TO_CHANNELS_LAST)
+        residual = _insert(graph, before, "Transpose", [residual], shape, sample.dtype, perm=TO_CHANNELS_LAST)
     if features.dtype != sample.dtype:
         assert features.dtype is not None
-        residual = _insert(graph, joint, "Cast", [residual], shape, features.dtype, to=int(features.dtype))
-    added = _insert(graph, joint, "Add", [features, residual], features.shape, features.dtype)
-    joint.replace_input_with(place, added)
-    return fed
+        residual = _insert(graph, before, "Cast", [residual], shape, features.dtype, to=int(features.dtype))
+    assert features.shape is not None
+    return fed, _insert(graph, before, "Add", [features, residual], features.shape, features.dtype)
 
 
 def _insert(

@@ -19,7 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
-from olivelike.model.families import STRENGTH
+from olivelike.model.families import IMAGE_STRENGTH, STRENGTH
 from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, block_of, weight_values
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
@@ -149,7 +149,7 @@ class HalfPrecision:
         for value in self._graph.inputs:
             if value.dtype != FLOAT or PARAMETER_KEY in value.metadata_props or self._keep_io:
                 continue
-            if value.name == STRENGTH:
+            if value.name in (STRENGTH, IMAGE_STRENGTH):
                 continue
             if any(node not in embedding for node, _ in value.uses()):
                 value.dtype = self._half

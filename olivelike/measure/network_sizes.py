@@ -13,7 +13,8 @@ import numpy as np
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
 from olivelike.graphs.editing.values import evaluate
-from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS
+from olivelike.model.adapter_features import downscale_factor
+from olivelike.model.families import ADAPTER_PICTURE, CONTROL_PICTURE, CONTROLNETS
 
 if TYPE_CHECKING:
     from olivelike.graphs.interface.component_interface import Input
@@ -69,6 +70,8 @@ def random_inputs(inputs: Sequence[Input], case: Case, config: Config, seed: int
         if value.name == CONTROL_PICTURE:  # In pixels, of which there are as many per latent as in the trace.
             times = value.example[-1] // inputs[0].example[-1]
             sizes[-2:] = [size and size * times for size in sizes[-2:]]
+        if value.name == ADAPTER_PICTURE:
+            sizes[-2:] = [size and size * downscale_factor(config) for size in sizes[-2:]]
         shapes[value.name] = value.dtype, tuple(size for size in sizes if size is not None)
     return random_values(shapes, config.get("vocab_size", 0), seed)
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.network_sizes import Array, PictureSizes, random_values, read_config, sizes_of
 from olivelike.measure.one_file_inputs import is_one_file, one_file_inputs, with_operators
+from olivelike.model.client_layouts import several_targets
 from olivelike.model.families import PIPELINE_FILE
+from olivelike.model.records.output import OutputRecord
 from olivelike.runtime.pipeline.pipeline_folder import read_folder_target, target_settings
 from olivelike.runtime.sessions.providers import OPENVINO
 from olivelike.runtime.sessions.session import ValueSpec, check_dimensions
@@ -135,7 +137,10 @@ def profile_folder(
 def _models(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)])
+    record = OutputRecord.read(path)
+    if record is not None and (several := several_targets(record.layout)) is not None:
+        raise SourceError(f"{path}: {several}")
+    found = sorted([*path.glob("*/*.onnx"), *path.glob(PIPELINE_FILE)]) or sorted(path.glob("*/*/*.onnx"))
     if not found:
         raise SourceError(
             f"{path}: there is no such model or folder, or nothing in it is an ONNX network; name a folder that "
@@ -152,7 +157,10 @@ def _profile(model: Path, settings: SessionSettings, given: Mapping[str, Any], r
     from olivelike.runtime.sessions.ort_session import open_ort_session
     from olivelike.runtime.sessions.providers import onnxruntime_errors, reason
 
-    name = model.parent.name if model.stem == "model" else model.stem
+    home = model.parent
+    if any((home.parent / described).is_file() for described in ("config.pbtxt", "component.json")):
+        home = home.parent  # In a package, networks lie one folder deeper.
+    name = home.name if model.stem == "model" else model.stem
     if whole := is_one_file(model):
         settings = with_operators(model, settings)
     with TemporaryDirectory(prefix="olivelike-profile-") as folder:

@@ -1,5 +1,7 @@
 """What each client wants a folder to look like, as data; `web` is for browsers, `single` for whoever has ONNX Runtime.
 
+`triton` is a model repository of the Triton Inference Server, `ortpackage` a model package of ONNX Runtime.
+
 Read from the clients' own code: diffusers 0.42 (`pipeline_onnx_stable_diffusion.py`), optimum-onnx 0.1
 (`modeling_diffusion.py`), cassiebreviu/StableDiffusion, saddam213/OnnxStack, microsoft/Stable-Diffusion-WebUI-DirectML.
 """
@@ -10,15 +12,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from olivelike.model.families import CONTROLNETS, MODEL_FILE, PIPELINE_FILE, SAFETY_CHECKER, TEXT_TO_PICTURE
+from olivelike.model.families import (
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    MODEL_FILE,
+    PIPELINE_FILE,
+    SAFETY_CHECKER,
+    T2I_ADAPTERS,
+    TEXT_TO_PICTURE,
+)
 
-LayoutName = Literal["diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids"]
+LayoutName = Literal[
+    "diffusers", "optimum", "csharp", "onnxstack", "a1111-dml", "web", "single", "single-ids", "triton", "ortpackage"
+]
 
 DEFAULT: Final = "diffusers"
 """The layout that `convert` and `materialize` write without being told."""
 
 PAGE: Final = "page"
 """Stands in the record of a page that `export-web` wrote, where an output has its layout."""
+
+PACKAGE: Final = "package"
+"""The same for a package of several outputs, which `olivelike package` wrote."""
 
 TOKENIZER_FILE: Final = "cliptokenizer.onnx"
 """Name of a tokenizer's ONNX model, in its tokenizer's folder."""
@@ -43,8 +58,12 @@ class Layout:
     """The client feeds the UNet of SD 1.x and 2.x, and can't feed that of SDXL."""
     controlnets: bool = False
     """The client feeds ControlNets, and the UNet with what they give: `unet/controlnet.onnx`."""
+    ip_adapters: bool = False
+    """The client makes tokens of a picture, and feeds the UNet with them: `unet/ip_adapter.onnx`."""
     conditioning_scale: Literal["float32", "float64"] = "float32"
     """Type of a ControlNet's strength."""
+    t2i_adapters: bool = False
+    """The client feeds T2I-Adapters, and the UNet with what they give: `unet/t2i_adapter.onnx`."""
     components: tuple[str, ...] | None = None
     """Networks that the client reads; `None` for all. Where it does not read all, the folder is no pipeline: it has no
     index, tokenizer or scheduler."""
@@ -62,6 +81,8 @@ class Layout:
     """All networks are one model, with the loop around the UNet."""
     tokenizer_files: bool = False
     """Tokenizers are there although the folder is no pipeline, for who makes ids of texts."""
+    package: Literal["triton", "ortpackage"] | None = None
+    """Networks lie one folder deeper, described by files of the server or runtime that reads the whole."""
     pipeline_prefix: str = "Onnx"
     """What pipeline classes begin with in the index, before the name of the torch one."""
     network_classes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -70,13 +91,24 @@ class Layout:
     @property
     def is_pipeline(self) -> bool:
         """Whether the folder is a whole pipeline, with an index and what is no network."""
-        return self.components is None
+        return self.components is None and self.package is None
 
     def has(self, component: str) -> bool:
         """Tell whether the folder holds this network."""
         if component in CONTROLNETS:
             return self.controlnets
+        if component in T2I_ADAPTERS:
+            return self.t2i_adapters
+        if component == IMAGE_ENCODER:
+            return self.ip_adapters
         return self.components is None or component in self.components
+
+    def network_folder(self, component: str, target: str) -> str:
+        """Return where the files of a network lie in an output folder.
+
+        Triton has a folder for each version of a model, a package one for each target.
+        """
+        return {None: component, "triton": f"{component}/1", "ortpackage": f"{component}/{target}"}[self.package]
 
     def file_names(self, folder_name: str) -> dict[str, str]:
         """Return the `model_file` and the `data_file` of the networks in an output folder of this name."""
@@ -91,7 +123,7 @@ _OPTIMUM = "optimum.onnxruntime.modeling_diffusion"
 LAYOUTS: Final[Mapping[str, Layout]] = {
     layout.name: layout
     for layout in (
-        Layout("diffusers", controlnets=True),
+        Layout("diffusers", controlnets=True, t2i_adapters=True, ip_adapters=True),
         # Bound outputs get their sizes by evaluating formulas whose names stand between spaces.
         Layout(
             "optimum",
@@ -124,6 +156,18 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
         Layout(
             "single-ids", components=_DRAWING, data_file=f"{PIPELINE_FILE}.data", one_file=True, tokenizer_files=True
         ),
+        Layout("triton", components=_DRAWING, package="triton"),
+        Layout("ortpackage", package="ortpackage"),
     )
 }
 """Every layout by name."""
+
+
+def several_targets(layout: str) -> str | None:
+    """Return what to say of a folder that is put together of several outputs; `None` if it is not."""
+    return "is a package of several outputs; name one of those that it was made of" if layout == PACKAGE else None
+
+
+def is_package(layout: str) -> bool:
+    """Tell whether a record's layout is that of a package, whose reader is another program."""
+    return layout == PACKAGE or (layout in LAYOUTS and LAYOUTS[layout].package is not None)

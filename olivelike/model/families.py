@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -23,7 +24,23 @@ CACHED_FEATURES: Final = "cached_features"
 """Output of a UNet's graph, and input of its shallow part."""
 CONTROLLED_FILE: Final = "controlnet.onnx"
 """A UNet's graph with the inputs that ControlNets feed, beside the plain one: OnnxStack looks for it there."""
-DERIVED_FILES: Final = frozenset({SHALLOW_FILE, CONTROLLED_FILE})
+ADAPTED_FILE: Final = "t2i_adapter.onnx"
+"""The same with the inputs that T2I-Adapters feed."""
+IMAGE_PROMPT_FILE: Final = "ip_adapter.onnx"
+"""The same with the inputs that an IP-Adapter feeds."""
+IP_ADAPTER: Final = "ip_adapter"
+LEADERS: Final[tuple[str, ...]] = ("controlnet", "t2i_adapter", IP_ADAPTER)
+"""What may lead a UNet; each has the file of its name, and those that lead together one more."""
+
+
+def led_file(leaders: Collection[str]) -> str:
+    """Return the file of the UNet's graph with the inputs that some of `LEADERS` feed: `controlnet_ip_adapter.onnx`."""
+    return "_".join(leader for leader in LEADERS if leader in leaders) + ".onnx"
+
+
+DERIVED_FILES: Final = frozenset(
+    {SHALLOW_FILE, *(led_file(some) for count in (1, 2, 3) for some in combinations(LEADERS, count))}
+)
 """Graphs that are made of a UNet's, over its weights."""
 
 TEXT_ENCODERS: Final[tuple[str, ...]] = ("text_encoder", "text_encoder_2")
@@ -34,7 +51,15 @@ PREVIEW: Final = "preview_decoder"
 """The decoder of a tiny VAE beside a pipeline's own, for pictures of steps; no client but the runtime knows it."""
 CONTROLNETS: Final[tuple[str, ...]] = ("controlnet", *(f"controlnet_{number}" for number in range(2, 9)))
 """Networks that lead the UNet by a picture, as many as a pipeline has."""
-COMPONENTS: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", *CONTROLNETS, *VAES, SAFETY_CHECKER, PREVIEW)
+T2I_ADAPTERS: Final[tuple[str, ...]] = ("t2i_adapter", *(f"t2i_adapter_{number}" for number in range(2, 9)))
+"""Others that do so, by what they give once for all steps."""
+LEADING: Final[tuple[tuple[str, ...], ...]] = (CONTROLNETS, T2I_ADAPTERS)
+"""Kinds of networks that control pictures name; those of one kind and form have one graph."""
+IMAGE_ENCODER: Final = "image_encoder"
+"""CLIP's vision tower with an IP-Adapter's projection: makes tokens of a picture, which the UNet attends to."""
+COMPONENTS: Final[tuple[str, ...]] = (
+    *TEXT_ENCODERS, "unet", *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *VAES, SAFETY_CHECKER, PREVIEW,
+)  # fmt: skip
 """All networks, by the names of their folders, in the order of workflows."""
 
 TEXT_TO_PICTURE: Final[tuple[str, ...]] = (*TEXT_ENCODERS, "unet", "vae_decoder")
@@ -61,6 +86,36 @@ CONTROL_PICTURE: Final = "controlnet_cond"
 """A ControlNet's input: the picture that leads, RGB from 0 to 1."""
 STRENGTH: Final = "conditioning_scale"
 """Another: what its outputs are multiplied by, float32 in every precision."""
+ADAPTER_PICTURE: Final = "adapter_input"
+"""A T2I-Adapter's input, as diffusers' pipelines call it: the picture that leads, RGB or grey, from 0 to 1."""
+
+
+def adapter_feature(number: int) -> str:
+    """Return what a T2I-Adapter's output is called, and the UNet's input that takes it, counted from 0.
+
+    They are the members of `down_intrablock_additional_residuals` of diffusers' `UNet2DConditionModel`.
+    """
+    return f"down_intrablock_{number}_additional_residual"
+
+
+def is_adapter_feature(name: str) -> bool:
+    """Tell whether an input of a UNet is what a T2I-Adapter gives."""
+    return name.startswith("down_intrablock_")
+
+
+def first_of_kind(component: str) -> str:
+    """Return the component whose graphs another one shares if they have the same form; most have their own."""
+    return next((kind[0] for kind in LEADING if component in kind), component)
+
+
+IMAGE_PROJECTION: Final = "image_proj."
+"""What the names of tensors begin with, in an IP-Adapter's file, that make tokens of what an image encoder gives."""
+IMAGE_TOKENS: Final = "ip_hidden_states"
+"""Output of an image encoder and input of the UNet: tokens of a picture, as diffusers' attention calls them."""
+NO_IMAGE_TOKENS: Final = "negative_ip_hidden_states"
+"""Another output of those whose tokens of no picture are not those of a black one."""
+IMAGE_STRENGTH: Final = "ip_adapter_scale"
+"""Input of the UNet: what is multiplied with the attention to these tokens, float32 in every precision."""
 
 
 def torch_folder(component: str) -> str:
@@ -125,6 +180,8 @@ def family_of_text_width(width: int) -> FamilyName | None:
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
 """The pass that brings a graph to each half precision."""
+QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4"}
+"""The pass that brings weights alone to so many bits, behind what brings the graph to the target's precision."""
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
 
 

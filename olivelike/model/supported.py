@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.adapter_features import TYPES
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -19,6 +20,8 @@ _VAES: Final = ("AutoencoderKL", "AsymmetricAutoencoderKL", "AutoencoderTiny")
 CLASSES: Final[Mapping[str, tuple[str, ...]]] = {
     "unet": ("UNet2DConditionModel",),
     **dict.fromkeys(CONTROLNETS, ("ControlNetModel",)),
+    **dict.fromkeys(T2I_ADAPTERS, ("T2IAdapter",)),
+    IMAGE_ENCODER: ("CLIPVisionModelWithProjection",),
     "vae_encoder": _VAES,
     "vae_decoder": _VAES,
     "preview_decoder": ("AutoencoderTiny",),
@@ -40,6 +43,8 @@ _REASONS: Final = {
     "UMT5EncoderModel": "it reads no CLIP tokens and has no pooled output",
     "CLIPTextModelWithProjection": "it has no pooled output beside the projected one",
     "CLIPTextModel": "it has no projected output",
+    "ControlNetModel": "it is a ControlNet; name it under `controlnets:`",
+    "T2IAdapter": "it is a T2I-Adapter; name it under `t2i_adapters:`",
     "ControlNetUnionModel": "it takes several pictures and the kind of each",
     "ControlNetXSAdapter": "it changes the UNet's own layers",
     "SparseControlNetModel": "it makes videos",
@@ -69,6 +74,7 @@ _COUNTS: Final = frozenset(
     {
         "layers_per_block", "transformer_layers_per_block", "reverse_transformer_layers_per_block", "num_hidden_layers",
         "down_block_layers", "up_block_layers", "num_encoder_blocks", "num_decoder_blocks",
+        "num_res_blocks",
     }
 )  # fmt: skip
 """Keys of how many layers there are: one number, or a list of them."""
@@ -80,7 +86,7 @@ _SIZES: Final = frozenset(
         "addition_time_embed_dim", "projection_class_embeddings_input_dim", "time_embedding_dim", "hidden_size",
         "conditioning_channels", "conditioning_embedding_out_channels",
         "intermediate_size", "projection_dim", "vocab_size", "max_position_embeddings", "num_channels", "patch_size",
-        "image_size",
+        "image_size", "channels", "downscale_factor",
     }
 )  # fmt: skip
 """Keys of how wide things are."""
@@ -105,9 +111,11 @@ def check_network(component: str, class_name: str, config: Config) -> None:
     allowed = CLASSES.get(component)
     if allowed is not None and class_name not in allowed:
         reason = f": {_REASONS[class_name]}" if class_name in _REASONS else ""
+        leads = component in CONTROLNETS or component in T2I_ADAPTERS
+        key = "components" if not leads else "controlnets" if component in CONTROLNETS else "t2i_adapters"
         raise SourceError(
             f"{component}: {class_name} is not supported here{reason}; use a checkpoint with "
-            f"{' or '.join(allowed)}, or drop {component} from `components:`"
+            f"{' or '.join(allowed)}, or drop {'it' if leads else component} from `{key}:`"
         )
     if problem := next(_wrong_sizes(config), None):
         raise SourceError(f"{component}: the config of {class_name} has {problem}; get its config.json again")
@@ -115,8 +123,11 @@ def check_network(component: str, class_name: str, config: Config) -> None:
         _check_unet(component, class_name, config)
     if component in CONTROLNETS and (channels := config.get("conditioning_channels", 3)) != 3:
         raise SourceError(
-            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's"
+            f"{component}: {class_name} takes pictures of {_shown(channels)} channels, and there are RGB's; take one "
+            "for those"
         )
+    if component in T2I_ADAPTERS:
+        _check_adapter(component, class_name, config)
 
 
 REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -163,6 +174,19 @@ def _check_unet(component: str, class_name: str, config: Config) -> None:
                 f"the second more than {_NUMBERS} times the first, and has {_shown(each)} and {_shown(whole)}; get its "
                 "config.json again"
             )
+
+
+def _check_adapter(component: str, class_name: str, config: Config) -> None:
+    for option, supported in (("adapter_type", TYPES), ("in_channels", (1, 3))):
+        if (value := config.get(option, supported[-1])) not in supported:
+            raise SourceError(
+                f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; there are "
+                f"{', '.join(map(str, supported))}"
+            )
+    for option, kind, words in (("channels", list | tuple, "a list"), ("downscale_factor", int, "a number")):
+        value = config.get(option, [1] if option == "channels" else 1)
+        if not isinstance(value, kind) or not value:
+            raise SourceError(f"{component}: {class_name} with `{option}: {_shown(value)}` is not known; it is {words}")
 
 
 def _wrong_sizes(config: Config, inside: str = "") -> Iterator[str]:

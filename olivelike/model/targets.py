@@ -82,6 +82,10 @@ class Target:
     """Whether arithmetic on sizes leaves the provider for the CPU, so that graphs are spelled without it."""
     conv_channels: int = 1
     """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
+    block_weights: bool = False
+    """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
+    block_matmul: str = ""
+    """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -131,6 +135,8 @@ class Target:
             "ir_version": self.ir_version,
             "precision": self.precision,
             "bfloat16": self.bfloat16,
+            "block_weights": self.block_weights,
+            "block_matmul": self.block_matmul,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -164,6 +170,8 @@ CPU: Final = Target(
         "QuickGelu": Kernel(_F),
         "ai.onnx.Attention": Kernel(_FH),
     },
+    block_weights=True,
+    block_matmul="fh",
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -259,6 +267,7 @@ OPENVINO: Final = Target(
         "ai.onnx.Attention": Kernel(_FHB),
     },
     bfloat16=True,
+    block_weights=True,
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 

@@ -27,7 +27,16 @@ from olivelike.model import (
     weight_values,
 )
 from olivelike.model.targets import Target
-from olivelike.pass_api.context import Cache, Context, EmbeddingInput, LoraInput, PrecisionPlan, Progress, TensorAccess
+from olivelike.pass_api.context import (
+    Cache,
+    Context,
+    EmbeddingInput,
+    IpAdapterInput,
+    LoraInput,
+    PrecisionPlan,
+    Progress,
+    TensorAccess,
+)
 from olivelike.pass_api.pass_class import ADAPTERS as ADAPTERS, INPUTS as INPUTS, PASS_API, Pass, Resources
 
 if TYPE_CHECKING:
@@ -45,10 +54,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BARRIERS", "BLOCK_KEY", "CONTRIB", "PARAMETER_KEY", "PASS_API", "Architecture", "Cache", "Context",
-    "EmbeddingInput", "Graph", "GraphEditor", "LoraInput", "Model", "Pass", "PassError", "PrecisionPlan", "Progress",
-    "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights", "attribute", "block_of",
-    "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer", "real_inputs", "same_shape",
-    "weight_values",
+    "EmbeddingInput", "Graph", "GraphEditor", "IpAdapterInput", "LoraInput", "Model", "Pass", "PassError",
+    "PrecisionPlan", "Progress", "Resources", "Rule", "Scope", "Target", "Tensor", "TensorAccess", "Weights",
+    "attribute", "block_of", "constant_array", "dims_of", "input_of", "only_user", "parameter_inputs", "producer",
+    "real_inputs", "same_shape", "weight_values",
 ]  # fmt: skip
 
 # What edits graphs imports onnx_ir, so it is imported when it is first asked for.

@@ -106,6 +106,13 @@ class EmbeddingInput:
 
 
 @dataclass(frozen=True)
+class IpAdapterInput:
+    """The IP-Adapter that applies to the component."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
 class PrecisionPlan:
     """What a graph will be computed in, as later steps of its chain decide: it is fused in float32 before that."""
 
@@ -133,6 +140,8 @@ class Context:
     """Set only if the pass lists `loras` in `reads`."""
     embeddings: tuple[EmbeddingInput, ...] = ()
     """Set only if the pass lists `embeddings` in `reads`."""
+    ip_adapter: IpAdapterInput | None = None
+    """Set only if the pass lists `ip_adapter` in `reads`, and the workflow has one."""
     original: Model | None = None
     """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
     right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
@@ -152,6 +161,19 @@ class Context:
             PassError: if the pass does not list `target` in `reads`.
         """
         return self._required(self.target, "target")
+
+    def require_ip_adapter(self) -> IpAdapterInput:
+        """Return the IP-Adapter.
+
+        Raises:
+            PassError: if the workflow has none, or the pass does not list `ip_adapter` in `reads`.
+        """
+        if self.ip_adapter is None:
+            raise PassError(
+                "the context has no ip_adapter; name one as `ip_adapter:` in the workflow, and add it to the pass's "
+                "`reads`"
+            )
+        return self.ip_adapter
 
     def require_original(self) -> Model:
         """Return the network as it was loaded.

@@ -150,7 +150,8 @@ def _model(name: str, folder: Path, _changed: tuple[int, ...]) -> ModelView:
             "takes_pictures": opened.has("vae_encoder"),
             "takes_negative_prompt": opened.guidance_width is None,
             "has_safety_checker": opened.has("safety_checker"),
-            "controlnets": tuple(opened.controlnets),
+            "controlnets": tuple(opened.leading),
+            "ip_adapter": opened.ip_adapter,
             "state": "ready",
         }
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from olivelike.runtime.pipeline.request import SEEDS
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Strength = Annotated[Finite, Field(ge=-10, le=10)]
 AxisField = Literal[
     "seed", "steps", "guidance_scale", "scheduler", "strength", "prompt_sr", "lora", "model", "size", "clip_skip",
     "eta", "guidance_rescale",
@@ -16,6 +17,9 @@ AxisField = Literal[
 Name = Annotated[str, Field(max_length=300)]
 Text = Annotated[str, Field(max_length=20_000)]
 UploadId = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+MOST_CONTROLS: Final = 8
+MOST_IMAGE_PROMPTS: Final = 16
+"""Pictures of an order that lead, and that are a prompt."""
 
 
 class _Value(BaseModel):
@@ -32,12 +36,12 @@ class LoraChoice(_Value):
 
 
 class ControlChoice(_Value):
-    """A picture that leads, by a ControlNet of the folder."""
+    """A picture that leads, by a ControlNet or a T2I-Adapter of the folder."""
 
     image: UploadId
     net: Name | None = None
     """Its name; by default the only one."""
-    strength: Annotated[Finite, Field(ge=-10, le=10)] = 1.0
+    strength: Strength = 1.0
     start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
     """From which to which share of the steps it leads."""
@@ -107,10 +111,14 @@ class Order(_Value):
     hires: Annotated[Finite, Field(gt=1, le=8)] | None = None
     """Enlarge what is drawn from a prompt alone so many times, and draw it again at that size."""
     hires_strength: Annotated[Finite, Field(gt=0, le=1)] = 0.7
-    controls: Annotated[tuple[ControlChoice, ...], FailFast(), Field(max_length=8)] = ()
+    controls: Annotated[tuple[ControlChoice, ...], FailFast(), Field(max_length=MOST_CONTROLS)] = ()
     """Pictures that lead; what they lead to is summed."""
     control_guess: bool = False
     """Let them lead the prompt alone; they work without one, too."""
+    ip_adapter_images: Annotated[tuple[UploadId, ...], FailFast(), Field(max_length=MOST_IMAGE_PROMPTS)] = ()
+    """Pictures that are a prompt beside the text, by the folder's IP-Adapter."""
+    ip_adapter_scale: Strength = 1.0
+    """How strongly they lead."""
     x: Axis | None = None
     y: Axis | None = None
     sheet: bool = False

@@ -103,7 +103,9 @@ class ModelView(_View):
     takes_negative_prompt: bool
     has_safety_checker: bool
     controlnets: tuple[str, ...] = ()
-    """Names of its ControlNets."""
+    """Names of its ControlNets and T2I-Adapters."""
+    ip_adapter: str | None = None
+    """Name of its IP-Adapter."""
     loaded: bool
     state: Literal["ready", "missing"]
     """`missing` if the folder is gone or damaged."""

@@ -139,7 +139,7 @@ class Checkpoint:
     """The model file of an ONNX source; other sources have none."""
     graph_digest: str | None = None
     """SHA-256 of that model without its weights."""
-    original: Converter | TinyConverter | Literal["controlnet"] | None = None
+    original: Converter | TinyConverter | Literal["controlnet", "t2i_adapter"] | None = None
     """The converter that knows the stored names, for tensors named as in the original (LDM) code."""
 
     @cached_property

@@ -65,9 +65,14 @@ def _from_files(
     files: SourceFiles, component: str, variant: str | None, own: Config, read_pickle: ReadPickle | None
 ) -> tuple[Checkpoint, Origin]:
     folder = "controlnet" if "config.json" in files.names("controlnet") else ""
+    if not folder and "model_index.json" in files.names(""):
+        raise SourceError(f"{files.where}: this is a pipeline; name it as `source:`; `controlnets:` takes a ControlNet")
     config = read_json(files, f"{folder}/config.json" if folder else "config.json")
     class_name = str(config.get("_class_name", CLASS[1]))
-    check_network(component, class_name, config)
+    try:
+        check_network(component, class_name, config)
+    except SourceError as error:
+        raise SourceError(f"{files.where}: {error}") from None
     _check_family(files.where, config, own)
     read = read_checkpoint(files, component, folder, CLASS[0], class_name, variant=variant, read_pickle=read_pickle)
     return read, files.origin

@@ -17,10 +17,12 @@ from olivelike.errors import SourceError
 from olivelike.model.families import (
     COMPONENTS,
     CONTROLNETS,
+    IMAGE_ENCODER,
     INDEX_FILE,
     MODEL_FILE,
     PREVIEW,
     SAFETY_CHECKER,
+    T2I_ADAPTERS,
     VAES,
     Prediction,
     torch_folder,
@@ -39,14 +41,18 @@ from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.files.onnx_table import read_onnx_table
 from olivelike.sources.files.pickled import read_pickle_table
 from olivelike.sources.hub import open_hub
+from olivelike.sources.ip_adapter import open_ip_adapter
 from olivelike.sources.single_file import SingleFile
+from olivelike.sources.t2i_adapter import open_t2i_adapter, pixels_per_latent
 from olivelike.sources.vae_override import open_preview, open_vae, vae_halves
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
     from olivelike.model.few_steps import FewSteps
     from olivelike.model.records.origin import Origin
+    from olivelike.sources.adapters.ip_adapter_file import IpAdapterFile
     from olivelike.sources.files.weight_table import ReadPickle
+    from olivelike.sources.ip_adapter import IpAdapterSpec
 
 _EXTRA_SUFFIXES = (".json", ".txt", ".model", ".jinja")
 
@@ -64,6 +70,8 @@ class PipelineSource:
     """Relative path → file of what is no network: tokenizers, scheduler, feature extractor."""
     few_steps: FewSteps | None = None
     """What it was distilled to, where its scheduler is to be made the right one for that."""
+    ip_adapter: IpAdapterFile | None = None
+    """The IP-Adapter beside it."""
 
     def distilled(self, few_steps: FewSteps | None) -> PipelineSource:
         """Return the pipeline with the scheduler that so few steps want; `None` changes nothing."""
@@ -96,8 +104,10 @@ def open_source(
     wanted = list(components)
     pickles = read_pickle if allow_pickle else None
     replaced = [name for name in wanted if spec.vae is not None and name in VAES]
-    beside = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
-    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *beside]
+    controlnets = dict(zip(CONTROLNETS, spec.controlnets, strict=False))
+    adapters = dict(zip(T2I_ADAPTERS, spec.t2i_adapters, strict=False))
+    elsewhere = [*replaced, *([PREVIEW] if spec.preview is not None else []), *controlnets, *adapters]
+    elsewhere += [IMAGE_ENCODER] if spec.ip_adapter is not None else []
     own = [name for name in wanted if name not in elsewhere]
     if spec.prediction is not None and not spec.is_file:
         raise SourceError(
@@ -108,11 +118,20 @@ def open_source(
         lambda path: _open_file(path, spec, own, pickles), lambda files: _read_folder(files, spec, own, pickles)
     )
     vae_config = configs["vae"]
-    if beside:
-        controlnets = {name: open_controlnet(one, name, configs["unet"] or {}, pickles) for name, one in beside.items()}
-        checkpoints = {name: found for name, (found, _) in controlnets.items() if name in wanted}
-        origin = replace(source.origin, controlnets={name: origin for name, (_, origin) in controlnets.items()})
-        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **checkpoints})
+    if controlnets or adapters:
+        unet, factor = configs["unet"] or {}, pixels_per_latent(vae_config)
+        opened = {name: open_controlnet(one, name, unet, pickles) for name, one in controlnets.items()}
+        opened |= {name: open_t2i_adapter(one, name, unet, factor, pickles) for name, one in adapters.items()}
+        found = {name: checkpoint for name, (checkpoint, _) in opened.items() if name in wanted}
+        origins = {name: origin for name, (_, origin) in opened.items()}
+        origin = replace(
+            source.origin,
+            controlnets={name: origins[name] for name in controlnets} or None,
+            t2i_adapters={name: origins[name] for name in adapters} or None,
+        )
+        source = replace(source, origin=origin, checkpoints={**source.checkpoints, **found})
+    if spec.ip_adapter is not None:
+        source = _with_ip_adapter(source, spec.ip_adapter, configs["unet"] or {}, wanted, pickles)
     if spec.preview is not None and PREVIEW in wanted:
         source = replace(
             source, checkpoints={**source.checkpoints, PREVIEW: open_preview(spec.preview, vae_config, pickles)}
@@ -127,6 +146,28 @@ def open_source(
         origin=replace(source.origin, vae=origin),
         index={**source.index, **entries},
         checkpoints={name: checkpoints.get(name) or source.checkpoint(name) for name in wanted},
+    )
+
+
+def _with_ip_adapter(
+    source: PipelineSource, spec: IpAdapterSpec, own: Config, wanted: list[str], read_pickle: ReadPickle | None
+) -> PipelineSource:
+    """Return a pipeline with an IP-Adapter, which has to fit its UNet."""
+    opened = open_ip_adapter(spec, own, source.origin.place, read_pickle)
+    unet = source.checkpoints.get("unet")
+    if unet is not None and unet.graph is not None:
+        raise SourceError(
+            f"{source.origin.place}: its UNet is a graph that somebody else exported, and an IP-Adapter changes its "
+            "attention; name the checkpoint that it was made of as `source:`"
+        )
+    if unet is not None:
+        opened.file.layers_for(unet.tensors)
+    checkpoints = {IMAGE_ENCODER: opened.encoder} if IMAGE_ENCODER in wanted else {}
+    return replace(
+        source,
+        origin=replace(source.origin, ip_adapter=opened.origin, image_encoder=opened.encoder_origin),
+        checkpoints={**source.checkpoints, **checkpoints},
+        ip_adapter=opened.file,
     )
 
 
@@ -146,7 +187,9 @@ def available_components(
     found = {name for name in COMPONENTS if torch_folder(name) in folders or name in folders}
     if spec.preview is not None:
         found.add(PREVIEW)
-    found.update(CONTROLNETS[: len(spec.controlnets)])
+    found.update((*CONTROLNETS[: len(spec.controlnets)], *T2I_ADAPTERS[: len(spec.t2i_adapters)]))
+    # Without an IP-Adapter an image encoder makes nothing that a UNet takes.
+    found = found | {IMAGE_ENCODER} if spec.ip_adapter is not None else found - {IMAGE_ENCODER}
     if spec.vae is None:
         return frozenset(found)
     return frozenset(found - {*VAES}) | vae_halves(spec.vae, read_pickle if allow_pickle else None)
@@ -168,8 +211,8 @@ def _open_file(
     file = SingleFile.open(path, spec.prediction, read_pickle)
     checkpoints = {name: file.checkpoint(name) for name in wanted}
     configs = {
-        "vae": file.config("vae") if spec.vae or spec.preview else None,
-        "unet": file.config("unet") if spec.controlnets else None,
+        "vae": file.config("vae") if spec.needs_vae else None,
+        "unet": file.config("unet") if spec.needs_unet else None,
     }
     source = PipelineSource(file.origin, file.index, checkpoints, file.extras)
     return source.distilled(file.few_steps), configs
@@ -180,7 +223,7 @@ def _read_folder(
 ) -> tuple[PipelineSource, Mapping[str, Config | None]]:
     """Read a folder or repository; return the pipeline, and configs of `vae` and `unet` where they are asked for."""
     index = read_json(files, INDEX_FILE) if INDEX_FILE in files.names("") else {}
-    asked = {"vae": bool(spec.vae or spec.preview), "unet": bool(spec.controlnets)}
+    asked = {"vae": spec.needs_vae, "unet": spec.needs_unet}
     configs = {
         name: read_json(files, f"{name}/config.json") if asks and "config.json" in files.names(name) else None
         for name, asks in asked.items()
@@ -340,6 +383,20 @@ class SourceSpec:
     """A tiny VAE for previews, in the same forms."""
     controlnets: tuple[SourceSpec, ...] = ()
     """ControlNets beside it: folders, files or hub ids."""
+    t2i_adapters: tuple[SourceSpec, ...] = ()
+    """T2I-Adapters, in the same forms."""
+    ip_adapter: IpAdapterSpec | None = None
+    """An IP-Adapter beside it, with its image encoder."""
+
+    @property
+    def needs_unet(self) -> bool:
+        """Whether something beside it has to fit the UNet."""
+        return bool(self.controlnets or self.t2i_adapters or self.ip_adapter)
+
+    @property
+    def needs_vae(self) -> bool:
+        """Whether something beside it has to fit the VAE."""
+        return bool(self.vae or self.preview or self.t2i_adapters)
 
     @property
     def is_file(self) -> bool:

@@ -14,7 +14,7 @@ from olivelike.engine.plan.node import changes_network
 from olivelike.errors import UsageError
 from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
-from olivelike.pass_api import Context, EmbeddingInput, LoraInput, Pass, PrecisionPlan, Rule
+from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 _NETWORK = ("architecture", "weights")
@@ -28,6 +28,7 @@ def run_pass(
     precision: PrecisionPlan | Precision | None = None,
     loras: Sequence[LoraInput] = (),
     embeddings: Sequence[EmbeddingInput] = (),
+    ip_adapter: IpAdapterInput | None = None,
     **options: Any,
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
@@ -44,6 +45,7 @@ def run_pass(
             target is best at, with known overflows left in float32.
         loras: LoRAs, for a pass that reads `loras`.
         embeddings: Textual inversions, for a pass that reads `embeddings`.
+        ip_adapter: IP-Adapter, for a pass that reads `ip_adapter`; the model's `tensors` have its file.
         options: Options of the pass, if `tested` is a class.
 
     Returns:
@@ -65,6 +67,7 @@ def run_pass(
             _precision(instance, target, precision),
             tuple(loras) if "loras" in instance.reads else (),
             tuple(embeddings) if "embeddings" in instance.reads else (),
+            ip_adapter if "ip_adapter" in instance.reads else None,
             original if "original" in instance.reads else None,
         )
         result = instance.run(model, context)

@@ -80,17 +80,20 @@ def _base(path: Path, reference: Scalar, findings: Findings) -> Mapping:
 
 def merge(base: Mapping, over: Mapping) -> Mapping:
     """Return `base` with `over` laid on it: maps merge by key, all else replaces, `~` (nothing) removes."""
-    for name in PIPELINE_KEYS:
+    for name in (*PIPELINE_KEYS, "ip_adapter"):
         chosen = over.entries.get(name)
         if isinstance(chosen, Mapping):
             choose_source(base, name, chosen.entries)
+            before, encoder = base.entries.get(name), chosen.entries.get("image_encoder")
+            if isinstance(before, Mapping) and isinstance(encoder, Mapping):
+                choose_source(before, "image_encoder", encoder.entries)
     choose_output(base, over.entries)
     return _merged(base, over)
 
 
 def choose_source(base: Mapping, name: str, keys: object) -> None:
-    """Drop the source or VAE of `base` if `keys` name another one: a revision belongs to one repository."""
-    if isinstance(keys, dict) and keys.keys() & {"hub", "path"}:
+    """Drop what `base` has, such as its VAE, if `keys` name another one: a revision belongs to one repository."""
+    if isinstance(keys, dict) and keys.keys() & {"hub", "path", "file"}:
         base.entries.pop(name, None)
 
 

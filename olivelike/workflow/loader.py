@@ -6,24 +6,34 @@ import os
 from collections.abc import Collection, Iterator, Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 from olivelike.model.targets import Target, find_target
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
-from olivelike.workflow.long_form import is_hub_id, parse_lora, resolve_embeddings, resolve_loras, resolve_source
+from olivelike.workflow.long_form import (
+    is_hub_id,
+    parse_lora,
+    resolve_embeddings,
+    resolve_ip_adapter,
+    resolve_loras,
+    resolve_source,
+)
 from olivelike.workflow.passes import Registry, resolve_plugin
 from olivelike.workflow.places import Place, absolute, find_workflow, may_be_path
 from olivelike.workflow.schema import Output, Step, Workflow, WorkflowFile
-from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_controlnets
+from olivelike.workflow.validation import resolve_components, resolve_sweep, validate, with_unets_chain
 from olivelike.workflow.yaml_tree import Mapping, Scalar, Sequence
 
 if TYPE_CHECKING:
     from olivelike.workflow.passes.allowed_plugins import Ask
     from olivelike.workflow.yaml_tree import Node
+
+_LEADING: Final = (("controlnets", "ControlNets", CONTROLNETS), ("t2i_adapters", "T2I-Adapters", T2I_ADAPTERS))
+"""Keys of networks that lead the UNet, what they are, and what they become."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +99,30 @@ def load_workflow(
     target = _target(root, findings)
     for key in PIPELINE_KEYS:
         _check_source(root.entries.get(key), key, findings)
-    controlnets = root.entries.get("controlnets")
-    for number, item in enumerate(controlnets.items if isinstance(controlnets, Sequence) else ()):
-        _check_source(item, f"controlnets.{number}", findings)
-    if isinstance(controlnets, Sequence):
-        count = len(controlnets.items)
-        steps = with_controlnets(steps, count, registry)
-        sweep = {name: with_controlnets(chains, count, registry) for name, chains in sweep.items()}
-        if steps and count and CONTROLNETS[0] not in steps:
+    for key, title, kind in _LEADING:
+        named = root.entries.get(key)
+        if not isinstance(named, Sequence):
+            continue
+        for number, item in enumerate(named.items):
+            _check_source(item, f"{key}.{number}", findings)
+        leading = kind[: len(named.items)]
+        steps = with_unets_chain(steps, leading, registry)
+        sweep = {name: with_unets_chain(chains, leading, registry) for name, chains in sweep.items()}
+        if steps and leading and kind[0] not in steps:
             findings.add(
-                root.keys["controlnets"],
-                "nothing says which passes run on ControlNets; add `controlnet: [convert, fuse]` to `components`",
+                root.keys[key],
+                f"nothing says which passes run on {title}; add `{kind[0]}: [convert, fuse]` to `components`",
             )
+    if _inner(root, "ip_adapter") is not None:
+        _check_source(_inner(root, "ip_adapter", "image_encoder"), "ip_adapter.image_encoder", findings)
+        steps = with_unets_chain(steps, [IMAGE_ENCODER], registry)
+        sweep = {name: with_unets_chain(chains, [IMAGE_ENCODER], registry) for name, chains in sweep.items()}
+        if steps and not {"unet", IMAGE_ENCODER} <= steps.keys():
+            findings.add(root.keys["ip_adapter"], "an IP-Adapter changes the UNet; add `unet` to `components`")
+    elif IMAGE_ENCODER in steps:
+        findings.add(
+            steps[IMAGE_ENCODER][0].position, "`image_encoder` is part of an IP-Adapter; name one as `ip_adapter:`"
+        )
     _check_outputs(root, steps, place.project_folder, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
@@ -159,6 +181,8 @@ def _workflow(file: WorkflowFile, target: Target, sweep: Collection[str], place:
             for variant in sweep or (None,)
         ),
         controlnets=tuple(resolve_source(section, folder) for section in file.controlnets),
+        t2i_adapters=tuple(resolve_source(section, folder) for section in file.t2i_adapters),
+        ip_adapter=resolve_ip_adapter(file.ip_adapter, folder) if file.ip_adapter is not None else None,
     )
 
 

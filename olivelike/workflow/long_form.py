@@ -17,6 +17,8 @@ from olivelike.workflow.schema import (
     Embedding,
     EmbeddingSection,
     FileRef,
+    IpAdapter,
+    IpAdapterSection,
     Lora,
     LoraSection,
     Source,
@@ -40,9 +42,14 @@ def expand_short_forms(root: Node, project_folder: Path) -> None:
     for name in ("source", "vae", "preview"):
         if name in entries:
             entries[name] = _source(entries[name], project_folder)
-    match entries.get("controlnets"):
-        case Sequence() as controlnets:
-            controlnets.items = [_source(item, project_folder) for item in controlnets.items]
+    for name in ("controlnets", "t2i_adapters"):
+        match entries.get(name):
+            case Sequence() as listed:
+                listed.items = [_source(item, project_folder) for item in listed.items]
+    if "ip_adapter" in entries:
+        entries["ip_adapter"] = adapter = _named(entries["ip_adapter"], "file")
+        if isinstance(adapter, Mapping) and "image_encoder" in adapter.entries:
+            adapter.entries["image_encoder"] = _source(adapter.entries["image_encoder"], project_folder)
     match entries.get("loras"):
         case Sequence() as loras:
             loras.items = [_lora(item) for item in loras.items]
@@ -164,6 +171,26 @@ def parse_lora(text: str, folder: Path) -> Lora:
     if not file.strip():
         raise UsageError(f"--lora {text!r}: no file is named; use FILE or FILE:WEIGHT")
     return Lora(file_ref(file, folder), 1.0 if weight is None else weight)
+
+
+def resolve_ip_adapter(section: IpAdapterSection, folder: Path) -> IpAdapter:
+    """Return a workflow's IP-Adapter; a relative file starts at `folder`."""
+    encoder = section.image_encoder
+    return IpAdapter(
+        file_ref(section.file, folder, section.revision), None if encoder is None else resolve_source(encoder, folder)
+    )
+
+
+def ip_adapter_of(file: str | None, image_encoder: str | None, folder: Path) -> IpAdapter | None:
+    """Return the IP-Adapter that texts on a command line name; paths start at `folder`.
+
+    Raises `UsageError` for an encoder without an IP-Adapter.
+    """
+    if file is None:
+        if image_encoder is not None:
+            raise UsageError("--image-encoder is that of an IP-Adapter; name one with --ip-adapter")
+        return None
+    return IpAdapter(file_ref(file, folder), None if image_encoder is None else text_source(image_encoder, folder))
 
 
 def resolve_embeddings(sections: Iterable[EmbeddingSection], folder: Path) -> tuple[Embedding, ...]:

@@ -131,7 +131,7 @@ def workflow_text(content: Mapping[str, Any]) -> str:
             width = max(map(len, value)) + 1
             chains = (f"  {f'{component}:':<{width}} {_flow(chain)}" for component, chain in value.items())
             lines += [f"{key}:", *chains]
-        elif key in ("loras", "embeddings", "controlnets"):
+        elif key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
             lines += [f"{key}:", *(f"  - {_flow(item)}" for item in value)] if value else []
         elif value is not None:
             lines.append(f"{key}: {_flow(value)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from olivelike.model.client_layouts import DEFAULT, LayoutName
-from olivelike.model.families import COMPONENTS, CONTROLNETS, TOKENIZERS, Prediction
+from olivelike.model.families import COMPONENTS, CONTROLNETS, T2I_ADAPTERS, TOKENIZERS, Prediction
 from olivelike.model.targets import Precision, Target  # noqa: TC001  (pydantic reads it)
 
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ class Lora:
 
 
 @dataclass(frozen=True)
+class IpAdapter:
+    """An IP-Adapter, and its image encoder."""
+
+    file: FileRef
+    image_encoder: Source | None = None
+    """`None` looks near the file."""
+
+
+@dataclass(frozen=True)
 class Embedding:
     """A textual inversion: vectors for a token that prompts may use."""
 
@@ -115,6 +124,9 @@ class Workflow:
     outputs: tuple[Output, ...]
     controlnets: tuple[Source, ...] = ()
     """Where ControlNets come from: the first becomes the component `controlnet`, the next one `controlnet_2`."""
+    t2i_adapters: tuple[Source, ...] = ()
+    """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
+    ip_adapter: IpAdapter | None = None
 
 
 class _Section(BaseModel):
@@ -157,6 +169,28 @@ class ControlNetSection(VaeSection):
         min_length=1,
         description="A ControlNet's folder, or one `.safetensors` file, relative to the project folder.",
     )
+
+
+class T2iAdapterSection(VaeSection):
+    """A T2I-Adapter beside the source: either `hub` or `path`."""
+
+    path: str | None = Field(
+        None, min_length=1, description="A T2I-Adapter's folder, or one file, relative to the project folder."
+    )
+
+
+class IpAdapterSection(_Section):
+    """An IP-Adapter beside the source: the UNet attends to a picture too."""
+
+    file: str = Field(
+        min_length=1,
+        description="File, relative to the project folder; or a file on the hub, `OWNER/NAME/FILE`, such as "
+        "`h94/IP-Adapter/models/ip-adapter_sd15.safetensors`.",
+    )
+    image_encoder: VaeSection | None = Field(
+        None, description="Folder or hub id of its image encoder; by default looked for near the file."
+    )
+    revision: str | None = Field(None, min_length=1, description="Branch, tag or commit on the hub.")
 
 
 class LoraSection(_Section):
@@ -253,6 +287,15 @@ class WorkflowFile(_Section):
         description="ControlNets that become the components `controlnet`, `controlnet_2` and so on: hub ids, folders, "
         "files, or maps.",
     )
+    t2i_adapters: list[T2iAdapterSection] = Field(
+        default_factory=list,
+        max_length=len(T2I_ADAPTERS),
+        description="T2I-Adapters that become the components `t2i_adapter`, `t2i_adapter_2` and so on: hub ids, "
+        "folders, files, or maps.",
+    )
+    ip_adapter: IpAdapterSection | None = Field(
+        None, description="An IP-Adapter, whose image encoder becomes the component `image_encoder`: a file, or a map."
+    )
     loras: list[LoraSection] = Field(
         default_factory=list, description="LoRAs that `merge_lora` merges: files, `FILE:WEIGHT`, or maps."
     )
@@ -279,10 +322,11 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     definitions["TargetSection"]["properties"]["provider"] = _target_names()
     text = {"type": "string", "minLength": 1}
     properties["source"] = _either(text, properties["source"])
-    for key in ("loras", "embeddings", "controlnets"):
+    for key in ("loras", "embeddings", "controlnets", "t2i_adapters"):
         properties[key]["items"] = {"oneOf": [text, properties[key]["items"]]}
-    for key in ("vae", "preview"):
+    for key in ("vae", "preview", "ip_adapter"):
         properties[key]["anyOf"].insert(0, text)
+    definitions["IpAdapterSection"]["properties"]["image_encoder"]["anyOf"].insert(0, text)
     properties["target"] = _either(_target_names(), properties["target"])
     definitions["Step"] = _step(registry, definitions)
     chain = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/Step"}}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence as SequenceOf
+from collections.abc import Iterable, Iterator, Sequence as SequenceOf
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, CONTROLNETS, TOKENIZERS
+from olivelike.model.families import COMPONENTS, TOKENIZERS
 from olivelike.pass_api import PrecisionPlan
 from olivelike.workflow.extends import merge
 from olivelike.workflow.passes.plugin_files import explain_import
@@ -183,12 +183,12 @@ def resolve_components(node: Node, registry: Registry, findings: Findings) -> di
     return {component: chains[component] for component in known if component in chains}
 
 
-def with_controlnets(
-    chains: dict[str, tuple[Step, ...]], count: int, registry: Registry
+def with_unets_chain(
+    chains: dict[str, tuple[Step, ...]], components: Iterable[str], registry: Registry
 ) -> dict[str, tuple[Step, ...]]:
-    """Return the chains, with those of so many ControlNets: without one of its own, the UNet's as far as it applies."""
+    """Return the chains, with those of networks beside the UNet: its own, as far as it applies, where one has none."""
     found = dict(chains)
-    for component in CONTROLNETS[:count]:
+    for component in components:
         if component in chains or "unet" not in chains:
             continue
         allowed = ((step, registry.get(step.pass_name).cls.components) for step in chains["unet"])

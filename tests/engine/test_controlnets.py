@@ -64,7 +64,7 @@ def test_each_gets_what_of_the_unets_chain_applies_and_one_graph_serves_both(led
         "unet/model.onnx", "unet/shallow.onnx", "unet/controlnet.onnx", "controlnet/model.onnx",
         "controlnet_2/model.onnx",
     }  # fmt: skip
-    assert record.source.controlnet_names == {"controlnet": "edges", "controlnet_2": "depth"}
+    assert record.source.leading_names == {"controlnet": "edges", "controlnet_2": "depth"}
     led.run("loras=[style.safetensors]")
     assert led.executed() == set()
 

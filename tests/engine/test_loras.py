@@ -388,3 +388,16 @@ def test_a_lora_that_distils_decides_the_scheduler_and_stands_in_the_record(proj
     assert origin["few_steps"] == {"kind": "tcd", "steps": 4, "guided": False, "reason": reason}
     project.run("loras=[{file: loras/fast.safetensors, weight: 0.3}]")
     assert scheduler_and_lora()[0] == own
+
+
+@pytest.mark.parametrize("precision", ["weights8", "weights4"])
+def test_a_lora_is_swapped_into_quantised_weights(project: Project, precision: str) -> None:
+    wanted, base, swapped = run_and_swap(project, "cpu", f"[merge_lora, convert, fuse, {precision}]")
+    before, after = table(base, "text_encoder"), table(wanted, "text_encoder")
+    assert {array.dtype for array in swapped.values()} >= {np.dtype(np.uint8), np.dtype(np.float32)}
+    for name, array in swapped.items():
+        assert (array.dtype, array.shape) == (after[name].dtype, after[name].shape)
+        if array.dtype == np.uint8 and precision == "weights8":
+            assert not np.array_equal(array, before[name])
+            # What is changed was rounded before: two roundings, and another scale.
+            assert np.abs(array.astype(int) - after[name].astype(int)).max() <= 2

@@ -15,6 +15,7 @@ from olivelike.errors import OlivelikeError
 from olivelike.graphs.adopt.onnx_graph import load_onnx
 from olivelike.graphs.inspect import inspect_model
 from olivelike.runtime.sessions.session import read_model_file, value_specs
+from olivelike.sources.adapters.ip_adapter_file import read_ip_adapter
 from olivelike.sources.adapters.lora_settings import CONFIG_NAME, METADATA_KEY
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.sources.files.onnx_table import read_onnx_table
@@ -55,6 +56,18 @@ ALONE = (
     {"control_model.x": [1]},
     {"double_blocks.0.img_attn.x": [1]},
 )
+IP_ADAPTERS = tuple(
+    {**projection, **{f"ip_adapter.{number}.to_{kind}_ip.weight": [4, 8] for number in (1, 3) for kind in "kv"}}
+    for projection in (
+        {"image_proj.proj.weight": [32, 4], "image_proj.proj.bias": [32], "image_proj.norm.weight": [8]},
+        {"image_proj.proj.0.weight": [4, 4], "image_proj.proj.2.weight": [8, 4], "image_proj.proj.3.weight": [8]},
+        {
+            "image_proj.latents": [1, 4, 64], "image_proj.proj_in.weight": [64, 4],
+            "image_proj.proj_out.weight": [8, 64], "image_proj.layers.0.0.to_q.weight": [64, 64],
+            "image_proj.layers.0.0.to_kv.weight": [128, 64],
+        },
+    )
+)  # fmt: skip
 LORAS = (
     {
         "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k.lora_down.weight": [4, 768],
@@ -165,6 +178,25 @@ def test_damaged_safetensors_files_are_read_or_refused(tmp_path, runs):
                 file.config(part.folder)
 
     feed(read, make, runs).check(0.2)
+
+
+@RUNS
+def test_damaged_ip_adapters_are_read_or_refused(tmp_path, runs):
+    path = tmp_path / "a.safetensors"
+
+    def make(rng):
+        shapes = rng.choice(IP_ADAPTERS)
+        kept = {name: shape for name, shape in shapes.items() if rng.random() < 0.98} or shapes
+        return damaged_header(rng, kept, None)
+
+    def read(data):
+        path.write_bytes(data)
+        found = read_ip_adapter(path, None)
+        assert found.width > 0 < found.encoder_width
+        found.check_family(found.width, "here")
+        found.layers_for([f"x{number}.attn2.to_k.weight" for number in range(2)])
+
+    feed(read, make, runs).check(0.1)
 
 
 @RUNS

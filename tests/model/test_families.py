@@ -7,6 +7,7 @@ from olivelike.model.families import (
     CONTROLNETS,
     FAMILIES,
     LORA_COMPONENTS,
+    T2I_ADAPTERS,
     TEXT_TO_PICTURE,
     TOKENIZER_OF,
     family_of_text_width,
@@ -43,7 +44,7 @@ def test_each_family_has_its_text_encoders_and_one_folder_for_both_halves_of_the
         for encoder, width in family.text_encoders.items():
             assert PUBLISHED[name].configs[encoder]["hidden_size"] == width
     assert {torch_folder(name) for name in COMPONENTS} - PUBLISHED["sdxl"].configs.keys() == {
-        "safety_checker", "preview_decoder", *CONTROLNETS
+        "safety_checker", "preview_decoder", "image_encoder", *CONTROLNETS, *T2I_ADAPTERS
     }  # fmt: skip
 
 

@@ -49,8 +49,8 @@ def test_a_class_without_the_interface_of_its_component_is_refused(component, cl
 
 
 def test_components_of_which_nothing_is_known_are_not_judged():
-    assert "image_encoder" not in CLASSES
-    check_network("image_encoder", "CLIPVisionModelWithProjection", {})
+    assert "prior" not in CLASSES
+    check_network("prior", "PriorTransformer", {})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from PIL import Image, ImageChops
 from olivelike.cli.app import run_command_line
 from olivelike.runtime.pictures import read_picture_record
 from tests.fixtures.little_controlnets import little_controlled
+from tests.fixtures.little_t2i_adapters import little_adapted
 from tests.serve.conftest import running
 
 
@@ -95,6 +96,25 @@ def test_a_unit_of_a1111_leads(api, drawing):
     assert not alike(again.image, plain.image)
 
 
+def test_t2i_adapters_lead_orders_and_units_too(base_settings, tmp_path_factory, drawing):
+    gallery = tmp_path_factory.mktemp("adapted") / "gallery"
+    with running(replace(base_settings, folders=(little_adapted(controlled=True),), gallery=gallery)) as server:
+        with server.client() as client:
+            assert client.get("/api/options").json()["controlnets"] == ["edges", "sketch", "colour"]
+            upload = client.post("/api/uploads", content=encoded(drawing)).json()["id"]
+        (picture,) = server.draw(controls=[{"image": upload, "net": "colour", "end": 0.8}])["pictures"]
+        assert picture["record"]["controls"][0]["net"] == "colour"
+        api = webuiapi.WebUIApi(baseurl=f"{server.url}/sdapi/v1", sampler="Euler a", steps=3)
+        with api.session:
+            assert api.controlnet_model_list() == ["edges", "sketch", "colour"]
+            asked = {"prompt": "a red circle", "steps": 3, "seed": 7, "width": 32, "height": 32}
+            units = [webuiapi.ControlNetUnit(image=drawing, model=name) for name in ("edges", "sketch")]
+            results = [api.txt2img(**asked, controlnet_units=units[:count], alwayson_scripts={}) for count in range(3)]
+        assert not alike(results[0].image, results[1].image)
+        assert not alike(results[1].image, results[2].image)
+        assert "Model: sketch" in results[2].info["infotexts"][0]
+
+
 @pytest.mark.parametrize(
     ("unit", "words"),
     [
@@ -102,6 +122,7 @@ def test_a_unit_of_a1111_leads(api, drawing):
         ({"image": "!", "module": "openpose"}, "no ControlNet module 'openpose'; there are none, canny"),
         ({"image": "!", "control_mode": "ControlNet is more important"}, "is not done here"),
         ({"image": "!", "weight": "much"}, "args.0.weight"),
+        ({"image": "!", "weight": 11}, "args.0.weight"),
         ({"image": "!", "mask": "!"}, "masks of ControlNet units"),
         (True, "args.0"),
     ],
@@ -112,6 +133,16 @@ def test_what_a_unit_can_not_be_is_refused(led, unit, words):
         answer = client.post("/sdapi/v1/txt2img", json=body)
     assert answer.status_code == 422
     assert words in answer.text
+
+
+@pytest.mark.parametrize(("module", "most"), [("none", 8), ("ip-adapter-auto", 16)])
+def test_too_many_units_are_refused_before_a_picture_is_decoded(led, module, most):
+    units = [{"image": "!", "module": module}] * (most + 1)
+    with led.client() as client:
+        body = {"prompt": "a", "steps": 2, "alwayson_scripts": {"ControlNet": {"args": units}}}
+        answer = client.post("/sdapi/v1/txt2img", json=body)
+    assert answer.status_code == 422
+    assert f"take at most {most}" in answer.text
 
 
 def test_the_command_line_leads_here_and_at_a_server_and_makes_a_picture_again(led, drawing, tmp_path, capsys):

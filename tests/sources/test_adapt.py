@@ -164,8 +164,8 @@ def test_a_config_that_the_class_refuses_is_reported(
 
 @pytest.mark.parametrize("name", ["PNDMScheduler", "utils", "is_torch_available"])
 def test_what_the_index_names_may_be_no_network_at_all(name: str) -> None:
-    with pytest.raises(SourceError, match=f"image_encoder: {name} is no network; drop image_encoder"):
-        adapt("image_encoder", "diffusers", name, {}, {})
+    with pytest.raises(SourceError, match=f"prior: {name} is no network; drop prior"):
+        adapt("prior", "diffusers", name, {}, {})
 
 
 @pytest.mark.parametrize(

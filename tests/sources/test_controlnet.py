@@ -38,7 +38,7 @@ def test_folders_and_files_in_both_names_give_the_same_values(both_forms_of, tmp
     files.append(folder / "diffusion_pytorch_model.safetensors")
     source, (found,) = opened(forms.folder, folder)
     assert source.origin.controlnets == {"controlnet": Origin.local("folder", folder)}
-    assert source.origin.controlnet_names == {"controlnet": "edges"}
+    assert source.origin.leading_names == {"controlnet": "edges"}
     expected = values(found)
     assert len(expected) > 100
     for file in (*files, tmp_path / "pipeline"):
@@ -56,7 +56,7 @@ def test_two_have_names_of_their_own_or_those_of_their_components(both_forms_of,
     forms = both_forms_of("sd15")
     nets = [make_controlnet(tmp_path / place / "edges", forms.folder) for place in ("one", "two")]
     source, found = opened(forms.folder, *nets)
-    assert source.origin.controlnet_names == {"controlnet": "controlnet", "controlnet_2": "controlnet_2"}
+    assert source.origin.leading_names == {"controlnet": "controlnet", "controlnet_2": "controlnet_2"}
     assert [one.component for one in found] == ["controlnet", "controlnet_2"]
     published = source.origin.published()
     assert [one.path for one in published.controlnets.values()] == [None, None]
@@ -93,11 +93,13 @@ def test_another_family_and_what_is_no_controlnet_are_refused(both_forms_of, tmp
     with pytest.raises(SourceError, match="ControlNetUnionModel is not supported here: it takes several pictures"):
         opened(sd.folder, other)
     (other / "config.json").write_text(json.dumps({**own, "_class_name": "T2IAdapter"}))
-    with pytest.raises(SourceError, match="T2IAdapter is not supported here"):
+    with pytest.raises(SourceError, match=r"other: controlnet: T2IAdapter is not.* drop it from `controlnets:`"):
         opened(sd.folder, other)
     (other / "config.json").write_text(json.dumps({**own, "conditioning_channels": 1}))
     with pytest.raises(SourceError, match="takes pictures of 1 channels"):
         opened(sd.folder, other)
+    with pytest.raises(SourceError, match="this is a pipeline; name it as `source:`"):
+        opened(sd.folder, xl.folder)
     with pytest.raises(SourceError, match="no such folder or file"):
         opened(sd.folder, tmp_path / "none")
     with pytest.raises(SourceError, match="`source:` takes"):

@@ -135,6 +135,12 @@ def unet(channels, **more):
         (unet(4, model__diffusion_model__label_emb__0__0__weight=(1280, 2048)), "checkpoint", "unCLIP"),
         ({"lllite_unet_input_blocks_4_1_proj_in.depth.weight": (8, 8)}, "controlnet", "ControlNet-LLLite"),
         ({"input_hint_block.0.weight": (16, 3, 3, 3), "lora_controlnet": (1,)}, "controlnet", "Control-LoRA"),
+        ({"style_embedding": (1, 8, 1024)}, "t2i_adapter", "T2I-Adapter for styles"),
+        (
+            {"body.0.block1.weight": (320, 320, 3, 3), "body.2.down_opt.op.weight": (320, 320, 3, 3)},
+            "t2i_adapter",
+            "T2I-Adapter of an early form, which halves by convolutions",
+        ),
         (
             {"controlnet_cond_embedding.conv_in.weight": (16, 3, 3, 3), "task_embedding": (6, 320)},
             "controlnet",

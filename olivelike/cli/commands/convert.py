@@ -2,14 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from olivelike.cli import options as shared
 from olivelike.model.client_layouts import DEFAULT, LayoutName
 from olivelike.model.families import Prediction
-from olivelike.model.targets import TARGETS, Precision, find_target
+from olivelike.model.targets import TARGETS, find_target
 
 
 @shared.with_groups
@@ -37,12 +37,25 @@ def convert(
         list[str] | None,
         typer.Option("--controlnet", metavar="NET", help="A ControlNet: a file, folder or hub id; may be repeated."),
     ] = None,
+    t2i_adapters: Annotated[
+        list[str] | None,
+        typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, in the same forms; may be repeated."),
+    ] = None,
+    ip_adapter: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An IP-Adapter: a file, or one on the hub as OWNER/NAME/FILE.")
+    ] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder: folder or hub id; by default near its file.")
+    ] = None,
     embeddings: Annotated[
         list[str] | None,
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="Precision of the result; by default the target's own.")
+        Literal["fp32", "fp16", "bf16", "w8", "w4"] | None,
+        typer.Option(
+            help="Precision of the result; by default the target's own. w8 and w4: weights in 8 and 4 bits beside that."
+        ),
     ] = None,
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
@@ -71,7 +84,7 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()),
+        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going
@@ -97,6 +110,8 @@ def convert(
         write(_next_step(target, output))
     if layout == "web" and not json:
         write(f"next: olivelike export-web {shlex.quote(str(output))} site")
+    if layout in {"triton", "ortpackage"} and not json:
+        write("next: docs/packages.md says who reads it, and how")
     if layout in {"single", "single-ids"} and not json:
         write(f"next: olivelike bench {shlex.quote(str(output))}; programs that draw with it are in docs/one-file.md")
 

@@ -198,7 +198,7 @@ def generate(
         typer.Option(
             "--control",
             metavar="[NAME=]FILE[:X]",
-            help="Picture that leads, with strength X, by a ControlNet of that name; may be repeated.",
+            help="Picture that leads, with strength X, by a ControlNet or T2I-Adapter of that name; may be repeated.",
         ),
     ] = None,
     control_start: Annotated[
@@ -210,6 +210,14 @@ def generate(
     control_canny: Annotated[
         bool, typer.Option("--control-canny", help="Lead by the edges of control pictures; FILE:canny for one of them.")
     ] = False,
+    ip_adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ip-adapter",
+            metavar="FILE[:X]",
+            help="Picture that is a prompt too, with scale X, by the folder's IP-Adapter; may be repeated.",
+        ),
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -278,7 +286,7 @@ def generate(
     from olivelike.engine.output.swap import LiveLoras, lora_folders
     from olivelike.errors import UsageError
     from olivelike.runtime.jobs import plan_jobs, read_prompts
-    from olivelike.runtime.jobs.control_files import parse_control
+    from olivelike.runtime.jobs.control_files import parse_control, parse_image_prompt
     from olivelike.runtime.jobs.prompt_lines import STDIN
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.preview_file import PreviewFile
@@ -311,12 +319,16 @@ def generate(
         ]
         if not led_by and made_before is None and (control_start, control_end, control_canny) != (0.0, 1.0, False):
             raise UsageError("--control-start, --control-end and --control-canny are about a --control; give one")
+        fields = picture.fields()
+        shown, scale = parse_image_prompt(ip_adapter or ())
+        if scale is not None:
+            fields["ip_adapter_scale"] = scale
         if at.server is not None:
             server = Server(at.server, at.api_key or os.environ.get("OLIVELIKE_API_KEY"))
             orders = plan_orders(
-                server, name, lines, picture.fields(),
-                made_before=made_before, init_image=init_image, mask=mask, controls=led_by, loras=loras or (),
-                save=metadata, fast=fast,
+                server, name, lines, fields,
+                made_before=made_before, init_image=init_image, mask=mask, controls=led_by, ip_adapter_images=shown,
+                loras=loras or (), save=metadata, fast=fast,
             )  # fmt: skip
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
@@ -324,11 +336,12 @@ def generate(
         plan = plan_jobs(
             folder,
             lines,
-            picture.fields(),
+            fields,
             made_before=made_before,
             init_image=init_image,
             mask=mask,
             controls=led_by,
+            ip_adapter_images=shown,
             wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
             lora_files=lora_files,
             loras=[lora_files.named(text) for text in loras or ()],

@@ -31,6 +31,13 @@ def verify(
             "--controlnet", metavar="NET", help="A ControlNet that was put into it; in order, may be repeated."
         ),
     ] = None,
+    t2i_adapters: Annotated[
+        list[str] | None, typer.Option("--t2i-adapter", metavar="NET", help="A T2I-Adapter, likewise.")
+    ] = None,
+    ip_adapter: Annotated[str | None, typer.Option(metavar="FILE", help="The IP-Adapter that was put into it.")] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Its image encoder, where that is not near its file.")
+    ] = None,
     loras: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,7 +52,9 @@ def verify(
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the first input and picture.")] = 0,
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Largest relative error; by default 1e-4; 2e-2 in float16, 0.16 in bfloat16."),
+        typer.Option(
+            metavar="X", help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6."
+        ),
     ] = None,
     pictures: Annotated[
         int | None, typer.Option(metavar="N", min=0, max=64, help="Pictures to compare; 1, or none with --component.")
@@ -85,6 +94,9 @@ def verify(
         against=against,
         vae=vae,
         controlnets=controlnets or (),
+        t2i_adapters=t2i_adapters or (),
+        ip_adapter=ip_adapter,
+        image_encoder=image_encoder,
         loras=loras or (),
         components=components or (),
         samples=samples,
@@ -126,5 +138,10 @@ def _number(value: float | None, form: str = ".1e") -> str:
 def _picture_lines(result: "FolderVerification") -> "Iterator[str]":
     for one in result.pictures:
         yield f"picture, seed {one.seed}   PSNR {one.psnr:.1f} dB, SSIM {one.ssim:.4f}"
+    if result.not_compared:
+        yield (
+            f"not compared: {', '.join(result.not_compared)}; name what they were made of with --controlnet, "
+            "--t2i-adapter or --ip-adapter"
+        )
     if result.pictures_skipped:
         yield f"no pictures: {result.pictures_skipped}"

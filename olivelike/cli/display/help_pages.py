@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Make": ("run", "convert", "generate", "serve", "export-web"),
+    "Make": ("run", "convert", "generate", "serve", "export-web", "package"),
     "Measure": ("verify", "ablate", "bench", "profile"),
     "Understand": ("plan", "explain", "graph", "report"),
     "Look at files": ("info", "inspect", "check-client"),
@@ -25,6 +25,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "generate": 'olivelike generate models/painter "a red circle" --steps 20 --seed 1',
     "serve": "olivelike serve models/painter",
     "export-web": "olivelike export-web models/painter_web site",
+    "package": "olivelike package models/painter models/painter_cuda -o models/painter.ortpackage",
     "verify": "olivelike verify models/painter --component unet",
     "ablate": "olivelike ablate ablation_sd15_cpu --set source=./my-checkpoint",
     "bench": "olivelike bench models/painter --engine onnxruntime --steps 20",

@@ -1,4 +1,4 @@
-// A picture that leads: which one, by which ControlNet of the model, how strongly and for how long.
+// A picture that leads: which one, by which ControlNet or T2I-Adapter of the model, how strongly and for how long.
 
 import { $, make } from "./dom.js";
 import { fitSize, hasPicture, upload } from "./initial.js";
@@ -7,7 +7,7 @@ import { announce, problem } from "./notices.js";
 let picture = null;
 let nets = [];
 
-/** Show what a model has; without a ControlNet there is nothing to choose. */
+/** Show what a model has; without any there is nothing to choose. */
 export function takeControlNets(names = []) {
   const chosen = $("control-net").value;
   nets = names;

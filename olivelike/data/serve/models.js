@@ -2,6 +2,7 @@
 
 import { $, make } from "./dom.js";
 import { takeControlNets } from "./controls.js";
+import { takeIpAdapter } from "./image_prompt.js";
 import { takeOptions } from "./form.js";
 import { announce, problem } from "./notices.js";
 import { pick } from "./picker.js";
@@ -41,6 +42,7 @@ export async function setModel(name) {
     const options = await ask(query("/api/options", { model: name }));
     takeOptions(options);
     takeControlNets(options.controlnets);
+    takeIpAdapter(options.ip_adapter);
     recount();
     if (changed) announce(`Model: ${titleOf(name)}`);
   } catch (error) {

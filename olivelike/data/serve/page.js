@@ -2,6 +2,7 @@
 
 import { $ } from "./dom.js";
 import { controlFields, forgetControl, startControls } from "./controls.js";
+import { forgetImagePrompt, imagePromptFields, startImagePrompt } from "./image_prompt.js";
 import { firstFault, markField, readFields, rememberForm, resetFields, setField } from "./form.js";
 import { addToGallery, readNewest, removeFromGallery, startGallery } from "./gallery.js";
 import { startIncoming } from "./incoming.js";
@@ -28,7 +29,7 @@ let features = {};
 
 /** What the form asks for. Throws an `Error` where it can't be read. */
 async function order() {
-  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields() };
+  const found = { ...readFields(), model: model(), loras: chosenLoras(), ...(await initialFields()), ...controlFields(), ...imagePromptFields() };
   if (!hasPicture()) for (const name of WITH_PICTURE) delete found[name];
   if (!hasMask()) for (const name of WITH_MASK) delete found[name];
   const { x, y } = axes();
@@ -53,6 +54,7 @@ function fault(error) {
   if (error.code === "source" && /upload|picture/.test(error.message)) {
     if (hasPicture()) forgetInitial();
     forgetControl();
+    forgetImagePrompt();
   }
 }
 
@@ -187,6 +189,7 @@ async function start() {
   startPlot(choices);
   startInitial();
   startControls();
+  startImagePrompt();
   startIncoming();
   startStage();
   startGallery();

@@ -87,7 +87,7 @@ class ModelNode(Kind):
         if "original" in reads:
             bound = bound and "weights" in _as_loaded(upstream)
         files = () if bound else inputs.weight_files(node.component)
-        return (*files, *inputs.adapters.files(node.component, reads))
+        return (*files, *inputs.adapter_files(node.component, reads))
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
         """Return the digest of all that the node reads, by name."""
@@ -110,6 +110,8 @@ class ModelNode(Kind):
         if "embeddings" in reads:
             embeddings = inputs.adapters.embeddings_of(component)
             found["embeddings"] = embeddings_digest((one.token, inputs.digests[one.path]) for one in embeddings)
+        for path in inputs.ip_adapter_files(component, reads):
+            found["ip_adapter"] = inputs.digests[path]
         return found
 
     def model_fields(self, assignment: Assignment) -> dict[str, Any]:
@@ -120,12 +122,13 @@ class ModelNode(Kind):
         files = {*inputs.weight_files(node.component)} if takes_weights else set()
         if takes_weights:  # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
             files |= {lora.file.path for lora in inputs.adapters.loras_of(node.component)}
+            files |= {*inputs.ip_adapter_files(node.component)}
         tables: dict[str, list[Any]] = {}
         if takes_weights and (adaptation := upstream.made.get("adaptation")) is not None:
             bound = inputs.bound_weights(node.component, adaptation)
             if bound in assignment.facets.values():
                 tables[bound] = inputs.weight_table(node.component, adaptation).to_json()
-        stamped = {*files, *inputs.adapters.files(node.component, reads)}
+        stamped = {*files, *inputs.adapter_files(node.component, reads)}
         return {
             "facets": assignment.facets,
             "tables": tables,

@@ -51,6 +51,8 @@ class StepJob(ModelJob):
     """The fields of each `LoraInput`, if the pass reads them."""
     embeddings: Sequence[tuple[str, str]]
     """The fields of each `EmbeddingInput`, if the pass reads them."""
+    ip_adapter: str | None = None
+    """The path of the `IpAdapterInput`, if the pass reads it."""
 
     def run(self, bench: Workbench) -> Done:
         """Make the facets that the pass writes."""
@@ -78,7 +80,7 @@ class StepJob(ModelJob):
         self, bench: Workbench, instance: Pass, model: Model, scratch: Path, tensors: StoredTensors
     ) -> Context:
         from olivelike.model.targets import find_target
-        from olivelike.pass_api import Context, EmbeddingInput, LoraInput, PrecisionPlan
+        from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInput, PrecisionPlan
 
         target = None
         if self.target is not None:
@@ -93,6 +95,7 @@ class StepJob(ModelJob):
             PrecisionPlan(**{**plan, "float32_operators": tuple(plan.get("float32_operators", ()))}),
             loras=tuple(LoraInput(Path(path), weight, adapter) for path, weight, adapter in self.loras),
             embeddings=tuple(EmbeddingInput(Path(path), token) for path, token in self.embeddings),
+            ip_adapter=IpAdapterInput(Path(self.ip_adapter)) if self.ip_adapter is not None else None,
             original=self.read_original(bench, model) if "original" in instance.reads else None,
             cache=StoredCache(bench.store, self.maker) if self.maker else Cache(),
         )
@@ -231,6 +234,7 @@ class StepNode(ModelNode):
             precision=None if step.precision is None else asdict(step.precision),
             loras=[(str(one.file.path), one.lora.weight_of(place.component), one.lora.adapter) for one in loras],
             embeddings=[(str(one.path), one.token) for one in embeddings],
+            ip_adapter=next((str(path) for path in inputs.ip_adapter_files(place.component, reads)), None),
         )
 
 

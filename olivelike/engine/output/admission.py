@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from olivelike.engine.output.output_files import explained, is_right, resolved
 from olivelike.engine.output.publication import Existing, check_is_ours, check_places
 from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.client_layouts import LAYOUTS, PAGE
+from olivelike.model.client_layouts import LAYOUTS, PACKAGE, PAGE
 from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZERS
 from olivelike.model.records.output import FileFacts, OutputRecord, is_plain
 from olivelike.workflow.places import exists
@@ -64,13 +64,20 @@ def check_apart(
 def _inputs(loaded: LoadedWorkflow, source: PipelineSource, adapters: Adapters) -> Iterator[tuple[str, Path]]:
     """Yield what a run reads, each with a word for it."""
     workflow = loaded.workflow
-    controlnets = (("ControlNet", one) for one in workflow.controlnets)
+    leading = (
+        *(("ControlNet", one) for one in workflow.controlnets),
+        *(("T2I-Adapter", one) for one in workflow.t2i_adapters),
+    )
     named = ("source", workflow.source), ("VAE", workflow.vae), ("tiny VAE", workflow.preview)
-    for what, given in (*named, *controlnets):
+    adapter = workflow.ip_adapter
+    encoder = ("image encoder", adapter.image_encoder if adapter is not None else None)
+    for what, given in (*named, *leading, encoder):
         if given is not None and given.path is not None:
             yield what, given.path
     files = {path for checkpoint in source.checkpoints.values() for path in checkpoint.files}
     graphs = {checkpoint.graph for checkpoint in source.checkpoints.values() if checkpoint.graph is not None}
+    if source.ip_adapter is not None:
+        yield "IP-Adapter", source.ip_adapter.path
     # Each by itself, since any may be a link.
     yield from (("source's file", path) for path in sorted({*files, *graphs, *source.extras.values()}))
     yield from (("LoRA", opened.file.path) for opened in adapters.loras)
@@ -104,17 +111,18 @@ def check_output(prepared: Prepared, output: Output) -> None:
         raise UsageError(
             f"output {output.path} is laid out for {before.layout}, not for {output.layout}; run without --only"
         )
-    if before.layout == PAGE and not prepared.options.overwrite:
+    others = {PAGE: "a page that `export-web` wrote", PACKAGE: "a package that `package` put together"}
+    if before.layout in others and not prepared.options.overwrite:
         raise UsageError(
-            f"output {output.path} is a page that `export-web` wrote; choose another folder with --output, or "
+            f"output {output.path} is {others[before.layout]}; choose another folder with --output, or "
             "replace it with --overwrite"
         )
-    others = None if prepared.options.overwrite else other_sources(prepared, output, before)
-    if others is not None:
+    sources = None if prepared.options.overwrite else other_sources(prepared, output, before)
+    if sources is not None:
         raise UsageError(
-            f"output {output.path} holds another pipeline, made from {others[0]} for {before.target.name} by the "
+            f"output {output.path} holds another pipeline, made from {sources[0]} for {before.target.name} by the "
             f"workflow {before.workflow} ({', '.join(before.components) or 'no components'}); this run would replace "
-            f"it with one from {others[1]}: choose another folder with --output, or replace it with --overwrite"
+            f"it with one from {sources[1]}: choose another folder with --output, or replace it with --overwrite"
         )
 
 
@@ -160,10 +168,11 @@ def check_room(prepared: Prepared, output: Output) -> None:
 
 def _expected(prepared: Prepared, output: Output) -> Iterator[str]:
     """Yield the files that a run is going to write, as far as they are known before it."""
+    target = prepared.workflow.workflow.target.name
     for node in prepared.nodes:
         if node.output == output:
-            folder = "" if node.component == PIPELINE else f"{node.component}/"
-            yield from (f"{folder}{name}" for name in _file_names(node))
+            folder = PurePosixPath(node.folder(target))
+            yield from ((folder / name).as_posix() for name in _file_names(node))
     if LAYOUTS[output.layout].tokenizer_files:
         yield from (path for path in prepared.source.extras if path.partition("/")[0] in TOKENIZERS)
     if LAYOUTS[output.layout].is_pipeline and any(node.component == PIPELINE for node in prepared.nodes):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
 from olivelike.digest import digest_bytes
 from olivelike.engine.output.admission import existing_files, other_sources, remember_pipeline
 from olivelike.engine.output.output_files import is_current, remember, write_file
+from olivelike.engine.output.packages import Packaged, package_files
 from olivelike.engine.output.pipeline_files import index
 from olivelike.engine.output.publication import publish
 from olivelike.engine.output.staging import discard_staging, staging_folder
@@ -17,7 +18,7 @@ from olivelike.engine.output.web_files import MANIFEST_FILE, SCHEDULE_FILE, mani
 from olivelike.engine.plan.node import LAYOUT
 from olivelike.engine.plan.planner import ancestors
 from olivelike.model.client_layouts import LAYOUTS
-from olivelike.model.families import INDEX_FILE, PIPELINE, TOKENIZER_OF
+from olivelike.model.families import INDEX_FILE, MODEL_FILE, PIPELINE, TOKENIZER_OF
 from olivelike.model.records.output import ComponentRecord, FileFacts, OutputFile, OutputRecord, StepRecord
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Stagings:
     def __init__(self, prepared: Prepared, outputs: Sequence[Output]) -> None:
         self._nodes = [node for node in prepared.nodes if node.output is not None]
         self._outputs = outputs
+        self._target = prepared.workflow.workflow.target.name
         self.roots: dict[Path, Path] = {}
         self.folders: dict[str, Path] = {}
         """Folder that each `materialize` node writes into, by node id."""
@@ -44,8 +46,8 @@ class Stagings:
         for node in self._nodes:
             if node.output is not None and node.output.path in self.roots:
                 root = self.roots[node.output.path]
-                self.folders[node.id] = root if node.component == PIPELINE else root / node.component
-                self.folders[node.id].mkdir(exist_ok=True)
+                self.folders[node.id] = root / node.folder(self._target)
+                self.folders[node.id].mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +71,8 @@ def assets_are_current(prepared: Prepared, assets: str, output: Output) -> bool:
         return False
     if other_sources(prepared, output, record) is not None:
         return False
-    wanted = _assets(prepared, assets, record.components, record.files, output)
+    made = {path: output.path / path for path in record.files}
+    wanted = _assets(prepared, assets, record.components, record.files, output, made)
     recorded = {path: file.sha256 for path, file in record.files.items()}
     if any(recorded.get(path) != digest_bytes(data) for path, data in wanted.items()):
         return False
@@ -95,6 +98,7 @@ def publish_output(
     """
     before = OutputRecord.read(output.path)
     staging = stagings.roots[output.path]
+    workflow, target = prepared.workflow.workflow, prepared.workflow.workflow.target.choice()
     components: dict[str, ComponentRecord] = {}
     files: dict[str, OutputFile] = {}
     if before is not None and prepared.options.only:
@@ -115,7 +119,7 @@ def publish_output(
         facts: Mapping[str, Any] = result.facts
         for name, written_file in facts["files"].items():
             file = OutputFile(written_file["size"], written_file["sha256"], node.id, result.key)
-            path = name if node.component == PIPELINE else f"{node.component}/{name}"
+            path = (PurePosixPath(node.folder(target.name)) / name).as_posix()
             files[path] = file
             written[path] = file.sha256
         found = {name: facts[name] for name in ("derivations", "saturated", "flushed")}
@@ -125,7 +129,8 @@ def publish_output(
             for name, end in node.components.items()
         }
     assets = execution.results[f"{PIPELINE}.assets"].outputs["assets"]
-    for path, data in _assets(prepared, assets, components, files, output).items():
+    made = {path: (staging if path in written else output.path) / path for path in files}
+    for path, data in _assets(prepared, assets, components, files, output, made).items():
         sha256 = digest_bytes(data)
         files[path] = OutputFile(len(data), sha256, source=path if path in prepared.source.extras else None)
         if (
@@ -137,8 +142,6 @@ def publish_output(
             continue
         write_file(staging / path, data)
         written[path] = sha256
-    workflow = prepared.workflow.workflow
-    target = workflow.target.choice()
     same = before is not None and before.files.keys() == files.keys() and before.target == target
     if before is not None and same and not written and other_sources(prepared, output, before) is None:
         return None
@@ -167,16 +170,23 @@ def _assets(
     components: Mapping[str, ComponentRecord],
     files: Mapping[str, FileFacts],
     output: Output,
+    made: Mapping[str, Path],
 ) -> dict[str, bytes]:
     """Return what belongs beside the networks; a layout that is no pipeline has nothing there.
 
-    `files` are those of the networks; others in it do not count.
+    `files` are those of the networks, and `made` where they are; others in them do not count.
     """
     layout = LAYOUTS[output.layout]
-    if not layout.is_pipeline and not layout.tokenizer_files:
+    if not layout.is_pipeline and not layout.tokenizer_files and layout.package is None:
         return {}
     read = prepared.store.require_bytes
     table = json.loads(read(digest, "the table of assets"))
+    if layout.package is not None:
+        target = prepared.workflow.workflow.target
+        models = {name: made[f"{layout.network_folder(name, target.name)}/{MODEL_FILE}"] for name in components}
+        pipeline = {INDEX_FILE: index(prepared.source.index, sorted(components), layout)}
+        pipeline |= {relative: read(content, relative) for relative, content in table.items()}
+        return package_files(layout, Packaged(prepared.workflow.workflow.name, target.choice(), models, pipeline))
     if not layout.is_pipeline:  # What makes ids of texts.
         wanted = {TOKENIZER_OF[name] for name in components if name in TOKENIZER_OF}
         return {path: read(content, path) for path, content in table.items() if path.partition("/")[0] in wanted}

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.model.block_values import QUANTISE_DOMAIN, BlockFormat, quantise
 from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
 
@@ -102,6 +103,8 @@ class Evaluator:
     """What the expression derives, for messages."""
     lost: dict[str, int] = field(default_factory=dict)
     """Values that half precision could not hold: `saturated` and `flushed`, summed over all evaluations."""
+    others: list[Array] = field(default_factory=list)
+    """The further outputs of the last weight that was quantised."""
 
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
@@ -121,6 +124,11 @@ class Evaluator:
             for kind, count in lost.items():
                 self.lost[kind] = self.lost.get(kind, 0) + count
             return half
+        if expression.get("domain") == QUANTISE_DOMAIN:
+            assert operands[0] is not None
+            found = quantise(operands[0], BlockFormat.of(expression["attributes"]))
+            self.others = found[1:]
+            return found[expression.get("output", 0)]
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
 
 
@@ -188,7 +196,7 @@ def parts(expression: Expression, array: Array) -> Iterator[tuple[Expression, Ar
         yield from parts(operands[0], moved)
         return
     axis = expression["attributes"]["axis"]
-    ends = np.cumsum([_shape(operand)[axis] for operand in operands])
+    ends = np.cumsum([shape_of(operand)[axis] for operand in operands])
     for operand, piece in zip(operands, np.split(array, ends[:-1], axis), strict=True):
         yield from parts(operand, piece)
 
@@ -217,16 +225,16 @@ def _undo(expression: Expression, array: Array) -> Array:
             order = expression.get("attributes", {}).get("perm", range(array.ndim)[::-1])
             return array.transpose(np.argsort(order))
         case "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten":
-            return array.reshape(_shape(expression["inputs"][0]))
+            return array.reshape(shape_of(expression["inputs"][0]))
     raise Irreversible(expression.get("op", "a constant"))
 
 
-def _shape(expression: Expression) -> tuple[int, ...]:
+def shape_of(expression: Expression) -> tuple[int, ...]:
     """Return the shape of what `parts` and `undo` can take apart."""
     if "shape" in expression:
         return tuple(expression["shape"])
     operands = expression["inputs"]
-    shape = _shape(operands[0])
+    shape = shape_of(operands[0])
     match expression["op"]:
         case "Cast" | "Identity":
             return shape
@@ -239,7 +247,7 @@ def _shape(expression: Expression) -> tuple[int, ...]:
                 return np.broadcast_to(np.False_, shape).reshape(wanted).shape
         case "Concat":
             axis = expression["attributes"]["axis"]
-            sizes = [_shape(operand)[axis] for operand in operands]
+            sizes = [shape_of(operand)[axis] for operand in operands]
             return (*shape[:axis], sum(sizes), *shape[axis:][1:])
     raise Irreversible(expression["op"])
 

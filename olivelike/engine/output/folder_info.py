@@ -115,6 +115,7 @@ def _output(path: Path, record: OutputRecord) -> FolderInfo:
 def _next(path: Path, layout: str) -> str | None:
     commands = {"diffusers": f'olivelike generate {path} "a prompt"', "web": f"olivelike export-web {path} site"}
     commands |= dict.fromkeys(("single", "single-ids"), f"olivelike bench {path}")
+    commands |= {"ortpackage": f"olivelike verify {path}", "triton": f"tritonserver --model-repository {path}"}
     return commands.get(layout)
 
 

@@ -39,6 +39,11 @@ class Initializers:
         self.opsets = {entry.domain: entry.version for entry in model.opset_import}
         self.ir_version = model.ir_version
 
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """Return NumPy's type of an initializer."""
+        dtype: np.dtype[Any] = onnx.helper.tensor_dtype_to_np_dtype(self._protos[name].data_type)
+        return dtype
+
     def read(self, name: str) -> Array:
         """Return an initializer's values in its own dtype and shape, in memory of their own."""
         proto = self._protos[name]

@@ -25,9 +25,11 @@ from onnx_ir.traversal import RecursiveGraphIterator
 from olivelike.engine.output.data_files import DataFiles, HashedFile, Place
 from olivelike.engine.output.derivation import Array, Evaluator, Expression, derive, parameters
 from olivelike.errors import PassError
-from olivelike.graphs.controlled import add_residual_inputs, unmark_controlled
-from olivelike.graphs.shallow import cut_shallow, has_cached_features, remove_cached_features
-from olivelike.model.families import CONTROLLED_FILE, MODEL_FILE, SHALLOW_FILE
+from olivelike.graphs.image_prompt import is_image_parameter
+from olivelike.graphs.led_unets import led_unets
+from olivelike.graphs.shallow import cut_shallow, has_cached_features
+from olivelike.model.block_values import QUANTISE_DOMAIN
+from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
 from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
@@ -105,27 +107,48 @@ def materialize(
     source = _Source(model.graph, weights, files, progress)
     result = Materialized()
     with DataFiles(folder, data_file, most_data_bytes) as data:
-        roots = list(_weight_roots(model.graph, derived))
+        expressions = {value: derive(value) for value in _weight_roots(model.graph, derived)}
+        # An IP-Adapter's come last, so that the others lie where they do without it.
+        roots = sorted(expressions, key=lambda value: _is_of_image(expressions[value]))
         labels: dict[str, str] = {}
+        further: dict[str, tuple[str, int]] = {}
+        made: dict[str, list[Array]] = {}
+        first: dict[ir.Node | None, str] = {}
         for value in roots:
-            expression = derive(value)
+            expression = expressions[value]
             name = _name(value, expression, result.derivations)
             result.derivations[name] = expression
             labels[name] = value.name or name
+            if expression.get("domain") != QUANTISE_DOMAIN:
+                continue
+            if "output" not in expression:
+                first[value.producer()] = name
+            elif value.producer() in first:
+                further[name] = first[value.producer()], expression["output"] - 1
 
         def evaluate(piece: _Piece) -> Evaluated:
             if earlier is not None and piece.copied:
                 source.count(piece.nbytes)
                 return earlier.read(piece.name)
+            if piece.name in further:  # What quantises a weight once is done with it.
+                source.count(piece.nbytes)
+                return np.empty(0), {}
             read = source.read if piece.count is None else partial(source.read_rows, piece.start, piece.count)
             evaluator = Evaluator(read, model.opset_imports, model.ir_version, labels[piece.name])
-            return in_row_order(evaluator.evaluate(result.derivations[piece.name])), evaluator.lost
+            array = in_row_order(evaluator.evaluate(result.derivations[piece.name]))
+            if evaluator.others:
+                made[piece.name] = evaluator.others
+            return array, evaluator.lost
 
         pieces = (piece for entry in result.derivations.items() for piece in _pieces(*entry, weights, earlier))
         evaluated = ahead(evaluate, pieces, lambda piece: piece.nbytes, _AHEAD_BYTES)
         for value, (name, of_one) in zip(roots, groupby(evaluated, lambda pair: pair[0].name), strict=True):
             whole = _Appended(name, data)
-            for piece, (array, lost) in of_one:
+            for piece, (found, lost) in of_one:
+                array = found
+                if name in further and not piece.copied:
+                    of, index = further[name]
+                    array, made[of][index] = in_row_order(made[of][index]), np.empty(0)
                 whole.append(piece, array)
                 for kind in ("saturated", "flushed"):
                     if lost.get(kind):
@@ -133,15 +156,17 @@ def materialize(
                         counts[name] = counts.get(name, 0) + lost[kind]
             _replace(model.graph, value, whole.tensor(), derived)
     _drop_parameters(model.graph)
-    controlled = unmark_controlled(model)
+    model.opset_imports.pop(QUANTISE_DOMAIN, None)
+    led = led_unets(model)
     result.files = {model_file: _write(model, folder / model_file), **data.facts()}
-    if controlled:
-        led = model.clone()
-        remove_cached_features(led)
-        result.files[CONTROLLED_FILE] = _write(add_residual_inputs(led), folder / CONTROLLED_FILE)
+    result.files |= {name: _write(graph, folder / name) for name, graph in led}
     if has_cached_features(model):
         result.files[SHALLOW_FILE] = _write(cut_shallow(model), folder / SHALLOW_FILE)
     return result
+
+
+def _is_of_image(expression: Expression) -> bool:
+    return any(is_image_parameter(name) for name, _ in parameters(expression))
 
 
 def _write(model: ir.Model, path: Path) -> dict[str, Any]:

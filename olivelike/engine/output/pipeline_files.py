@@ -8,7 +8,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS, Layout
-from olivelike.model.families import COMPONENTS, CONTROLNETS, PREVIEW, SAFETY_CHECKER, TOKENIZERS
+from olivelike.model.families import (
+    COMPONENTS,
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    PREVIEW,
+    SAFETY_CHECKER,
+    T2I_ADAPTERS,
+    TOKENIZERS,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from olivelike.model import Architecture
@@ -21,7 +29,7 @@ _PIPELINES = {
 }
 """ONNX pipeline class for each torch one; diffusers has none for SDXL, optimum has each with the prefix `ORT`."""
 
-_NETWORKS = frozenset({*COMPONENTS, "vae"})
+_NETWORKS = frozenset({*COMPONENTS, "vae"} - {IMAGE_ENCODER})
 
 _SWITCHES = ("force_zeros_for_empty_prompt", "requires_aesthetics_score")
 """What SDXL's pipelines are told about their prompts."""
@@ -33,8 +41,9 @@ def index(source_index: Mapping[str, Any], components: Iterable[str], layout: La
         "_class_name": _pipeline_class(source_index.get("_class_name", "StableDiffusionPipeline"), layout),
         "_diffusers_version": version("diffusers"),
     }
-    # No pipeline class has a place for a second decoder, nor for ControlNets.
-    networks = [name for name in components if name not in (*TOKENIZERS, *CONTROLNETS, PREVIEW)]
+    # No ONNX pipeline class has a place for a second decoder, nor for what leads the UNet.
+    beside = (*TOKENIZERS, *CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, PREVIEW)
+    networks = [name for name in components if name not in beside]
     content |= {name: list(layout.network_classes.get(name, ("diffusers", "OnnxRuntimeModel"))) for name in networks}
     for name, entry in source_index.items():
         if isinstance(entry, list) and name not in _NETWORKS and all(isinstance(part, str) for part in entry):
@@ -47,7 +56,7 @@ def index(source_index: Mapping[str, Any], components: Iterable[str], layout: La
 
 
 def _pipeline_class(class_name: str, layout: Layout) -> str:
-    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT").replace("ControlNet", "")
+    torch_name = class_name.removeprefix("Onnx").removeprefix("ORT").replace("ControlNet", "").replace("Adapter", "")
     if torch_name not in _PIPELINES:
         return class_name
     return _PIPELINES[torch_name] if layout.pipeline_prefix == "Onnx" else f"ORT{torch_name}"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from olivelike._text import did_you_mean
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError, UsageError
+from olivelike.model.client_layouts import is_package
 from olivelike.model.families import PIPELINE, TEXT_ENCODERS
 from olivelike.model.records.output import OutputRecord
 
@@ -37,7 +38,8 @@ def swap_loras(
     """Return what an output's initializers become when LoRAs are merged on top of it.
 
     The base is what the folder holds: in half precision, its parameters are those of the checkpoint rounded to float16,
-    and LoRAs that a run has merged already stay merged.
+    and LoRAs that a run has merged already stay merged. Of quantised weights it is what their numbers stand for; what
+    changes is rounded anew.
 
     Args:
         folder: An output folder, as a run left it.
@@ -55,6 +57,11 @@ def swap_loras(
     record = OutputRecord.require(folder)
     if PIPELINE in record.components:
         raise SourceError(f"{folder}: is one file, which takes no other LoRA; merge it with `loras:` in the workflow")
+    if is_package(record.layout):
+        raise SourceError(
+            f"{folder}: is laid out for {record.layout}, which takes no other LoRA; merge it with `loras:` in the "
+            "workflow"
+        )
     wanted = {name for weighted in loras if weighted.weight for name in weighted.file.components}
     wanted &= set(only) or wanted
     for weighted in loras:
@@ -86,10 +93,11 @@ def _swap(
     from olivelike.engine.output.derivation import Evaluator
     from olivelike.engine.output.initializers import Initializers
     from olivelike.engine.output.materialize import ahead
+    from olivelike.engine.output.quantised_initializers import QuantisedInitializers
     from olivelike.sources.adapters.merge import changes
 
-    initializers = Initializers(model)
-    places = _places(derivations)
+    initializers = QuantisedInitializers(Initializers(model), derivations)
+    places = _places(initializers.derivations)
     config = json.loads((model.parent / "config.json").read_bytes())
     shapes = {name: found[0].shape for name, found in places.items()}
     mine = [weighted for weighted in loras if component in weighted.file.components]
@@ -107,7 +115,7 @@ def _swap(
         return array, added
 
     merged: dict[str, Array] = {}
-    evaluator = Evaluator(merged.__getitem__, initializers.opsets, initializers.ir_version)
+    evaluator = Evaluator(merged.__getitem__, initializers.file.opsets, initializers.file.ir_version)
     done = dict(ahead(add, touched))
     changed = {initializer: array for initializer, (array, _) in done.items()}
     for name in sorted(merging.keys() - {name for _, added in done.values() for name in added}):
@@ -115,7 +123,9 @@ def _swap(
         for place in places[name]:
             place.put(changed[place.initializer], evaluator)
         del merged[name]
-    return changed
+    return {
+        name: part for initializer, array in changed.items() for name, part in initializers.parts(initializer, array)
+    }
 
 
 @dataclass(frozen=True, eq=False)

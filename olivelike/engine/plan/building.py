@@ -7,11 +7,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import ADD_EMBEDDINGS, CONTROLNET_INPUTS, LAYOUT, ONNX_TOKENIZER, Node
+from olivelike.engine.plan.node import (
+    ADD_EMBEDDINGS,
+    CONTROLNET_INPUTS,
+    CONVERT,
+    IP_ADAPTER,
+    LAYOUT,
+    ONNX_TOKENIZER,
+    T2I_ADAPTER_INPUTS,
+    Node,
+)
+from olivelike.engine.plan.packages import check_package
 from olivelike.engine.plan.variants import merge_variants
 from olivelike.errors import UsageError, WorkflowError
 from olivelike.model.client_layouts import DEFAULT, LAYOUTS
-from olivelike.model.families import CONTROLNETS, PIPELINE, TOKENIZER_OF, TOKENIZERS
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, PIPELINE, T2I_ADAPTERS, TOKENIZER_OF, TOKENIZERS
 from olivelike.workflow import Step
 
 if TYPE_CHECKING:
@@ -41,6 +51,8 @@ def active_steps(
         WorkflowError: if a LoRA applies to a component and no step merges it.
     """
     _check_components(workflow, outputs, only)
+    for output in outputs:
+        check_package(output, workflow, only)
     found: dict[str | None, dict[str, Sequence[Step]]] = {}
     for name, variant in workflow.variants.items():
         mine = [output for output in outputs if output.variant == name]
@@ -170,12 +182,16 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     """Return the steps that have something to do for a component.
 
     Textual inversions belong to the source, so the step that adds them comes first without being written. ControlNets
-    bring the step with them that has the UNet take what they give; it comes last.
+    and T2I-Adapters bring the step with them that has the UNet take what they give; it comes last. An IP-Adapter's
+    comes behind `convert`.
     """
-    led = component == "unet" and not {*CONTROLNETS}.isdisjoint(workflow.steps)
-    if led and not any(step.pass_name == CONTROLNET_INPUTS for step in steps):
-        entry = workflow.registry.get(CONTROLNET_INPUTS)
-        steps = [*steps, Step(CONTROLNET_INPUTS, entry.cls(), steps[-1].position)]
+    if component == "unet" and workflow.workflow.ip_adapter is not None:
+        steps = _with_ip_adapter(steps, workflow)
+    for kind, name in ((CONTROLNETS, CONTROLNET_INPUTS), (T2I_ADAPTERS, T2I_ADAPTER_INPUTS)):
+        led = component == "unet" and not {*kind}.isdisjoint(workflow.steps)
+        if led and not any(step.pass_name == name for step in steps):
+            entry = workflow.registry.get(name)
+            steps = [*steps, Step(name, entry.cls(), steps[-1].position)]
     if adapters.loras_of(component) and not any("loras" in step.instance.reads for step in steps):
         names = ", ".join(str(lora.file.path.name) for lora in adapters.loras_of(component))
         raise WorkflowError(
@@ -193,6 +209,20 @@ def _active(component: str, steps: Sequence[Step], workflow: LoadedWorkflow, ada
     ]
 
 
+def _with_ip_adapter(steps: Sequence[Step], workflow: LoadedWorkflow) -> Sequence[Step]:
+    """Return a UNet's chain with the step that gives it an IP-Adapter."""
+    if any(step.pass_name == IP_ADAPTER for step in steps):
+        return steps
+    place = next((place for place, step in enumerate(steps, 1) if step.pass_name == CONVERT), None)
+    if place is None:
+        raise WorkflowError(
+            f"{steps[0].position}: an IP-Adapter changes the attention of the graph that `convert` makes, and the "
+            "chain of unet has no such step; add it, or drop `ip_adapter`"
+        )
+    entry = workflow.registry.get(IP_ADAPTER)
+    return [*steps[:place], Step(IP_ADAPTER, entry.cls(), steps[place - 1].position), *steps[place:]]
+
+
 def _length(chain: Sequence[Node], until: str | None) -> int:
     """Return how many nodes of a chain run, up to the last one of pass `until`; all if it has none."""
     found = [index for index, node in enumerate(chain) if node.step is not None and node.name == until]
@@ -205,12 +235,18 @@ def _check_components(workflow: LoadedWorkflow, outputs: Sequence[Output], only:
         if component not in components:
             known = ", ".join(components)
             raise UsageError(f"--only {component}: the workflow has no such component; it has {known}")
-    if {*components} & {*CONTROLNETS} and not any(LAYOUTS[output.layout].controlnets for output in outputs):
-        fed = ", ".join(layout.name for layout in LAYOUTS.values() if layout.controlnets)
-        raise UsageError(
-            f"the workflow has ControlNets, and no client of its layouts feeds any ({outputs[0].layout}); choose one "
-            f"of the layouts {fed}, or drop `controlnets`"
-        )
+    for kind, title, key in (
+        (CONTROLNETS, "ControlNets", "controlnets"),
+        (T2I_ADAPTERS, "T2I-Adapters", "t2i_adapters"),
+        ((IMAGE_ENCODER,), "an IP-Adapter", "ip_adapter"),
+    ):
+        if {*components} & {*kind} and not any(LAYOUTS[output.layout].has(kind[0]) for output in outputs):
+            fed = [layout.name for layout in LAYOUTS.values() if layout.has(kind[0])]
+            choice = f"one of the layouts {', '.join(fed)}" if len(fed) > 1 else f"the layout {fed[0]}"
+            raise UsageError(
+                f"the workflow has {title}, and no client of its layouts feeds any ({outputs[0].layout}); choose "
+                f"{choice}, or drop `{key}`"
+            )
     for output in outputs:
         if only and LAYOUTS[output.layout].one_file:
             raise UsageError(f"--only: the layout {output.layout} is one file of all components; run without it")

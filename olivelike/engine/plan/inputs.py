@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,11 +50,21 @@ class Inputs:
         checkpoint = self.source.checkpoints.get(component)
         return tuple(checkpoint.files) if checkpoint is not None else ()
 
+    def ip_adapter_files(self, component: str, reads: Collection[str] = ("ip_adapter",)) -> tuple[Path, ...]:
+        """Return the file of the IP-Adapter, if a node with these `reads` sees it: it changes the UNet alone."""
+        adapter = self.source.ip_adapter
+        return (adapter.path,) if adapter is not None and component == "unet" and "ip_adapter" in reads else ()
+
+    def adapter_files(self, component: str, reads: tuple[str, ...]) -> tuple[Path, ...]:
+        """Return the files behind what a pass with these `reads` sees of what the workflow adds to a component."""
+        return (*self.adapters.files(component, reads), *self.ip_adapter_files(component, reads))
+
     def prefetch(self) -> None:
         """Begin to hash every file that holds weights in the background."""
         paths = {path for component in self.source.checkpoints for path in self.weight_files(component)}
         paths.update(path for opened in self.adapters.loras for path in opened.files)
         paths.update(opened.path for opened in self.adapters.embeddings)
+        paths.update(self.ip_adapter_files("unet"))
         self.digests.prefetch(paths)
 
     def know(self, contents: Iterable[bytes]) -> list[str]:

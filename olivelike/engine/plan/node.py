@@ -22,6 +22,11 @@ ADD_EMBEDDINGS = "add_embeddings"
 
 CONTROLNET_INPUTS = "controlnet_inputs"
 """The pass that ControlNets bring with them."""
+T2I_ADAPTER_INPUTS = "t2i_adapter_inputs"
+"""The pass that T2I-Adapters do."""
+
+IP_ADAPTER = "ip_adapter"
+"""The pass that an IP-Adapter brings with it."""
 
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
@@ -69,6 +74,12 @@ class Node:
         if self.component in TOKENIZERS:
             return {"model_file": TOKENIZER_FILE, "data_file": layout.data_file}
         return {} if layout.name == DEFAULT else layout.file_names(self.output.path.name)
+
+    def folder(self, target: str) -> str:
+        """Return where in its output a node writes to, for a target of this name."""
+        if self.output is None or self.component == PIPELINE:
+            return "."
+        return LAYOUTS[self.output.layout].network_folder(self.component, target)
 
     @property
     def most_data_bytes(self) -> int | None:

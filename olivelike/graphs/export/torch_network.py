@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import PassError
-from olivelike.model.families import CONTROLNETS
+from olivelike.graphs.interface.component_interface import IMAGE_PROMPT
+from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 from olivelike.model.supported import REFUSALS, refused_config
 
 if TYPE_CHECKING:
@@ -56,9 +57,29 @@ def find_class(architecture: Architecture) -> type[torch.nn.Module]:
 
 def _instantiate(network_class: Any, architecture: Architecture) -> Any:
     config = dict(architecture.config)
+    prompted = config.pop(IMAGE_PROMPT, False)
     if architecture.library == "diffusers":
-        return network_class.from_config(config)
-    return network_class(network_class.config_class.from_dict(config))
+        network = network_class.from_config(config)
+        return _attending_to_images(network) if prompted else network
+    network = network_class(network_class.config_class.from_dict(config))
+    if (projection := config.get("image_projection")) is not None:
+        from olivelike.sources.names.image_projection import build_projection
+
+        network.image_projection = build_projection(projection)
+    return network
+
+
+def _attending_to_images(network: Any) -> Any:
+    """Return a UNet whose cross-attentions have the weights of an IP-Adapter, as diffusers' `load_ip_adapter` does."""
+    from diffusers.models.attention_processor import IPAdapterAttnProcessor2_0
+
+    processors = dict(network.attn_processors)
+    for name in processors:
+        if name.endswith("attn2.processor"):
+            keys = network.get_submodule(name.removesuffix(".processor")).to_k
+            processors[name] = IPAdapterAttnProcessor2_0(keys.out_features, keys.in_features)
+    network.set_attn_processor(processors)
+    return network
 
 
 def replace_parameters_by_fakes(network: torch.nn.Module, mode: FakeTensorMode) -> None:
@@ -86,6 +107,8 @@ def wrap(component: str, network: torch.nn.Module) -> torch.nn.Module:
         forward = _FORWARD_XL[component]
     if type(network).__name__ == "AutoencoderTiny":
         forward = _TINY[component]
+    if any(name.endswith("_ip.0.weight") for name, _ in network.named_parameters()):
+        forward = _with_image_prompt(forward)
     wrapper: torch.nn.Module = type("Wrapper", (torch.nn.Module,), {"forward": forward})()
     wrapper.network = network
     return wrapper.eval()
@@ -114,6 +137,19 @@ def _forward_unet_xl(
     return self.network(
         sample, timestep, encoder_hidden_states, timestep_cond=timestep_cond, added_cond_kwargs=added, return_dict=False
     )[0]
+
+
+def _with_image_prompt(forward: Any) -> Any:
+    """Return a UNet's `forward` that takes tokens of a picture, and their strength, behind its other inputs."""
+
+    def run(self: Any, sample: torch.Tensor, timestep: torch.Tensor, states: torch.Tensor, *more: Any) -> Any:
+        *others, tokens, strength = more
+        for processor in self.network.attn_processors.values():
+            if hasattr(processor, "to_k_ip"):
+                processor.scale = [strength]
+        return forward(self, sample, timestep, (states, [tokens]), *others)
+
+    return run
 
 
 def _forward_controlnet(
@@ -146,6 +182,10 @@ def _forward_controlnet_xl(
         added_cond_kwargs=added, return_dict=False,
     )  # fmt: skip
     return *down, middle
+
+
+def _forward_t2i_adapter(self: Any, adapter_input: torch.Tensor) -> Any:
+    return tuple(self.network(adapter_input))
 
 
 def _forward_vae_encoder(self: Any, sample: torch.Tensor) -> Any:
@@ -182,6 +222,16 @@ def _forward_text_encoder_2(self: Any, input_ids: torch.Tensor) -> Any:
     return output.text_embeds, output.last_hidden_state, *output.hidden_states
 
 
+def _forward_image_encoder(self: Any, pixel_values: torch.Tensor) -> Any:
+    import torch
+
+    project = self.network.image_projection
+    if type(project).__name__ == "ImageProjection":
+        embeds = self.network(pixel_values).image_embeds
+        return project(embeds), project(torch.zeros_like(embeds))
+    return project(self.network(pixel_values, output_hidden_states=True).hidden_states[-2])
+
+
 def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.Tensor) -> Any:
     import torch
 
@@ -194,6 +244,8 @@ def _forward_safety_checker(self: Any, clip_input: torch.Tensor, images: torch.T
 _FORWARD: Final = {
     "unet": _forward_unet,
     **dict.fromkeys(CONTROLNETS, _forward_controlnet),
+    **dict.fromkeys(T2I_ADAPTERS, _forward_t2i_adapter),
+    IMAGE_ENCODER: _forward_image_encoder,
     "vae_encoder": _forward_vae_encoder,
     "vae_decoder": _forward_vae_decoder,
     "text_encoder": _forward_text_encoder,

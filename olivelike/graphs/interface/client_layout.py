@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 import onnx_ir as ir
 
 from olivelike.errors import PassError
+from olivelike.graphs.adapted import unmark_adapted
 from olivelike.graphs.controlled import unmark_controlled
 from olivelike.graphs.editing.values import evaluate, renamed, spaced
+from olivelike.graphs.image_prompt import remove_image_prompt
 from olivelike.graphs.shallow import remove_cached_features
 from olivelike.model.client_layouts import DEFAULT
-from olivelike.model.families import CONTROLNETS, STRENGTH
+from olivelike.model.families import ADAPTER_PICTURE, CONTROLNETS, IMAGE_ENCODER, STRENGTH, T2I_ADAPTERS
 from olivelike.model.graph import parameter_inputs, real_inputs
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ _INPUTS: Final = {
     "text_encoder_2": ("input_ids",),
     "unet": ("sample", "timestep", "encoder_hidden_states"),
     **dict.fromkeys(CONTROLNETS, ("sample", "timestep", "encoder_hidden_states")),
+    **dict.fromkeys(T2I_ADAPTERS, (ADAPTER_PICTURE,)),
+    IMAGE_ENCODER: ("pixel_values",),
     "vae_encoder": ("sample",),
     "vae_decoder": ("latent_sample",),
     "preview_decoder": ("latent_sample",),
@@ -83,6 +87,10 @@ def lay_out(model: ir.Model, component: str, layout: Layout, size: tuple[int, in
     graph = model.graph
     if not layout.controlnets:
         unmark_controlled(model)
+    if not layout.t2i_adapters:
+        unmark_adapted(model)
+    if not layout.ip_adapters:
+        remove_image_prompt(model)
     if layout.name != DEFAULT:
         remove_cached_features(model)  # Clients take all outputs, and none of them knows what to do with these.
     names = {value: value.name for value in (*graph.inputs, *graph.outputs)}

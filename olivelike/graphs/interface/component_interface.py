@@ -10,13 +10,29 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import PassError, UsageError
-from olivelike.model.families import CONTROL_PICTURE, CONTROLNETS, MID_RESIDUAL, STRENGTH, down_residual
+from olivelike.model.adapter_features import given_features
+from olivelike.model.families import (
+    ADAPTER_PICTURE,
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_STRENGTH,
+    IMAGE_TOKENS,
+    MID_RESIDUAL,
+    NO_IMAGE_TOKENS,
+    STRENGTH,
+    T2I_ADAPTERS,
+    adapter_feature,
+    down_residual,
+)
 
 if TYPE_CHECKING:
-    from olivelike.model.architecture import Config
+    from olivelike.model.architecture import Architecture, Config
 
 _TIME_IDS = 6
 """Length of SDXL's `time_ids`: original size, crop's corner, target size."""
+IMAGE_PROMPT: Final = "image_prompt"
+"""In the config of a UNet: it has an IP-Adapter. Libraries do not know it."""
 _REFINER_TIME_IDS = 5
 """Length of the refiner's: original size, crop's corner, aesthetic score."""
 
@@ -91,6 +107,7 @@ def _unet(config: Config) -> Interface:
             ),
             *_added_conditions(config),
             *_guidance(config),
+            *_image_prompt(config),
         ),
         outputs=("out_sample",),
         sized_like={"out_sample": "sample"},
@@ -117,6 +134,21 @@ def _guidance(config: Config) -> tuple[Input, ...]:
     return () if width is None else (Input("timestep_cond", "float32", ("unet_guidance_batch", None), (2, width)),)
 
 
+def with_image_prompt(architecture: Architecture) -> Architecture:
+    """Return the architecture of a UNet that attends to a picture's tokens too, as `ip_adapter` makes it."""
+    return replace(architecture, config={**architecture.config, IMAGE_PROMPT: True})
+
+
+def _image_prompt(config: Config) -> tuple[Input, ...]:
+    if not config.get(IMAGE_PROMPT):
+        return ()
+    tokens = ("unet_image_batch", "unet_image_sequence", None)
+    return (
+        Input(IMAGE_TOKENS, "float32", tokens, (2, 4, config["cross_attention_dim"])),
+        Input(IMAGE_STRENGTH, "float32", (None,), (1,)),
+    )
+
+
 def _controlnet(config: Config) -> Interface:
     """Return a ControlNet's interface: what the UNet takes, a picture and a strength; residuals for the UNet."""
     latents, *others = _unet(config).inputs
@@ -134,6 +166,17 @@ def _controlnet(config: Config) -> Interface:
             Input(STRENGTH, "float32", (None,), (1,)),
         ),
         (*(down_residual(number) for number in range(connections)), MID_RESIDUAL),
+    )
+
+
+def _t2i_adapter(config: Config) -> Interface:
+    """Return a T2I-Adapter's interface: a picture; features for the UNet."""
+    features = given_features(config)
+    side = max(feature.scale for feature in features)
+    dims = ("adapter_batch", None, "adapter_height", "adapter_width")
+    return Interface(
+        (Input(ADAPTER_PICTURE, "float32", dims, (2, config["in_channels"], side * 2, side * 3)),),
+        tuple(adapter_feature(number) for number in range(len(features))),
     )
 
 
@@ -172,9 +215,19 @@ def _safety_checker(config: Config) -> Interface:
     )
 
 
+def _image_encoder(config: Config) -> Interface:
+    """Return an image encoder's interface: of an embedding, tokens of no picture are those of zeros in its place."""
+    size, projection = config["image_size"], config["image_projection"]
+    pixels = Input("pixel_values", "float32", ("image_batch", None, None, None), (2, 3, size, size))
+    pooled = projection["class_name"] == "ImageProjection"
+    return Interface((pixels,), (IMAGE_TOKENS, NO_IMAGE_TOKENS) if pooled else (IMAGE_TOKENS,))
+
+
 _INTERFACES: Final[Mapping[str, Callable[[Config], Interface]]] = {
     "unet": _unet,
     **dict.fromkeys(CONTROLNETS, _controlnet),
+    **dict.fromkeys(T2I_ADAPTERS, _t2i_adapter),
+    IMAGE_ENCODER: _image_encoder,
     "vae_encoder": _vae_encoder,
     "vae_decoder": _vae_decoder,
     "preview_decoder": _vae_decoder,

@@ -235,11 +235,23 @@ class _Pipeline:
         column = writer.op("Reshape", empty, writer.op("Concat", writer.integers(-1), ones, axis=0))
         return column.where(0.0, rows)
 
+    def _pictures(self, noise: Number, guidance: Number) -> Number:
+        """Return how many pictures are drawn; what must agree with that, and the guidance, are checked before."""
+        writer, count = self._writer, noise.size(1)
+        negative, prompt = next(iter(self._texts.values()))
+        single, each = (writer.op("Equal", negative.size(0), number) for number in (writer.integers(1), count))
+        finite = writer.op("Less", writer.op("Abs", guidance), writer.constant([math.inf]))
+        for condition, message in (
+            (writer.op("Equal", prompt.size(0), count), "noise must be for as many pictures as there are prompts"),
+            (writer.op("Or", single, each), "negative_prompt must be one, or one for each prompt"),
+            (finite, "guidance must be a finite number"),
+        ):
+            count += writer.require(condition, message)
+        return count
+
     def _denoised(self, noise: Number, factor: Number, table: Number, steps: Number, guidance: Number) -> Number:
         writer, unet = self._writer, self._networks["unet"]
-        _, prompt = next(iter(self._texts.values()))
-        same = writer.op("Equal", prompt.size(0), noise.size(1))
-        pictures = noise.size(1) + writer.require(same, "noise must be for as many pictures as there are prompts")
+        pictures = self._pictures(noise, guidance)
         states, pooled = self._encoded(pictures)
         embeds_guidance = "timestep_cond" in unet.inputs
         # Without guidance the rows of negative prompts are left out, in every step alike.
@@ -252,7 +264,8 @@ class _Pipeline:
         if embeds_guidance:
             given["timestep_cond"] = self._guidance(guidance, pictures)
         given = {name: value.cast(unet.dtype(name)) for name, value in given.items() if name in unet.inputs}
-        start = _scalar(noise.at(writer.integers(0))) * factor
+        drawn = writer.op("Greater", noise.size(0), writer.integers(0))
+        start = _scalar(noise.at(writer.require(drawn, "noise needs a draw to begin with"))) * factor
 
         number, going, latents, before = (
             ir.Value(name=f"loop/{name}", type=ir.TensorType(dtype), shape=shape)

@@ -12,7 +12,9 @@ from olivelike.digest import digest_file
 from olivelike.engine.plan.adapters import fetch
 from olivelike.engine.preparation import source_spec
 from olivelike.errors import PassError, UsageError
+from olivelike.graphs.interface.component_interface import with_image_prompt
 from olivelike.measure.bench.engines import EngineAbsent, recorded_checkpoint
+from olivelike.model import Tensor
 from olivelike.model.tensor_file import read_tensor
 from olivelike.sources import PipelineSource, SourceSpec, open_source
 from olivelike.sources.adapters.lora_file import WeightedLora
@@ -77,6 +79,30 @@ class Originals:
         shapes = {name: tensor.shape for name, tensor in weights.items()}
         merging = changes(component, architecture.config, shapes, mine) if mine else {}
         return architecture, lambda name: merging[name].apply(stored(name)) if name in merging else stored(name)
+
+    def image_prompt(self) -> tuple[Architecture, Read]:
+        """Return the UNet's class and config with the source's IP-Adapter, and how to read a parameter.
+
+        Raises what `network` does, and `SourceError` if the IP-Adapter does not fit.
+        """
+        architecture, read = self.network("unet")
+        adapter = self.source.ip_adapter
+        assert adapter is not None
+        from olivelike.graphs.export.torch_network import build_network
+        from olivelike.graphs.image_prompt import cross_attentions, image_parameter
+
+        names = self.source.checkpoint("unet").tensors
+        blocks = cross_attentions(name for name, _ in build_network(architecture).named_parameters())
+        placed = {
+            image_parameter(block, kind): Tensor(raw.dtype, raw.shape, "", raw.offset)
+            for block, layer in zip(blocks, adapter.layers_for(names), strict=True)
+            for kind, raw in layer.items()
+        }
+
+        def both(name: str) -> Array:
+            return read_tensor(placed[name], {"": adapter.path}) if name in placed else read(name)
+
+        return with_image_prompt(architecture), both
 
 
 def spec_of(folder: Path, record: OutputRecord, against: str | None, vae: str | None) -> SourceSpec:

@@ -10,24 +10,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
-from olivelike.engine.preparation import source_spec
+from olivelike.engine.preparation import ip_adapter_spec, source_spec
 from olivelike.errors import SessionError, SourceError, UsageError
 from olivelike.measure.report.page import VERIFICATION_FILE
 from olivelike.measure.verify.folder_original import Originals, merged_loras, spec_of
+from olivelike.model.client_layouts import is_package, several_targets
 from olivelike.model.families import (
     CONTROLNETS,
+    IMAGE_ENCODER,
+    IMAGE_PROMPT_FILE,
     MODEL_FILE,
     PIPELINE,
     PIPELINE_FILE,
     PREVIEW,
     SHALLOW_FILE,
+    T2I_ADAPTERS,
     TEXT_ENCODERS,
     TEXT_TO_PICTURE,
     TOKENIZERS,
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
-from olivelike.workflow.long_form import text_source
+from olivelike.workflow.long_form import ip_adapter_of, text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,6 +81,8 @@ class FolderVerification:
     """Why no pictures were compared, where they can't be made here."""
     failures: tuple[str, ...]
     """What is further off than asked for, a sentence each."""
+    not_compared: tuple[str, ...] = ()
+    """Networks beside the source's, of which nothing said what they were made of."""
 
     @property
     def passed(self) -> bool:
@@ -91,6 +97,7 @@ class FolderVerification:
             "components": {verdict.name: verdict.to_json() for verdict in self.components},
             "pictures": [one.to_json() for one in self.pictures],
             **({"pictures_skipped": self.pictures_skipped} if self.pictures_skipped else {}),
+            **({"not_compared": list(self.not_compared)} if self.not_compared else {}),
             "passed": self.passed,
         }
 
@@ -123,6 +130,9 @@ def verify_folder(
     against: str | None = None,
     vae: str | None = None,
     controlnets: Sequence[str] = (),
+    t2i_adapters: Sequence[str] = (),
+    ip_adapter: str | None = None,
+    image_encoder: str | None = None,
     loras: Sequence[str] = (),
     components: Sequence[str] = (),
     samples: int = 2,
@@ -147,6 +157,9 @@ def verify_folder(
         against: What it was made of: a folder, a file or a hub id; by default what the folder names, if it is near.
         vae: The other VAE that was put into it.
         controlnets: Those that were put into it, in that order; others are not compared.
+        t2i_adapters: Likewise.
+        ip_adapter: That which was put into it, as a workflow names it; else it is not compared.
+        image_encoder: Its image encoder, where that is not near its file.
         loras: Those that were merged into it, as `FILE` or `FILE:WEIGHT`.
         components: Networks to compare; by default all.
         samples: Random inputs for each network, of different sizes.
@@ -171,19 +184,28 @@ def verify_folder(
         if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} {value}: use a number above 0")
     record = OutputRecord.require(folder)
+    if (several := several_targets(record.layout)) is not None:
+        raise SourceError(f"{folder}: {several}")
     # Where a tiny VAE for previews comes from is not recorded; the pass `verify` compares it as it is made.
-    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :]}
+    unnamed = {PREVIEW, *CONTROLNETS[len(controlnets) :], *T2I_ADAPTERS[len(t2i_adapters) :]}
+    unnamed |= set() if ip_adapter is not None else {IMAGE_ENCODER}
     present = [name for name in networks_of(record) if name not in unnamed]
+    left_out = () if components else tuple(name for name in networks_of(record) if name in unnamed - {PREVIEW})
     for name in components:
         if name not in present:
             hint = did_you_mean(name, present, "networks")
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
-    nets = tuple(source_spec(text_source(text, Path.cwd()), None) for text in controlnets)
-    spec = replace(spec_of(folder, record, against, vae), controlnets=nets)
+    nets, adapters = (
+        tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
+    )
+    adapter = ip_adapter_of(ip_adapter, image_encoder, Path.cwd())
+    beside = None if adapter is None else ip_adapter_spec(adapter)
+    original = spec_of(folder, record, against, vae)
+    spec = replace(original, controlnets=nets, t2i_adapters=adapters, ip_adapter=beside)
     limited = min_psnr is not None or min_ssim is not None
     needed = bool(pictures or providers or limited)
-    reason = None if needed or pictures == 0 or components else _lack(folder)
+    reason = None if needed or pictures == 0 or components else _lack(folder, record)
     count = pictures if pictures is not None else 0 if components or reason else 1
     if limited and not count:
         raise UsageError("--min-psnr and --min-ssim: no picture is compared; say how many with --pictures")
@@ -214,7 +236,7 @@ def verify_folder(
         if (min_psnr is not None and one.psnr < min_psnr) or (min_ssim is not None and one.ssim < min_ssim)
     ]
     origin = to_json(originals.source.origin)
-    result = FolderVerification(folder, origin, tuple(verdicts), tuple(alike), reason, tuple(failures))
+    result = FolderVerification(folder, origin, tuple(verdicts), tuple(alike), reason, tuple(failures), left_out)
     if save is not None:
         result.save_pictures(save)
     return result
@@ -232,8 +254,10 @@ def _settings(folder: Path, providers: Sequence[str]) -> SessionSettings:
     return chosen
 
 
-def _lack(folder: Path) -> str | None:
+def _lack(folder: Path, record: OutputRecord) -> str | None:
     """Return which network the folder lacks for pictures, if it is made for something else."""
+    if is_package(record.layout):
+        return f"the folder is laid out for {record.layout}, whose reader draws"
     if (folder / PIPELINE_FILE).is_file():
         return f"{PIPELINE_FILE} draws by itself, with other noise"
     for names in (TEXT_ENCODERS, ("unet",), ("vae_decoder",)):
@@ -314,4 +338,10 @@ def verify_component(
         only = [str(value.name) for value in model.graph.outputs]
     elif (part := path.with_name(SHALLOW_FILE)).is_file():
         shallow = prepared(part, load(part))
-    return original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    found = original.compare(prepared(path, model), precision_of(model), only=only, shallow=shallow)
+    other = path.with_name(IMAGE_PROMPT_FILE)
+    if component != "unet" or originals.source.ip_adapter is None or not other.is_file():
+        return found
+    original = Original(*originals.image_prompt(), samples=samples, seed=seed)
+    shown = original.compare(prepared(other, load(other)), precision_of(model))
+    return found.joined(shown, IMAGE_PROMPT_FILE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -55,6 +56,12 @@ class Origin:
     """What a distilled checkpoint or LoRA is for."""
     controlnets: Mapping[str, Origin] | None = None
     """Where ControlNets beside it come from, by component."""
+    t2i_adapters: Mapping[str, Origin] | None = None
+    """Where T2I-Adapters do."""
+    ip_adapter: Origin | None = None
+    """Where an IP-Adapter beside it comes from."""
+    image_encoder: Origin | None = None
+    """Where the image encoder of that comes from."""
 
     def __post_init__(self) -> None:
         """Refuse what has no name."""
@@ -78,16 +85,16 @@ class Origin:
         return self.path or "/".join(filter(None, (self.name, self.file)))
 
     @property
-    def controlnet_names(self) -> dict[str, str]:
-        """What people call the ControlNets, by component: a file's name without suffix, the last part of a hub id.
+    def leading_names(self) -> dict[str, str]:
+        """What people call ControlNets and T2I-Adapters, by component.
 
-        Those of the same name are called like their components.
+        That is a file's name without suffix, the last part of a hub id. Those of the same name are called like their
+        components.
         """
-        names = {component: origin.stem for component, origin in (self.controlnets or {}).items()}
-        return {
-            component: component if [*names.values(), *names].count(name) > 1 else name
-            for component, name in names.items()
-        }
+        beside = {**(self.controlnets or {}), **(self.t2i_adapters or {})}
+        names = {component: origin.stem for component, origin in beside.items()}
+        uses = Counter([*names.values(), *names])
+        return {component: component if uses[name] > 1 else name for component, name in names.items()}
 
     @property
     def stem(self) -> str:
@@ -97,8 +104,19 @@ class Origin:
 
     def published(self) -> Origin:
         """Return what other people may see: no path."""
-        beside = {name: origin.published() for name, origin in (self.controlnets or {}).items()} or None
-        return replace(self, path=None, vae=self.vae and self.vae.published(), controlnets=beside)
+        controlnets, adapters = (
+            {name: origin.published() for name, origin in (kind or {}).items()} or None
+            for kind in (self.controlnets, self.t2i_adapters)
+        )
+        return replace(
+            self,
+            path=None,
+            vae=self.vae and self.vae.published(),
+            controlnets=controlnets,
+            t2i_adapters=adapters,
+            ip_adapter=self.ip_adapter and self.ip_adapter.published(),
+            image_encoder=self.image_encoder and self.image_encoder.published(),
+        )
 
     def __str__(self) -> str:
         """Return the place, and the commit of a repository, shortened."""

@@ -1,8 +1,7 @@
-"""Control pictures as they are named: `NAME=FILE:STRENGTH` on a command line, files of a picture that is made again."""
+"""Pictures that lead, as they are named: `NAME=FILE:STRENGTH` on a command line, files of one that is made again."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -65,7 +64,7 @@ def parse_control(text: str, *, start: float = 0.0, end: float = 1.0, canny: boo
             break
         given.add(last)
         rest = before
-    name, equals, file = rest.partition("=")
+    name, equals, file = _split(rest)
     if not equals or Path(rest).exists():
         name, file = "", rest
     if not file.strip() or (equals and not name.strip() and file != rest):
@@ -93,6 +92,44 @@ def recorded_controls(record: PictureRecord, made: Path) -> list[ControlFile]:
     return found
 
 
+def parse_image_prompt(texts: Sequence[str]) -> tuple[list[Path], float | None]:
+    """Read `IMAGE` or `IMAGE:SCALE`, once or several times: the pictures, and how strongly they lead.
+
+    Raises `UsageError` if no picture is named, or two scales are given: there is one for all.
+    """
+    images: list[Path] = []
+    scales: set[float] = set()
+    for text in texts:
+        file, colon, last = text.rpartition(":")
+        scale = _number(last) if colon and not Path(text).exists() else None
+        if not (text if scale is None else file).strip():
+            raise UsageError(
+                f"--ip-adapter {text!r}: no picture is named; write IMAGE or IMAGE:SCALE, such as cat.png:0.6"
+            )
+        images.append(Path(text if scale is None else file))
+        scales |= set() if scale is None else {scale}
+    if len(scales) > 1:
+        raise UsageError(f"--ip-adapter: there is one scale for all pictures, and {len(scales)} are given; keep one")
+    return images, next(iter(scales), None)
+
+
+def recorded_image_prompt(record: PictureRecord, made: Path) -> list[Path]:
+    """Return the pictures that were a prompt of one that is made again, found by their content.
+
+    Raises `UsageError` if one of them is not found.
+    """
+    found = []
+    for used in record.ip_adapter_images:
+        path = find_used(used, made)
+        if path is None:
+            raise UsageError(
+                f"the picture had {used.name} as a prompt, which is not in it, and no picture beside it or here "
+                "has the same content; give it with --ip-adapter"
+            )
+        found.append(path)
+    return found
+
+
 def used_controls(controls: Sequence[Control], files: Sequence[UsedFile]) -> tuple[UsedControl, ...]:
     """Return what records say of the pictures that lead."""
     return tuple(
@@ -101,12 +138,18 @@ def used_controls(controls: Sequence[Control], files: Sequence[UsedFile]) -> tup
     )
 
 
+def _split(text: str) -> tuple[str, str, str]:
+    """Part a name from a file at the first `=` with a file behind it: both may have some of their own."""
+    places = [place for place, letter in enumerate(text) if letter == "="]
+    place = next((place for place in places if Path(text[place + 1 :]).is_file()), None)
+    return text.partition("=") if place is None else (text[:place], "=", text[place + 1 :])
+
+
 def _number(text: str) -> float | None:
     try:
-        value = float(text)
+        return float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
 
 
 def _plain(name: str) -> str:

@@ -34,6 +34,7 @@ _ALIKE: Final = (
     "negative_prompt", "steps", "guidance_scale", "guidance_rescale", "guidance_interval", "cache_interval", "eta",
     "strength", "fit", "clip_skip", "prompt_weights", "variation_strength", "variation_seed", "hires",
     "hires_strength", "inpaint_area", "mask_blur", "inpaint_padding", "tiled_vae", "control_guess",
+    "ip_adapter_scale",
 )  # fmt: skip
 """Fields that a request and a record both have."""
 _OF_MASK: Final = ("inpaint_area", "mask_blur", "inpaint_padding")
@@ -45,6 +46,7 @@ def picture_record(
     used: tuple[UsedFile | None, UsedFile | None],
     loras: Sequence[UsedFile],
     led_by: Sequence[UsedFile] = (),
+    shown: Sequence[UsedFile] = (),
 ) -> PictureRecord:
     """Return what all pictures of a request have in common, as far as it is known before networks are open.
 
@@ -53,6 +55,7 @@ def picture_record(
         used: initial picture and mask.
         loras: on top of the folder.
         led_by: files of the request's control pictures.
+        shown: files of the pictures that are a prompt.
     """
     assert request.size is not None
     scheduler, sampler, schedule = _sampling(request.scheduler, json.dumps(folder.scheduler))
@@ -73,6 +76,7 @@ def picture_record(
         model_hash=checkpoint_hash(folder.path)[:HASH_DIGITS] or None,
         loras=tuple(loras),
         controls=used_controls(request.controls, led_by),
+        ip_adapter_images=tuple(shown),
         version=_program(),
     )
 
@@ -104,17 +108,19 @@ def _file_hash(path: Path, _stamp: tuple[int, int]) -> str:
     return digest_file(path)
 
 
-def recorded_fields(record: PictureRecord, *, from_image: bool, masked: bool, led: bool = True) -> RequestFields:
+def recorded_fields(
+    record: PictureRecord, *, from_image: bool, masked: bool, led: bool = True, shown: bool = True
+) -> RequestFields:
     """Return what a picture's record says of the request that makes it again.
 
     `from_image` and `masked` say whether there are initial picture and mask: A1111 writes a strength without one too;
-    `led`, whether there are control pictures.
+    `led`, whether there are control pictures; `shown`, whether pictures are a prompt.
     """
     values = {name: getattr(record, name) for name in (*_ALIKE, "scheduler", "seed")}
     if record.width and record.height:
         values["size"] = record.width, record.height
     left_out = (() if from_image else ("strength",)) + (() if masked else _OF_MASK)
-    left_out += () if led else ("control_guess",)
+    left_out += (() if led else ("control_guess",)) + (() if shown else ("ip_adapter_scale",))
     if not record.variation_strength:
         left_out += ("variation_seed",)
     for name in left_out:

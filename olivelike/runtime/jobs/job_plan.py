@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls
+from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
 from olivelike.runtime.jobs.fast import sped_up, unsuited_notes
 from olivelike.runtime.jobs.job_notes import (
     cache_notes,
@@ -136,6 +136,7 @@ def plan_jobs(
     init_image: Path | UsedImage | None = None,
     mask: Path | UsedImage | None = None,
     controls: Sequence[ControlFile] = (),
+    ip_adapter_images: Sequence[Path | UsedImage] = (),
     wildcards: Wildcards | None = None,
     lora_files: LoraFiles | None = None,
     loras: Sequence[Lora] = (),
@@ -154,6 +155,7 @@ def plan_jobs(
             is found by its content.
         mask: where to paint in it.
         controls: the pictures that lead; those of `made_before` are found by their content.
+        ip_adapter_images: the pictures that are a prompt; likewise.
         wildcards: files of choices; by default those in `wildcards/`.
         lora_files: opens LoRAs that prompts name, and merges all.
         loras: those that every prompt gets; opened by `lora_files`.
@@ -164,6 +166,7 @@ def plan_jobs(
         init_image = init_image or find_used(before.init_image, made_before)
         mask = mask or find_used(before.mask, made_before)
         controls = controls or recorded_controls(before, made_before)
+        ip_adapter_images = ip_adapter_images or recorded_image_prompt(before, made_before)
         lines = lines or [PromptLine(before.prompt)]
     given: RequestFields = {**(fields or {})}
     used: list[UsedFile | None] = [None, None]
@@ -174,15 +177,20 @@ def plan_jobs(
     led = [control.open() for control in controls]
     if led:
         given["controls"] = tuple(control for control, _ in led)
+    shown = [open_image(one) if isinstance(one, Path) else one for one in ip_adapter_images]
+    if shown:
+        given["ip_adapter_images"] = tuple(image for image, _ in shown)
     if before is not None:
-        has = {"from_image": init_image is not None, "masked": mask is not None, "led": bool(led)}
+        has = {
+            "from_image": init_image is not None, "masked": mask is not None, "led": bool(led), "shown": bool(shown),
+        }  # fmt: skip
         given = {**recorded_fields(before, **has), **given}
     asked = replace(Request(()), **given)
     wildcards = wildcards or Wildcards([Path("wildcards")])
     pipeline = open_folder(folder)
     planner = _Planner(
         pipeline, wildcards, lora_files, tuple(loras), (used[0], used[1]), frozenset(fields or ()) if fast else None,
-        tuple(file for _, file in led),
+        tuple(file for _, file in led), tuple(file for _, file in shown),
     )  # fmt: skip
     jobs = tuple(planner.jobs(asked, lines))
     requests = [job.request for job in jobs]
@@ -214,6 +222,7 @@ class _Planner:
     given: frozenset[str] | None
     """Fields that stay where all else is made fast; `None` leaves all as it is."""
     led_by: tuple[UsedFile, ...] = ()
+    shown: tuple[UsedFile, ...] = ()
     notes: dict[str, None] = field(default_factory=dict)
     """What was made fast, in lines."""
 
@@ -250,7 +259,7 @@ class _Planner:
         )
         loras = (*self.always, *self._tagged(pictures[0].tags))
         used = [UsedFile(lora.name, lora.hash, lora.unet_weight) for lora in loras]
-        record = picture_record(request, self.folder, self.used, used, self.led_by)
+        record = picture_record(request, self.folder, self.used, used, self.led_by, self.shown)
         return Job(request, {picture.prompt: picture.written for picture in pictures}, loras, record)
 
     def _tagged(self, tags: Sequence[LoraTag]) -> list[Lora]:

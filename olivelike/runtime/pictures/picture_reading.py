@@ -165,7 +165,24 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         raise SourceError(f"{name}: is no picture that can be read; save it as PNG, JPEG or WebP") from None
     except (*_UNREADABLE, Image.DecompressionBombError) as error:
         raise SourceError(f"{name}: can't be read as a picture: {error}; get the file again") from error
-    return image
+    return _of_bytes(name, image)
+
+
+def _of_bytes(name: str, image: Image.Image) -> Image.Image:
+    """Return a picture whose values are bytes: of grey in 16 bits, as depth maps have it, the upper 8; Pillow clips.
+
+    Raises `SourceError` for wider numbers, of which nothing says what is white.
+    """
+    import numpy as np
+    from PIL import Image as Images
+
+    if image.mode in ("I", "F"):
+        raise SourceError(f"{name}: has pixels of 32 bits, of which nothing says what is white; save it with 8 or 16")
+    if not image.mode.startswith("I;16"):
+        return image
+    grey = Images.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    grey.getexif().update(image.getexif())
+    return grey
 
 
 def find_used(used: UsedFile | None, made: Path) -> Path | None:

@@ -45,11 +45,11 @@ class UsedFile:
 
 @dataclass(frozen=True)
 class UsedControl:
-    """A picture that led another one, by a ControlNet."""
+    """A picture that led another one, by a ControlNet or a T2I-Adapter."""
 
     image: UsedFile
     net: str | None = None
-    """Name of the ControlNet in its pipeline."""
+    """Name of that in its pipeline."""
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0
@@ -127,6 +127,10 @@ class PictureRecord:
     """Pictures that led it."""
     control_guess: bool = field(default=False, metadata=_LATER)
     """Whether they led the prompt alone."""
+    ip_adapter_images: tuple[UsedFile, ...] = field(default=(), metadata=_LATER)
+    """Pictures that were a prompt, by an IP-Adapter."""
+    ip_adapter_scale: float = field(default=1.0, metadata=_LATER)
+    """How strongly they led."""
 
     def to_json(self) -> str:
         """Return the record as JSON in ASCII, with the name of its format."""
@@ -252,6 +256,10 @@ def _settings(record: PictureRecord) -> Iterator[tuple[str, str]]:
         ("Emphasis", None if record.prompt_weights else "None"),
         ("Lora hashes", hashes or None),
         *((f"ControlNet {number}", _control(one, record)) for number, one in enumerate(record.controls)),
+        *(
+            (f"ControlNet {number}", f"Module: ip-adapter-auto, Weight: {record.ip_adapter_scale:g}")
+            for number, _ in enumerate(record.ip_adapter_images, len(record.controls))
+        ),
     )
     other = {"RNG": _RNG, **record.other}
     for name, value in (*pairs, *other.items(), ("Version", record.version)):

@@ -17,6 +17,7 @@ from olivelike.runtime.prompts.syntax import read_terms, texts_of_steps
 if TYPE_CHECKING:
     import torch
 
+    from olivelike.runtime.pipeline.image_prompt import ImagePrompt
     from olivelike.runtime.pipeline.pipeline_folder import PipelineFolder
     from olivelike.runtime.pipeline.request import Request
     from olivelike.runtime.sessions.session import Network
@@ -37,6 +38,8 @@ class Conditions:
     """SDXL's `time_ids`, of shape (batch, 5 or 6), float32."""
     guidance: torch.Tensor | None = None
     """LCM's `timestep_cond`, of shape (batch, width), float32."""
+    image: torch.Tensor | None = None
+    """An IP-Adapter's tokens, of shape (batch, tokens, width)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,7 @@ def encode(
     request: Request,
     folder: PipelineFolder,
     encoders: Sequence[tuple[PromptTokenizer, Network]],
+    image: ImagePrompt | None = None,
 ) -> Conditioning:
     """Encode the prompts of a batch, each text that a step has once.
 
@@ -72,6 +76,7 @@ def encode(
         prompts: one for each picture.
         request: gives negative prompt, guidance, `clip_skip`, and the size that SDXL takes as an input.
         encoders: each tokenizer with its network, in the order of `folder.text_encoders`.
+        image: tokens of the pictures that are a prompt too.
     """
     weights = request.prompt_weights
     parted = [read_terms(prompt, request.steps, prompt_weights=weights) for prompt in prompts]
@@ -93,7 +98,7 @@ def encode(
         negative = places[against[step]] if against else None
         key = rows if negative is None else (negative, *rows)
         if key not in made:
-            made[key] = _conditions(found, rows, negative, len(prompts) if guided else 0, request, folder)
+            made[key] = _conditions(found, rows, negative, len(prompts) if guided else 0, request, folder, image)
         return made[key]
 
     return Conditioning(tuple(conditions(step) for step in range(request.steps)), guided, terms)
@@ -106,6 +111,7 @@ def _conditions(
     pictures: int,
     request: Request,
     folder: PipelineFolder,
+    image: ImagePrompt | None,
 ) -> Conditions:
     """Return what leads one step: of all embeddings found, those of the prompts' rows, behind the negative prompt's.
 
@@ -128,6 +134,7 @@ def _conditions(
         embed_guidance(request.guidance_scale, folder.guidance_width).expand(pictures + len(rows), -1)
         if folder.guidance_width is not None
         else None,
+        None if image is None else torch.cat([image.negative] * pictures + [image.tokens] * len(rows)),
     )
 
 

@@ -6,7 +6,6 @@ sum (`MultiControlNetModel`). https://arxiv.org/abs/2302.05543
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -14,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._text import did_you_mean
 from olivelike.errors import MissingError, UsageError
-from olivelike.model.families import CONTROL_PICTURE, STRENGTH
+from olivelike.model.families import (
+    CONTROL_PICTURE,
+    CONTROLNETS,
+    IP_ADAPTER,
+    LEADERS,
+    STRENGTH,
+    T2I_ADAPTERS,
+    first_of_kind,
+    is_adapter_feature,
+)
+from olivelike.runtime.pipeline.adapter_leads import Leading, adapter_lead, check_adapter_size
 from olivelike.runtime.pipeline.vae import upright
 
 if TYPE_CHECKING:
@@ -27,12 +36,14 @@ if TYPE_CHECKING:
 
 _FIRST_SHARE: Final = 0.1
 """Of the outermost residual in guess mode; the shares grow evenly in logarithm to 1, that of the middle."""
+MOST_STRENGTH: Final = 10
+"""Of a control picture, either way."""
 _EDGES: Final = (100, 200)
 """Thresholds of the Canny detector, as in A1111's extension and diffusers' guide."""
 
 
 def check_controls(request: Request, folder: PipelineFolder) -> Request:
-    """Check the pictures that lead; return the request with the name of each one's ControlNet.
+    """Check the pictures that lead; return the request with the name of each one's ControlNet or T2I-Adapter.
 
     Raises `UsageError` for what can't be had, and `SourceError` if the folder's UNet takes no residuals.
     """
@@ -40,38 +51,63 @@ def check_controls(request: Request, folder: PipelineFolder) -> Request:
         if request.control_guess:
             raise UsageError("control_guess is given without a picture that leads; give one, or drop it")
         return request
-    names = folder.controlnets
+    names = folder.leading
     if not names:
         raise UsageError(
-            f"{folder.path} has no ControlNet, which a control picture needs; name one under `controlnets:` in its "
-            "workflow and run it again"
+            f"{folder.path} has no ControlNet, which a control picture needs; name one under `controlnets:`, or a "
+            "T2I-Adapter under `t2i_adapters:`, in its workflow and run it again"
         )
-    folder.controlled_unet()
+    checked = tuple(_checked(control, names) for control in request.controls)
+    request = replace(request, controls=checked)
+    folder.led_unet(used := leaders(request, folder))
+    if request.control_guess and CONTROLNETS[0] not in used:
+        raise UsageError("control_guess is about ControlNets, and only T2I-Adapters lead; drop it")
     if request.cache_interval > 1:
         raise UsageError(
-            "cache_interval leaves out the layers that a ControlNet leads; take cache_interval 1 with control pictures"
+            "cache_interval leaves out the layers that a ControlNet leads, or a T2I-Adapter; take cache_interval 1 "
+            "with control pictures"
         )
     if request.inpaint_area == "masked":
         raise UsageError(
             "inpaint_area masked draws a part of the picture, and a control picture leads all of it; take inpaint_area "
             "whole"
         )
-    return replace(request, controls=tuple(_checked(control, names) for control in request.controls))
+    return request
+
+
+def leaders(request: Request, folder: PipelineFolder) -> list[str]:
+    """Return which of `LEADERS` lead the UNet to a request's pictures."""
+    names = folder.leading if request.controls else {}
+    used = {first_of_kind(names[control.net]) for control in request.controls if control.net is not None}
+    return [leader for leader in LEADERS if leader in used or (leader == IP_ADAPTER and request.ip_adapter_images)]
+
+
+def check_control_sizes(size: tuple[int, int], request: Request, folder: PipelineFolder) -> None:
+    """Check that pictures of a size can be led. Raises `UsageError` if a T2I-Adapter has no features for it."""
+    for component in {folder.leading[control.net] for control in request.controls if control.net is not None}:
+        if component in T2I_ADAPTERS:
+            check_adapter_size(size, folder.config(component), folder.path / component / "config.json")
 
 
 def _checked(control: Control, names: Mapping[str, str]) -> Control:
+    kinds = {"T2I-Adapters" if component in T2I_ADAPTERS else "ControlNets": None for component in names.values()}
     if control.net is None and len(names) > 1:
         raise UsageError(
-            f"the pipeline has {len(names)} ControlNets; say which one a control picture is for: {', '.join(names)}"
+            f"the pipeline has {len(names)} {' and '.join(kinds)}; say which one a control picture is for: "
+            f"{', '.join(names)}"
         )
     net = control.net or next(iter(names))
     if net not in names:
         by_component = {component: name for name, component in names.items()}
         if net not in by_component:
-            raise UsageError(f"the pipeline has no ControlNet {net!r}; {did_you_mean(net, names, 'ControlNets')}")
+            kind = " or ".join(kind.removesuffix("s") for kind in kinds)
+            raise UsageError(f"the pipeline has no {kind} {net!r}; {did_you_mean(net, names, ' and '.join(kinds))}")
         net = by_component[net]
-    if not math.isfinite(control.strength):
-        raise UsageError(f"the strength of a control picture, {control.strength}, is no finite number")
+    if not abs(control.strength) <= MOST_STRENGTH:
+        raise UsageError(
+            f"the strength of a control picture, {control.strength:g}, is no number from {-MOST_STRENGTH} to "
+            f"{MOST_STRENGTH}; 1 is what its network was trained for"
+        )
     if not 0 <= control.start < control.end <= 1:
         raise UsageError(
             f"a control picture leads from {control.start:g} to {control.end:g}: these are no two shares of the steps, "
@@ -93,33 +129,36 @@ def find_edges(image: Image) -> Image:
 
 
 @dataclass(frozen=True, eq=False)
-class Lead:
+class Lead(Leading):
     """A picture that leads, and its ControlNet."""
 
-    control: Control
     network: Network
     pixels: torch.Tensor
     """Of shape (1, 3, height, width), from 0 to 1."""
     is_pooled: bool
     """Whether its residuals are means over the picture, which lead prompts alone."""
 
-    def is_active(self, step: int, steps: int) -> bool:
-        """Say whether it leads a step, counted from 0, of so many: from beginning to end of it."""
-        return step / steps >= self.control.start and (step + 1) / steps <= self.control.end
 
+def make_leads(request: Request, folder: PipelineFolder, networks: Mapping[str, Network]) -> tuple[Leading, ...]:
+    """Prepare the pictures that lead a request, at its size; `networks` lead, by their names.
 
-def make_leads(request: Request, folder: PipelineFolder, networks: Mapping[str, Network]) -> tuple[Lead, ...]:
-    """Prepare the pictures that lead a request, at its size; `networks` are ControlNets by their names."""
+    T2I-Adapters run here, once for all steps.
+    """
     from diffusers.image_processor import VaeImageProcessor
 
     assert request.size is not None
     processor: Any = VaeImageProcessor(vae_scale_factor=folder.vae_factor, do_convert_rgb=True, do_normalize=False)
-    leads = []
+    leads: list[Leading] = []
     for control in request.controls:
         assert control.net is not None
+        component = folder.leading[control.net]
         image = find_edges(control.image) if control.preprocessor == "canny" else upright(control.image)
+        if component in T2I_ADAPTERS:
+            config = folder.config(component)
+            leads.append(adapter_lead(control, networks[control.net], image, request.size, config))
+            continue
         pixels = processor.preprocess(image, width=request.size[0], height=request.size[1])
-        pooled = bool(folder.config(folder.controlnets[control.net]).get("global_pool_conditions"))
+        pooled = bool(folder.config(component).get("global_pool_conditions"))
         leads.append(Lead(control, networks[control.net], pixels, pooled))
     return tuple(leads)
 
@@ -150,7 +189,9 @@ class ControlCalls:
             leading: what else leads the rows, by the names of inputs.
             leads: those that are active in this step.
         """
-        residuals = {name: value for name, value in unet.inputs.items() if is_residual(name)}
+        residuals = {
+            name: value for name, value in unet.inputs.items() if is_residual(name) and not is_adapter_feature(name)
+        }
         rows = slice(self._skipped, len(sample))
         if not leads or rows.start >= rows.stop:
             for value in residuals.values():
@@ -202,5 +243,5 @@ class ControlCalls:
 
 
 def is_residual(name: str) -> bool:
-    """Say whether an input of a UNet is what a ControlNet gives."""
+    """Say whether an input of a UNet is what a ControlNet or a T2I-Adapter gives."""
     return name.endswith("_additional_residual")

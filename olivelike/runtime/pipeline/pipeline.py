@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import SourceError, UsageError
-from olivelike.model.families import PREVIEW, SAFETY_CHECKER
+from olivelike.model.families import DERIVED_FILES, IMAGE_ENCODER, PREVIEW, SAFETY_CHECKER, SHALLOW_FILE  # fmt: skip
 from olivelike.runtime.pictures.upscaling import Upscaler
 from olivelike.runtime.pipeline.conditioning import encode
-from olivelike.runtime.pipeline.controls import make_leads
+from olivelike.runtime.pipeline.controls import leaders, make_leads
 from olivelike.runtime.pipeline.denoising import DenoisingCallbacks, Step, denoise
 from olivelike.runtime.pipeline.hires import enlarge_by, enlarge_latents, in_turn, second_pass
+from olivelike.runtime.pipeline.image_prompt import encode_image_prompt
 from olivelike.runtime.pipeline.latents import (
     BatchState,
     Start,
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 
 _SHALLOW: Final = "unet/shallow"
 """Among a pipeline's networks: part of the UNet, and changed by what changes that."""
-_CONTROLLED: Final = "unet/controlnet"
-"""The UNet that ControlNets lead: one of the two is open, for both have the same weights."""
+_WHOLE: Final = ("unet", *(f"unet/{Path(file).stem}" for file in sorted(DERIVED_FILES - {SHALLOW_FILE})))
+"""The UNet as it is, and as pictures lead it: one is open, for all have the same weights."""
 
 
 def open_pipeline(
@@ -122,7 +123,7 @@ class Pipeline:
     @property
     def unet(self) -> Network:
         """The UNet that is open, or else the plain one."""
-        return self._networks.get(_CONTROLLED) or self._open_unet(controlled=False)
+        return next((self._networks[name] for name in _WHOLE if name in self._networks), None) or self._open_unet(())
 
     @property
     def checks_safety(self) -> bool:
@@ -253,13 +254,17 @@ class Pipeline:
     def _denoised(
         self, prompts: Sequence[str], state: BatchState, start: Start, callbacks: DenoisingCallbacks
     ) -> torch.Tensor:
-        request, names = state.request, self.folder.controlnets if state.request.controls else {}
-        conditioning = encode(prompts, request, self.folder, self._encoders)
-        unet = self._open_unet(controlled=bool(request.controls))
-        nets = {control.net: self._open(names[control.net]) for control in request.controls if control.net is not None}
+        request, names = state.request, self.folder.leading if state.request.controls else {}
+        shown = bool(request.ip_adapter_images)
+        image = encode_image_prompt(request, self.folder, self._open(IMAGE_ENCODER)) if shown else None
+        conditioning = encode(prompts, request, self.folder, self._encoders, image)
+        used = {control.net: names[control.net] for control in request.controls if control.net is not None}
+        unet = self._open_unet(leaders(request, self.folder))
+        nets = {name: self._open(component) for name, component in used.items()}
         leads = make_leads(request, self.folder, nets) if request.controls else ()
         shallow = self._shallow() if request.cache_interval > 1 else None
-        unets = UNets(unet, shallow, leads, request.control_guess)
+        strength = request.ip_adapter_scale if shown else None
+        unets = UNets(unet, shallow, leads, request.control_guess, strength)
         return denoise(start, conditioning, state, unets, self._decoder, callbacks)
 
     def _enlarged(self, latents: torch.Tensor, state: BatchState) -> torch.Tensor:
@@ -301,12 +306,13 @@ class Pipeline:
             self._networks[component] = Network(component, session)
         return self._networks[component]
 
-    def _open_unet(self, *, controlled: bool) -> Network:
-        """Open the plain UNet, or the one that ControlNets lead, and let go of the other."""
-        wanted, other = (_CONTROLLED, "unet") if controlled else ("unet", _CONTROLLED)
+    def _open_unet(self, leaders: Collection[str]) -> Network:
+        """Open the UNet that some of `LEADERS` lead, the plain one without any, and let go of another one."""
+        path = self.folder.led_unet(leaders)
+        wanted = f"unet/{path.stem}" if leaders else "unet"
         if wanted not in self._networks:
-            path = self.folder.controlled_unet() if controlled else self.folder.model("unet")
-            self._networks.pop(other, None)  # Before the next one is read.
+            for other in _WHOLE:
+                self._networks.pop(other, None)  # Before the next one is read.
             session = open_session(path, self._settings, self._initializers.get("unet"))
             self._networks[wanted] = Network("unet", session)
         return self._networks[wanted]

@@ -6,7 +6,7 @@ The target that a folder was optimised for: what it sets for sessions, and which
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,19 +16,23 @@ from typing import Any, Final
 from olivelike._text import did_you_mean_path
 from olivelike._untrusted import read_json
 from olivelike.errors import SessionError, SourceError
+from olivelike.model.client_layouts import is_package
 from olivelike.model.families import (
-    CONTROLLED_FILE,
     CONTROLNETS,
     FAMILIES,
+    IMAGE_ENCODER,
     INDEX_FILE,
+    LEADERS,
     MODEL_FILE,
     PIPELINE_FILE,
     PREVIEW,
     SAFETY_CHECKER,
     SHALLOW_FILE,
+    T2I_ADAPTERS,
     TEXT_ENCODERS,
     TOKENIZER_OF,
     Family,
+    led_file,
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
@@ -43,6 +47,10 @@ _FLOAT: Final = 4
 _CONFIGS: Final = ("unet/config.json", "vae_decoder/config.json", "scheduler/scheduler_config.json")
 _CHECKPOINTS: Final = frozenset({".safetensors", ".ckpt", ".pt", ".pth"})
 _WEIGHTS: Final = _CHECKPOINTS | {".bin"}
+_LEADERS: Final = (
+    ("ControlNets", "`controlnets:`"), ("T2I-Adapters", "`t2i_adapters:`"), ("IP-Adapters", "`ip_adapter:`"),
+)  # fmt: skip
+"""Of each of `LEADERS`: what people call it, and the workflow's key."""
 _AGAIN: Final = "make the folder again with `olivelike run` or `olivelike convert`"
 
 
@@ -103,11 +111,20 @@ class PipelineFolder:
         return int(self.vae_factor if any_size else self.size_unit)
 
     @cached_property
-    def controlnets(self) -> dict[str, str]:
-        """Component of each ControlNet, by the name that people call it; the record is read for that."""
-        there = [name for name in CONTROLNETS if self.has(name)]
+    def ip_adapter(self) -> str | None:
+        """What people call the IP-Adapter, if there is one; the record is read for that."""
+        if not self.has(IMAGE_ENCODER):
+            return None
+        record = OutputRecord.read(self.path)
+        origin = record.source.ip_adapter if record is not None else None
+        return "ip_adapter" if origin is None else origin.stem
+
+    @cached_property
+    def leading(self) -> dict[str, str]:
+        """Component of each ControlNet and T2I-Adapter, by the name that people call it, which the record has."""
+        there = [name for name in (*CONTROLNETS, *T2I_ADAPTERS) if self.has(name)]
         record = OutputRecord.read(self.path) if there else None
-        names = record.source.controlnet_names if record is not None else {}
+        names = record.source.leading_names if record is not None else {}
         return {names.get(component, component): component for component in there}
 
     @property
@@ -160,7 +177,7 @@ class PipelineFolder:
     def models(self, *, safety: bool) -> dict[str, Path]:
         """Return the model files of the networks that are there, with or without the safety checker."""
         names = [name for _, name in self.text_encoders] + ["unet", "vae_decoder", "vae_encoder", PREVIEW]
-        names += [*CONTROLNETS, *([SAFETY_CHECKER] if safety else [])]
+        names += [*CONTROLNETS, *T2I_ADAPTERS, IMAGE_ENCODER, *([SAFETY_CHECKER] if safety else [])]
         return {name: self.model(name) for name in names if self.has(name)}
 
     def model(self, component: str) -> Path:
@@ -183,13 +200,20 @@ class PipelineFolder:
             )
         return path
 
-    def controlled_unet(self) -> Path:
-        """Return the file of the UNet that ControlNets lead. Raises `SourceError` if it is not there."""
-        path = self.path / "unet" / CONTROLLED_FILE
+    def led_unet(self, leaders: Collection[str]) -> Path:
+        """Return the file of the UNet that some of `LEADERS` lead; without any, the plain one.
+
+        Raises `SourceError` if it is not there.
+        """
+        if not leaders:
+            return self.model("unet")
+        path = self.path / "unet" / led_file(leaders)
         if not path.is_file():
+            asked = [words for leader, words in zip(LEADERS, _LEADERS, strict=True) if leader in leaders]
+            titles, keys = (" and ".join(words) for words in zip(*asked, strict=True))
             raise SourceError(
-                f"{self.path}: has no unet/{CONTROLLED_FILE}, which ControlNets lead; name one under `controlnets:` in "
-                "its workflow, and run that again"
+                f"{self.path}: has no unet/{path.name}, which {titles} lead; name one under {keys} in its workflow, "
+                "and run that again"
             )
         return path
 
@@ -248,6 +272,12 @@ def _not_a_pipeline(path: Path) -> str | None:
             "docs/one-file.md has programs; this command takes an output of the layout diffusers"
         )
     if not (path / INDEX_FILE).is_file():
+        record = OutputRecord.read(path)
+        if record is not None and is_package(record.layout):
+            return (
+                f"{path}: is laid out for {record.layout}, which docs/packages.md is about; this command takes an "
+                "output of the layout diffusers"
+            )
         inside = sorted(one.parent for one in path.glob(f"*/{INDEX_FILE}"))
         hint = f"did you mean {inside[0]}?" if inside else "name one that `olivelike run` wrote"
         return f"{path}: has no {INDEX_FILE}, so it is no pipeline; {hint}"

@@ -21,12 +21,12 @@ _SIZE: Final = re.compile(r"(\d+)\s*x\s*(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Control:
-    """A picture that leads, by a ControlNet."""
+    """A picture that leads, by a ControlNet or a T2I-Adapter."""
 
     image: Image
-    """What the ControlNet is made for, such as edges; stretched to the picture's size."""
+    """What that is made for, such as edges; stretched to the picture's size."""
     net: str | None = None
-    """Name of the ControlNet; `None` is the only one that the pipeline has."""
+    """Name of that; `None` is the only one that the pipeline has."""
     strength: float = 1.0
     start: float = 0.0
     end: float = 1.0
@@ -106,6 +106,10 @@ class Request:
     """Pictures that lead; what they lead to is summed."""
     control_guess: bool = False
     """Let them lead prompts alone, not negative ones, and outer layers less than inner ones: works without a prompt."""
+    ip_adapter_images: tuple[Image, ...] = ()
+    """Pictures that are a prompt beside the text, by an IP-Adapter; of any shape, their middle counts."""
+    ip_adapter_scale: float = 1.0
+    """How strongly they lead."""
     tiled_vae: bool = False
     """Whether the VAE decodes and encodes pictures part by part that are larger than what the UNet was trained on. That
     takes less memory still: in strips, with the statistics of the whole, or else in overlapping tiles."""
@@ -174,6 +178,8 @@ class RequestFields(TypedDict, total=False):
     tiled_vae: bool
     controls: tuple[Control, ...]
     control_guess: bool
+    ip_adapter_images: tuple[Image, ...]
+    ip_adapter_scale: float
 
 
 def parse_interval(text: str) -> tuple[float, float]:

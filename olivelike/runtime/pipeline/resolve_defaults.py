@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from olivelike.errors import UsageError
 from olivelike.runtime.pictures.upscaling import check_upscaler
 from olivelike.runtime.pipeline.cheap_steps import check_cheap_steps
-from olivelike.runtime.pipeline.controls import check_controls
+from olivelike.runtime.pipeline.controls import check_control_sizes, check_controls
+from olivelike.runtime.pipeline.hires import hires_size
+from olivelike.runtime.pipeline.image_prompt import check_image_prompt
 from olivelike.runtime.pipeline.latents import begin_batch
 from olivelike.runtime.pipeline.masked_area import part_of_picture
 from olivelike.runtime.pipeline.request import SEEDS, Request
@@ -44,8 +46,11 @@ def resolve_defaults(request: Request, folder: PipelineFolder) -> Request:
     _check_mask(request)
     _check_enlarging(request)
     request = check_controls(request, folder)
+    check_image_prompt(request, folder)
     size = _size(request, folder)
     _check_shapes(request, size)
+    for drawn in {size, hires_size(replace(request, size=size), folder)}:
+        check_control_sizes(drawn, request, folder)
     seed = request.seeds[0] if request.seeds else request.seed
     seed = secrets.randbelow(SEEDS) if seed is None else seed
     strength = request.strength

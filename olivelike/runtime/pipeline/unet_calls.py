@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from olivelike.errors import SourceError
-from olivelike.model.families import CACHED_FEATURES
+from olivelike.model.families import CACHED_FEATURES, IMAGE_STRENGTH, IMAGE_TOKENS
+from olivelike.runtime.pipeline.adapter_leads import AdapterInputs, AdapterLead, Leading
 from olivelike.runtime.pipeline.controls import ControlCalls, Lead, is_residual
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ class UNets:
     whole: Network
     shallow: Network | None = None
     """What `deepcache` cut out of it; `None` where each step is a full one."""
-    leads: Sequence[Lead] = ()
-    """Pictures that lead; the whole UNet then takes what their ControlNets give."""
+    leads: Sequence[Leading] = ()
+    """Pictures that lead; the whole UNet then takes what their ControlNets and T2I-Adapters give."""
     guess: bool = False
     """Whether they lead prompts alone."""
+    image_strength: float | None = None
+    """How strongly pictures lead that are a prompt; the whole UNet then takes their tokens."""
 
 
 class UNetCalls:
@@ -58,7 +61,7 @@ class UNetCalls:
         guided: bool,
         reuse: bool = False,
         apart: bool = False,
-        leads: Sequence[Lead] = (),
+        leads: Sequence[Leading] = (),
     ) -> torch.Tensor:
         """Return what the UNet predicts, in a buffer that the next call overwrites.
 
@@ -111,7 +114,9 @@ class _Span:
         `negatives`, how many of all rows are of negative prompts.
         """
         own = max(min(negatives, place.stop) - place.start, 0)
-        self._controls = ControlCalls(unets.leads, own, guess=unets.guess) if unets.leads else None
+        controls = [lead for lead in unets.leads if isinstance(lead, Lead)]
+        self._controls = ControlCalls(controls, own, guess=unets.guess) if controls else None
+        self._adapters = AdapterInputs()
         self._unets, self._start, self._rows, self._place = unets, start, rows, place
         self._plain, self._alone = plain, alone
         self._held: dict[Network, tuple[Conditions, Call]] = {}
@@ -128,7 +133,7 @@ class _Span:
         conditions: Conditions,
         *,
         shallow: bool,
-        leads: Sequence[Lead],
+        leads: Sequence[Leading],
     ) -> torch.Tensor:
         network = self._unets.shallow if shallow and self._unets.shallow is not None else self._unets.whole
         call = self._call(network, conditions)
@@ -144,7 +149,9 @@ class _Span:
             call.inputs[CACHED_FEATURES].copy_(self._features_at(float(moment)))
         if self._controls is not None:
             leading = {name: value[self._place] for name, value in _leading(conditions).items()}
-            self._controls.fill(call, sample[:, : scaled.shape[1]], moment, leading, leads)
+            controls = [lead for lead in leads if isinstance(lead, Lead)]
+            self._controls.fill(call, sample[:, : scaled.shape[1]], moment, leading, controls)
+        self._adapters.fill(call, [lead for lead in leads if isinstance(lead, AdapterLead)])
         call.run()
         prediction, *features = call.outputs.values()
         if features:
@@ -194,16 +201,20 @@ class _Span:
             sizes = dict(zip(shallow.input("sample").dims, inputs["sample"], strict=True))
             features = tuple(_size(dim, sizes) for dim in shallow.input(CACHED_FEATURES).dims)
             (inputs if network is shallow else outputs)[CACHED_FEATURES] = features
-        if self._controls is not None:
+        if self._unets.leads:
             sizes = dict(zip(network.input("sample").dims, inputs["sample"], strict=True))
             inputs |= {
                 name: tuple(_size(dim, sizes) for dim in spec.dims)
                 for name, spec in network.session.inputs.items()
                 if is_residual(name)
             }
+        if self._unets.image_strength is not None:
+            inputs[IMAGE_STRENGTH] = (1,)
         if unknown := [name for name in network.session.inputs if name not in inputs]:
             raise SourceError(f"unet/model.onnx: takes {', '.join(unknown)}, which this pipeline has nothing for")
         call = network.prepare(inputs, outputs)
+        if self._unets.image_strength is not None:
+            call.inputs[IMAGE_STRENGTH].fill_(self._unets.image_strength)
         if start.channels is not None:
             call.inputs["sample"][:, channels:].copy_(start.channels[self._rows])
         return call
@@ -223,4 +234,6 @@ def _leading(conditions: Conditions) -> dict[str, torch.Tensor]:
         leading |= {"text_embeds": conditions.pooled, "time_ids": conditions.times}
     if conditions.guidance is not None:
         leading["timestep_cond"] = conditions.guidance
+    if conditions.image is not None:
+        leading[IMAGE_TOKENS] = conditions.image
     return leading

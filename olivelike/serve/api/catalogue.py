@@ -89,6 +89,7 @@ async def options(service: TheService, model: Annotated[str | None, Query(max_le
             "inpaints": view.inpaints,
             "has_safety_checker": view.has_safety_checker,
             "controlnets": view.controlnets,
+            "ip_adapter": view.ip_adapter,
         }
     )
 

@@ -1,4 +1,4 @@
-"""ControlNets as A1111's extension for them has it: its units in `alwayson_scripts`, and its lists.
+"""ControlNets and IP-Adapters as A1111's extension has them: its units in `alwayson_scripts`, and its lists.
 
 Names are those of https://github.com/Mikubill/sd-webui-controlnet (`scripts/external_code.py`, `scripts/api.py`).
 """
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from olivelike.serve.api.drawing import service_of
 from olivelike.serve.api.images import from_base64, in_turn, png, upright
 from olivelike.serve.api.refusals import RequestRefusedError, StrictRoute
-from olivelike.serve.orders import Finite, Name
+from olivelike.serve.orders import MOST_CONTROLS, MOST_IMAGE_PROMPTS, Finite, Name, Strength
 
 if TYPE_CHECKING:
     from olivelike.serve.service import Service
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 SCRIPT: Final = "controlnet"
 """Name of the script, in small letters."""
 _MODULES: Final = ("none", "canny")
+_PICTURES: Final = (
+    "ip-adapter-auto",
+    "ip-adapter_clip_h",
+    "ip-adapter_clip_g",
+    "ip-adapter_clip_sd15",
+    "ip-adapter_clip_sdxl",
+    "ip-adapter_clip_sdxl_plus_vith",
+)
+"""Modules of units whose picture is a prompt: which image encoder there is, the folder says."""
 _MODES: Final = ("Balanced", "My prompt is more important", "ControlNet is more important")
 _VERSION: Final = 2
 """Of the extension's API."""
@@ -38,7 +47,7 @@ class ControlNetUnit(BaseModel):
     mask: str | None = None
     module: str = "none"
     model: Name = "None"
-    weight: Finite = 1.0
+    weight: Strength = 1.0
     guidance_start: Annotated[Finite, Field(ge=0, le=1)] = 0.0
     guidance_end: Annotated[Finite, Field(ge=0, le=1)] = 1.0
     control_mode: int | str = 0
@@ -57,6 +66,16 @@ class ControlNetUnit(BaseModel):
         """Whether it leads the prompt alone, as the extension's middle mode and the one before it did."""
         return self.guessmode or self.control_mode in (1, _MODES[1])
 
+    @property
+    def is_prompt(self) -> bool:
+        """Whether its picture is a prompt, by an IP-Adapter."""
+        return self.module.lower() in _PICTURES
+
+    @property
+    def net(self) -> str | None:
+        """Name of its network, without the hash that the extension writes behind it."""
+        return None if self.model in ("", "None") else self.model.partition(" [")[0]
+
 
 async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, Any]:
     """Return fields of an order for the units of a request.
@@ -64,21 +83,32 @@ async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, An
     Raises `RequestRefusedError` for what is not here.
     """
     units = _units(scripts)
-    controls = []
+    _check_adapter(service, units)
+    controls: list[dict[str, Any]] = []
+    shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
         data = await in_turn(lambda text=text: png(upright(from_base64(str(text), "image"), "image").convert("RGB")))  # type: ignore[misc]
+        sent = (await service.upload(data)).id
+        if unit.is_prompt:
+            shown.append(sent)
+            continue
         controls.append(
             {
-                "image": (await service.upload(data)).id,
-                "net": None if unit.model in ("", "None") else unit.model.partition(" [")[0],
+                "image": sent,
+                "net": unit.net,
                 "strength": unit.weight,
                 "start": unit.guidance_start,
                 "end": unit.guidance_end,
                 "preprocessor": unit.module.lower(),
             }
         )
-    return {"controls": controls, "control_guess": any(unit.guesses for unit in units)} if controls else {}
+    found: dict[str, Any] = {}
+    if controls:
+        found = {"controls": controls, "control_guess": any(unit.guesses for unit in units if not unit.is_prompt)}
+    if shown:
+        found |= {"ip_adapter_images": shown, "ip_adapter_scale": next(unit.weight for unit in units if unit.is_prompt)}
+    return found
 
 
 def check_units(scripts: dict[str, Any]) -> None:
@@ -102,10 +132,19 @@ def _units(scripts: dict[str, Any]) -> list[ControlNetUnit]:
                 place = ".".join(map(str, ("args", number, *first["loc"])))
                 raise _refused(f"alwayson_scripts.ControlNet.{place}: {first['msg']}") from None
     units = [unit for unit in units if unit.enabled]
+    prompts = sum(unit.is_prompt for unit in units)
+    for kind, count, most in (
+        ("ControlNet units", len(units) - prompts, MOST_CONTROLS),
+        ("units of an IP-Adapter", prompts, MOST_IMAGE_PROMPTS),
+    ):
+        if count > most:
+            raise _refused(f"{count} {kind} are given; take at most {most}")
     for unit in units:
         _check(unit)
-    if len({unit.guesses for unit in units}) > 1:
+    if len({unit.guesses for unit in units if not unit.is_prompt}) > 1:
         raise _refused("control_mode is one for all units here")
+    if len({unit.weight for unit in units if unit.is_prompt}) > 1:
+        raise _refused("weight is one for all units of an IP-Adapter here")
     return units
 
 
@@ -114,10 +153,22 @@ def _check(unit: ControlNetUnit) -> None:
         raise _refused("a ControlNet unit has no image")
     if unit.mask:
         raise _refused("masks of ControlNet units are not taken here")
-    if unit.module.lower() not in _MODULES:
-        raise _refused(f"there is no ControlNet module {unit.module!r}; there are {', '.join(_MODULES)}")
+    if unit.is_prompt and (unit.guidance_start, unit.guidance_end) != (0.0, 1.0):
+        raise _refused("a picture of an IP-Adapter leads all steps here; leave guidance_start and guidance_end out")
+    if unit.module.lower() not in (*_MODULES, *_PICTURES):
+        known = ", ".join((*_MODULES, *_PICTURES))
+        raise _refused(f"there is no ControlNet module {unit.module!r}; there are {known}")
     if unit.control_mode not in (0, 1, *_MODES[:2]):
         raise _refused(f"control_mode {unit.control_mode!r} is not done here; there are {_MODES[0]} and {_MODES[1]}")
+
+
+def _check_adapter(service: Service, units: list[ControlNetUnit]) -> None:
+    """Refuse units of an IP-Adapter that the current folder has not."""
+    view = next((one for one in service.models() if one.name == service.current_model), None)
+    known = view.ip_adapter if view is not None else None
+    for unit in units:
+        if unit.is_prompt and unit.net not in (None, known):
+            raise _refused(f"there is no IP-Adapter {unit.net!r}; there is {known or 'none'}")
 
 
 def _refused(message: str) -> RequestRefusedError:
@@ -132,16 +183,18 @@ async def version() -> dict[str, int]:
 
 @controlnet_router.get("/model_list")
 async def model_list(request: Request) -> dict[str, list[str]]:
-    """List the ControlNets of the current folder."""
+    """List the ControlNets and T2I-Adapters of the current folder, and its IP-Adapter."""
     service = service_of(request)
     view = next((one for one in service.models() if one.name == service.current_model), None)
-    return {"model_list": list(view.controlnets) if view is not None else []}
+    if view is None:
+        return {"model_list": []}
+    return {"model_list": [*view.controlnets, *([view.ip_adapter] if view.ip_adapter else [])]}
 
 
 @controlnet_router.get("/module_list")
-async def module_list() -> dict[str, list[str]]:
+async def module_list(request: Request) -> dict[str, list[str]]:
     """List what can be made of a picture before it leads."""
-    return {"module_list": list(_MODULES)}
+    return {"module_list": await _modules(request)}
 
 
 @controlnet_router.get("/control_types")
@@ -149,7 +202,14 @@ async def control_types(request: Request) -> dict[str, Any]:
     """Return all modules and models as one type."""
     models = (await model_list(request))["model_list"]
     found = {
-        "module_list": list(_MODULES), "model_list": ["None", *models], "default_option": "none",
+        "module_list": await _modules(request), "model_list": ["None", *models], "default_option": "none",
         "default_model": models[0] if models else "None",
     }  # fmt: skip
     return {"control_types": {"All": found}}
+
+
+async def _modules(request: Request) -> list[str]:
+    """Return what can be made of a picture, for the current folder."""
+    service = service_of(request)
+    view = next((one for one in service.models() if one.name == service.current_model), None)
+    return [*_MODULES, *(_PICTURES if view is not None and view.ip_adapter else ())]

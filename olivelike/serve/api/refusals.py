@@ -134,7 +134,7 @@ def _message(place: str, error: Mapping[str, Any]) -> str:
     match error["type"], place:
         case "string_pattern_mismatch", "init_image" | "mask":
             return "give the `id` that POST /api/uploads answers with"
-        case "string_pattern_mismatch", _ if place.startswith("controls."):
+        case "string_pattern_mismatch", _ if place.startswith(("controls.", "ip_adapter_images.")):
             return "give the `id` that POST /api/uploads answers with"
         case "extra_forbidden", "size":
             return "give `width` and `height`"

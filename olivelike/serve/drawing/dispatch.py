@@ -221,6 +221,7 @@ class Dispatcher:
         orders = [row.asked for row in self._journal.unfinished() if row.kind == "pictures"]
         needed = {order[name] for order in orders for name in ("init_image", "mask") if order[name]}
         needed |= {control["image"] for order in orders for control in order.get("controls", ())}
+        needed |= {name for order in orders for name in order.get("ip_adapter_images", ())}
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
             prune_uploads(Path(self._gallery.folder, UPLOADS), needed)

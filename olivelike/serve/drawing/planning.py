@@ -28,7 +28,7 @@ _ALIKE = (
     "guidance_interval", "guidance_calls", "cache_interval", "scheduler", "eta",
     "seed", "fit", "strength", "inpaint_area", "mask_blur", "inpaint_padding", "clip_skip", "prompt_weights",
     "retry_unsafe", "decode_singly", "tiled_vae", "variation_seed", "variation_strength", "hires", "hires_strength",
-    "control_guess",
+    "control_guess", "ip_adapter_scale",
 )  # fmt: skip
 """Fields that an order and a request both have."""
 
@@ -121,6 +121,7 @@ def _plan_group(group: Sequence[Cell], files: Files) -> JobPlan:
         init_image=image,
         mask=mask,
         controls=controls,
+        ip_adapter_images=[_uploaded(files.uploads, name) for name in first.ip_adapter_images],
         wildcards=Wildcards(files.wildcards, named=True) if files.wildcards else None,
         lora_files=opened,
         loras=[_opened(opened, choice) for choice in first.loras],

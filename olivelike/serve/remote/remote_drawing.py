@@ -282,6 +282,7 @@ class _Drawing:
             init_image=init_image or record.init_image,
             mask=mask or record.mask,
             controls=controls or record.controls,
+            ip_adapter_images=self._plan.shown or record.ip_adapter_images,
         )
 
 

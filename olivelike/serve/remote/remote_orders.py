@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from olivelike._untrusted import read_bytes
 from olivelike.errors import UsageError
-from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls
+from olivelike.runtime.jobs.control_files import ControlFile, recorded_controls, recorded_image_prompt
 from olivelike.runtime.jobs.job_notes import image_notes, model_notes, recorded_fields
 from olivelike.runtime.jobs.job_plan import seed_or_drawn
 from olivelike.runtime.jobs.prompt_lines import PromptLine
@@ -51,6 +51,8 @@ class RemotePlan:
     notes: tuple[str, ...]
     led_by: tuple[UsedFile, ...] = ()
     """Control pictures, likewise."""
+    shown: tuple[UsedFile, ...] = ()
+    """Pictures that are a prompt, likewise."""
 
     @property
     def pictures(self) -> int:
@@ -68,6 +70,7 @@ def plan_orders(
     init_image: Path | None = None,
     mask: Path | None = None,
     controls: Sequence[ControlFile] = (),
+    ip_adapter_images: Sequence[Path] = (),
     loras: Sequence[str] = (),
     save: bool = True,
     fast: bool = False,
@@ -82,7 +85,8 @@ def plan_orders(
         loras: `NAME` or `NAME:WEIGHT`, of the server's own.
         save: whether the pictures stay in the server's gallery too.
         fast: let the server take what a few-step model is made for.
-        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image`, `mask` and `controls`.
+        lines: as for `plan_jobs`, and so `fields`, `made_before`, `init_image`, `mask`, `controls` and
+            `ip_adapter_images`.
     """
     before = read_picture_record(made_before) if made_before is not None else None
     chosen = [_lora(text) for text in loras]
@@ -90,8 +94,12 @@ def plan_orders(
         init_image = init_image or find_used(before.init_image, made_before)
         mask = mask or find_used(before.mask, made_before)
         controls = controls or recorded_controls(before, made_before)
+        ip_adapter_images = ip_adapter_images or recorded_image_prompt(before, made_before)
         lines = lines or [PromptLine(before.prompt)]
-        has = {"from_image": init_image is not None, "masked": mask is not None, "led": bool(controls)}
+        has = {
+            "from_image": init_image is not None, "masked": mask is not None, "led": bool(controls),
+            "shown": bool(ip_adapter_images),
+        }  # fmt: skip
         fields = {**recorded_fields(before, **has), **fields}
     if not lines:
         raise UsageError("there is no prompt; give one, such as 'a red circle'")
@@ -109,6 +117,8 @@ def plan_orders(
         }
         for one in controls
     ]  # fmt: skip
+    shown = [open_image(path)[1] for path in ip_adapter_images]
+    prompts = [server.upload(read_bytes(path, _MOST_BYTES)) for path in ip_adapter_images]
     notes = []
     if before is not None:
         notes = [*image_notes(before, (used[0], used[1])), *_model_notes(server, model, before)]
@@ -127,8 +137,10 @@ def plan_orders(
         body = {"model": model, "prompt": line.prompt, **asked, **sent, "loras": chosen, "save": save, "fast": fast}
         if led:
             body["controls"] = led
+        if prompts:
+            body["ip_adapter_images"] = prompts
         orders.append(RemoteOrder(body, line.place))
-    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes), tuple(led_by))
+    return RemotePlan(model, tuple(orders), (used[0], used[1]), tuple(notes), tuple(led_by), tuple(shown))
 
 
 def _lora(text: str) -> dict[str, Any]:

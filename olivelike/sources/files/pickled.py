@@ -81,6 +81,9 @@ def _unwrap(content: dict[Any, Any]) -> dict[str, Any]:
     import torch
 
     wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), dict)), None)
+    if wrapper is None and content and all(isinstance(part, dict) for part in content.values()):
+        # IP-Adapters have two parts, whose names safetensors joins.
+        return {f"{part}.{name}": value for part, tensors in content.items() for name, value in tensors.items()}
     if wrapper is None:
         return content
     tensors = {name: value for name, value in content[wrapper].items() if isinstance(value, torch.Tensor)}

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 from olivelike.model.families import FAMILIES, FamilyName, Prediction, family_of_text_width
 from olivelike.model.few_steps import FewSteps, few_steps_of_metadata
 from olivelike.sources.identify.identity import Converter, Identity, Kind, Naming, Part, Precision
+from olivelike.sources.identify.ip_adapters import ip_adapter_identity
+from olivelike.sources.identify.leading import identify_leading, leading_kind
 from olivelike.sources.identify.tiny_vae import NETWORK, TinyHalf, tiny_config, tiny_halves
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ _OTHER_NETWORKS: dict[str, tuple[str, ...]] = {
     "AnimateDiff (a motion module)": (".motion_modules.0.temporal_transformer.",),
     "Stable Video Diffusion": (".time_stack.", ".temporal_transformer_blocks."),
     "DeepFloyd IF": ("encoder_pooling.", "add_embedding.pool."),
-    "T2I-Adapter": ("adapter.body.0.", "body.0.block1.weight", "body.0.in_conv.weight"),
     "IP-Adapter": ("ip_adapter.", "image_proj."),
     "GLIGEN": (".fuser.attn.",),
     "T5": ("encoder.block.0.layer.0.SelfAttention.",),
@@ -136,14 +137,6 @@ _TEXT_LORAS = ("lora_te", "text_encoder")
 """Changes of text encoders, which nothing that was distilled has."""
 _EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
 _EMBEDDING_PREFIX = "string_to_param."
-_CONTROLNET_MARKS = ("control_model.", "controlnet_cond_embedding.", "input_hint_block.", "lllite_")
-_OTHER_CONTROLNETS = {
-    "ControlNet-LLLite": ("lllite_",),
-    "Control-LoRA": ("lora_controlnet",),
-    "ControlNet Union": ("task_embedding", "control_add_embedding.", "transformer_layes."),
-}
-"""Networks of that name which are none → what their tensors' names begin with."""
-
 _UNET_PREFIXES = ("model.diffusion_model.", "diffusion_model.", "")
 _VAE_PREFIXES = ("first_stage_model.", "vae.", "")
 _TEXT_PARTS: tuple[tuple[str, Converter, str], ...] = (
@@ -169,7 +162,7 @@ def identify(tensors: Mapping[str, RawTensor], metadata: Mapping[str, str] | Non
         metadata: of the safetensors header.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    return replace(_identify(shapes, metadata or {}), precision=_precision(tensors))
+    return replace(ip_adapter_identity(shapes) or _identify(shapes, metadata or {}), precision=_precision(tensors))
 
 
 def _identify(shapes: Shapes, metadata: Mapping[str, str]) -> Identity:
@@ -199,16 +192,14 @@ def _adapter_kind(shapes: Shapes) -> Kind | None:
     # diffusers stores an embedding's vectors under the token alone.
     if len(shapes) == 1 and all(len(shape) in (1, 2) and "." not in name for name, shape in shapes.items()):
         return "embedding"
-    if any(name.startswith(_CONTROLNET_MARKS) for name in shapes):
-        return "controlnet"
-    return None
+    return leading_kind(shapes)
 
 
 def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tuple[str, str] | None) -> Identity:
     if other is not None:
         return _unsupported(kind, other[0], f"{other[1]} occurs with {other[0]} only")
-    if kind == "controlnet":
-        return _controlnet(shapes)
+    if kind in ("controlnet", "t2i_adapter"):
+        return identify_leading(kind, shapes)
     family, reason = _embedding_family(shapes) if kind == "embedding" else _lora_family(shapes)
     found = Identity(
         kind,
@@ -222,25 +213,6 @@ def _adapter(kind: Kind, shapes: Shapes, metadata: Mapping[str, str], other: tup
     few_steps = None if any(name.startswith(_TEXT_LORAS) for name in shapes) else few_steps_of_metadata(metadata)
     return replace(
         found, prediction=stated.value, expected_prediction=stated.value, zero_snr=stated.zero_snr, few_steps=few_steps
-    )
-
-
-def _controlnet(shapes: Shapes) -> Identity:
-    for network, marks in _OTHER_CONTROLNETS.items():
-        if found := next((name for name in shapes if name.startswith(marks)), None):
-            return _unsupported("controlnet", network, f"{found} occurs in {network} only")
-    width = next((s[-1] for name, s in shapes.items() if name.endswith(".attn2.to_k.weight") and len(s) == 2), 0)
-    family = family_of_text_width(width)
-    diffusers = any(name.startswith("controlnet_cond_embedding.") for name in shapes)
-    return Identity(
-        "controlnet",
-        family=family,
-        network=FAMILIES[family].title if family else "",
-        naming="diffusers" if diffusers else "original",
-        reasons=(
-            "controlnet: names of its hints' layers",
-            *([f"family: it takes text of width {width}"] if width else []),
-        ),
     )
 
 

@@ -10,7 +10,18 @@ if TYPE_CHECKING:
     from olivelike.model.families import FamilyName, Prediction
     from olivelike.model.few_steps import FewSteps
 
-Kind = Literal["checkpoint", "unet", "vae", "text_encoder", "lora", "embedding", "controlnet", "unknown"]
+Kind = Literal[
+    "checkpoint",
+    "unet",
+    "vae",
+    "text_encoder",
+    "lora",
+    "embedding",
+    "controlnet",
+    "t2i_adapter",
+    "ip_adapter",
+    "unknown",
+]
 Naming = Literal["original", "diffusers"]
 Converter = Literal["unet", "vae", "clip", "open_clip"]
 
@@ -20,6 +31,8 @@ PLACES: dict[Kind, str] = {
     "lora": "name it under `loras:`",
     "embedding": "name it under `embeddings:`",
     "controlnet": "name it under `controlnets:`",
+    "t2i_adapter": "name it under `t2i_adapters:`",
+    "ip_adapter": "name it as `ip_adapter:`",
 }
 """Where in a workflow a file of a kind belongs."""
 _KINDS: dict[Kind, str] = {
@@ -30,6 +43,8 @@ _KINDS: dict[Kind, str] = {
     "lora": "a LoRA",
     "embedding": "an embedding (textual inversion)",
     "controlnet": "a ControlNet",
+    "t2i_adapter": "a T2I-Adapter",
+    "ip_adapter": "an IP-Adapter",
     "unknown": "of no kind that is known",
 }
 

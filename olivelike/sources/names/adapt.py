@@ -10,13 +10,14 @@ transpose is recognised by its offset and strides.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from olivelike._light_diffusers import light_diffusers
 from olivelike.errors import SourceError
 from olivelike.model import Architecture, Weights
-from olivelike.model.families import CONTROLNETS
+from olivelike.model.families import IMAGE_ENCODER, IMAGE_PROJECTION, first_of_kind
 from olivelike.model.supported import check_network, refused_config
 from olivelike.sources.names.adaptation import PREFIXES, Adaptation, StoredView, bind
 from olivelike.sources.names.loading_result import quiet
@@ -84,6 +85,9 @@ def adapt(
     """
     network_class = _find_class(component, library, class_name)
     check_network(component, class_name, config)
+    projection = config.get("image_projection") if component == IMAGE_ENCODER else None
+    if projection is not None:
+        return _with_projection(adapt(component, library, class_name, *_apart(config, shapes)), projection, shapes)
     views = (
         {name: StoredView(name, shape) for name, shape in shapes.items()}
         if original is None
@@ -101,12 +105,28 @@ def adapt(
         other = "decoder." if original == "taesd_encoder" else "encoder."
         loading = replace(loading, missing=frozenset(n for n in loading.missing if not n.startswith(other)))
     _check(component, class_name, loading, original)
-    # Several ControlNets of one form have one graph.
-    network = CONTROLNETS[0] if component in CONTROLNETS else component
-    architecture = Architecture(network, loader, class_name, loading.config)
+    architecture = Architecture(first_of_kind(component), loader, class_name, loading.config)
     names = {name: views[found] for name, found in sorted(loading.names.items())}
     unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
     return Adaptation(architecture, names, unused)
+
+
+def _apart(config: Config, shapes: Mapping[str, Shape]) -> tuple[Config, dict[str, Shape]]:
+    """Return config and tensors of an image encoder without those of an IP-Adapter's projection."""
+    own = {name: value for name, value in config.items() if name != "image_projection"}
+    return own, {name: shape for name, shape in shapes.items() if not name.startswith(IMAGE_PROJECTION)}
+
+
+def _with_projection(encoder: Adaptation, projection: Config, shapes: Mapping[str, Shape]) -> Adaptation:
+    """Return what an image encoder and a projection behind it are together."""
+    from olivelike.sources.names.image_projection import find_projection
+
+    assert encoder.architecture is not None
+    added = find_projection(projection, shapes)
+    config = {**encoder.architecture.config, "image_projection": projection}
+    names = {**encoder.names, **added}
+    unused = tuple(sorted(shapes.keys() - {view.name for view in names.values()}))
+    return Adaptation(replace(encoder.architecture, config=config), names, unused)
 
 
 def _find_class(component: str, library: str, class_name: str) -> Any:
@@ -234,6 +254,9 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
                 for kind in ("weight", "bias"):
                     added = tensors.get(f"label_emb.0.{2 * number - 2}.{kind}")
                     converted[f"add_embedding.linear_{number}.{kind}"] = added
+        case "t2i_adapter":
+            light = "body.0.out_conv.weight" in tensors
+            converted = {f"adapter.{_adapter_name(name, light)}": tensor for name, tensor in tensors.items()}
         case "taesd_encoder" | "taesd_decoder":
             # The decoder's first layer has no weights, and `AutoencoderTiny` does not count it.
             half, first = ("encoder", 0) if original == "taesd_encoder" else ("decoder", 1)
@@ -242,6 +265,18 @@ def _convert(original: str, config: Config, tensors: dict[str, torch.Tensor]) ->
         case _:
             raise ValueError(f"no converter {original!r}")
     return converted
+
+
+def _adapter_name(name: str, light: bool) -> str:
+    """Return what diffusers calls a T2I-Adapter's tensor: where layers stand in one list, each level has two."""
+    if light:
+        return re.sub(r"^(body\.\d+)\.body\.", r"\1.resnets.", name)
+    match name.split("."):
+        case ["body", number, ("block1" | "block2") as block, kind]:
+            return f"body.{int(number) // 2}.resnets.{int(number) % 2}.{block}.{kind}"
+        case ["body", number, "in_conv", kind]:
+            return f"body.{int(number) // 2}.in_conv.{kind}"
+    return name
 
 
 def _views_for_copies() -> Any:

@@ -28,6 +28,7 @@ PREFIXES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     # Without a prefix the converter does not drop SD 2's layer 23, which a network of another size may have.
     "open_clip": ("", ("cond_stage_model.model.", "conditioner.embedders.0.model.", "conditioner.embedders.1.model.")),
     "controlnet": ("", ("control_model.",)),
+    "t2i_adapter": ("", ()),
     "taesd_encoder": ("", ("taesd_encoder.",)),
     "taesd_decoder": ("", ("taesd_decoder.",)),
 }

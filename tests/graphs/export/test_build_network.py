@@ -34,8 +34,8 @@ def test_a_config_that_the_class_refuses_is_an_error_of_the_component():
 
 
 def test_a_component_that_convert_does_not_know_is_a_usage_error():
-    with pytest.raises(UsageError, match="'image_encoder'"):
-        interface_of("image_encoder", {})
+    with pytest.raises(UsageError, match="'prior'"):
+        interface_of("prior", {})
 
 
 def test_what_torch_cannot_trace_is_one_sentence_and_the_rest_is_in_the_log(caplog):

@@ -132,11 +132,13 @@ def test_pictures_of_a_batch_are_those_drawn_alone(drawing: Drawing) -> None:
     [
         ("scheduler", np.array(["Heun"], object), "scheduler must be DDIM or Euler or Euler a or DPM.. 2M or LCM"),
         ("steps", np.array([0]), "steps must be 1 to 1000"),
+        ("guidance", np.array([np.nan], np.float32), "guidance must be a finite number"),
+        ("guidance", np.array([np.inf], np.float32), "guidance must be a finite number"),
+        ("negative_prompt_ids", np.zeros((2, 77), np.int32), "negative_prompt must be one, or one for each prompt"),
+        ("negative_prompt_ids", np.zeros((0, 77), np.int32), "negative_prompt must be one, or one for each prompt"),
     ],
 )
-def test_a_scheduler_that_it_lacks_is_refused_by_name(
-    drawing: Drawing, name: str, value: np.ndarray, message: str
-) -> None:
+def test_what_can_not_be_drawn_is_refused_by_name(drawing: Drawing, name: str, value: np.ndarray, message: str) -> None:
     with pytest.raises(Exception, match=message):
         drawing.session.run(None, {**drawing.feeds("DDIM", 2, 7.5), name: value})
 
@@ -147,6 +149,8 @@ def test_noise_that_does_not_do_is_refused_by_name(drawing: Drawing) -> None:
         drawing.session.run(None, {**given, "noise": given["noise"].repeat(2, axis=1)})
     with pytest.raises(Exception, match="noise needs a draw for each step of Euler a and LCM"):
         drawing.session.run(None, {**given, "noise": given["noise"][:2]})
+    with pytest.raises(Exception, match="noise needs a draw to begin with"):
+        drawing.session.run(None, {**given, "noise": given["noise"][:0]})
 
 
 def test_weights_and_what_no_step_changes_lie_outside_the_loop(drawing: Drawing) -> None:

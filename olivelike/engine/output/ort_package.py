@@ -1,0 +1,109 @@
+"""ONNX Runtime's model package: a component for each network, with a variant for each target.
+
+```
+manifest.json
+unet/component.json  unet/cpu/model.onnx  unet/cpu/weights.pb  unet/cuda/model.onnx  …
+shared_assets/sha256-…/model_index.json  shared_assets/sha256-…/tokenizer/vocab.json  …
+```
+
+The format is that of `model_package/README.md` and, for what `executor_info` has under `ort`,
+`onnxruntime/core/session/model_package/README.md` of microsoft/onnxruntime (pull requests 27786 and 28271), in which
+`schema_version` is 1.0. ONNX Runtime refuses fields that it does not know, paths that lead out of the package, and
+options of sessions that write files. A shared asset is a folder, named after the SHA-256 of the digests and names of
+its files; `manifest.json` need not list it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.digest import digest_bytes
+from olivelike.engine.output.pipeline_files import to_json
+from olivelike.model.families import MODEL_FILE
+from olivelike.model.package_targets import VARIANT_PROVIDERS
+
+if TYPE_CHECKING:
+    from olivelike.engine.output.packages import Packaged
+    from olivelike.model.targets import TargetChoice
+
+MANIFEST: Final = "manifest.json"
+COMPONENT_FILE: Final = "component.json"
+SHARED: Final = "shared_assets"
+DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+"""ONNX Runtime's entry for the folder of a model's data files; a package may name a shared asset there."""
+_SCHEMA: Final = "1.0"
+
+
+def ort_package_files(package: Packaged) -> dict[str, bytes]:
+    """Return what a package of one target has beside its networks, by relative path."""
+    files = {
+        f"{name}/{COMPONENT_FILE}": component_file({package.target.name: variant(package.target)})
+        for name in package.models
+    }
+    return {**files, **package_root(package.name, package.models, package.pipeline)}
+
+
+def package_root(name: str, components: Mapping[str, object], pipeline: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the manifest of a package, and what of its pipeline is no network as a shared asset.
+
+    Args:
+        name: Of the package.
+        components: Names of its networks, each of which is a component.
+        pipeline: Index, tokenizers, scheduler and feature extractor, by their path in a pipeline's folder.
+    """
+    asset = asset_uri({path: digest_bytes(content) for path, content in pipeline.items()})
+    manifest = {
+        "schema_version": _SCHEMA,
+        "package_name": name,
+        "description": "Stable Diffusion: text encoders, UNet and VAE",
+        "components": {component: component for component in sorted(components)},
+        "additional_metadata": {"olivelike": {"pipeline": asset}},
+    }
+    folder = asset_folder(asset)
+    return {MANIFEST: to_json(manifest), **{f"{folder}/{path}": content for path, content in pipeline.items()}}
+
+
+def component_file(variants: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """Return `component.json` with these variants, whose folders have their names."""
+    return to_json({"variants": variants})
+
+
+def variant(target: TargetChoice, data_asset: str | None = None) -> dict[str, Any]:
+    """Return what a package says of a network for one target.
+
+    Options are texts. No device is named: ONNX Runtime 1.31 knows those of plugins alone, and passes over the variants
+    of other providers that name one, the CPU's too.
+
+    Args:
+        target: With the options of its sessions.
+        data_asset: The shared asset that has the weights, if they do not lie beside the model.
+    """
+    session = _texts(target.session_options)
+    if data_asset is not None:
+        session[DATA_FOLDER] = data_asset
+    options = {"session_options": session, "provider_options": _texts(target.options)}
+    return {
+        "ep": VARIANT_PROVIDERS[target.name],
+        "executor_info": {"ort": {"model_file": MODEL_FILE, **{key: value for key, value in options.items() if value}}},
+    }
+
+
+def asset_uri(files: Mapping[str, str]) -> str:
+    """Return what a shared asset is called: `sha256:` and the digest of its files' digests and names.
+
+    Args:
+        files: SHA-256 by path, which parts with slashes.
+    """
+    listed = "".join(f"{sha256}  {path}\n" for path, sha256 in sorted(files.items()))
+    return f"sha256:{hashlib.sha256(listed.encode()).hexdigest()}"
+
+
+def asset_folder(uri: str) -> str:
+    """Return where in a package an asset lies."""
+    return f"{SHARED}/{uri.replace(':', '-')}"
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in options.items()}

@@ -1,0 +1,18 @@
+"""Telling quantised weights in a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def weight_bits(node: ir.Node) -> int | None:
+    """Return how many bits the weights have that an operator widens or multiplies by; `None` for any other operator."""
+    if node.op_type == "MatMulNBits":
+        return node.attributes["bits"].as_int()
+    if node.op_type == "DequantizeLinear":
+        value = node.inputs[0]
+        return value.dtype.bitwidth if value is not None and value.dtype is not None else None
+    return None

@@ -1,0 +1,244 @@
+"""Weight-only quantisation of weightless graphs: blocks of whole numbers with a scale each, behind a barrier.
+
+Matrices that a linear layer multiplies by go into MatMulNBits where the target has a kernel for it, else behind a
+DequantizeLinear, as those of convolutions and of packed attention do. Of an embedding, rows are looked up as numbers
+and widened then. The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights, which the writing of the
+output evaluates, one at a time.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from olivelike.errors import PassError
+from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
+from olivelike.graphs.editing.values import attribute, dims_of
+from olivelike.model.block_values import QUANTISE, QUANTISE_DOMAIN, BlockFormat
+from olivelike.model.graph import BLOCK_KEY
+
+if TYPE_CHECKING:
+    from olivelike.model.targets import Target
+
+_OPSET = 21
+"""Of DequantizeLinear in blocks."""
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_LEAST_VALUES = 4096
+"""A smaller weight stays as it is: its scales, and what reads it, would cost what it saves."""
+_LEAST_DEPTH = 16
+"""Values that are summed over; of fewer, the scales would be a large part."""
+
+
+class BlockQuantisation:
+    """One quantisation of one graph, in place."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        form: BlockFormat,
+        target: Target | None,
+        *,
+        convolutions: bool = True,
+        embeddings: bool = True,
+        float_blocks: Sequence[str] = (),
+        accuracy_level: int = 0,
+    ) -> None:
+        """Set up.
+
+        Args:
+            model: Changed in place by `quantise`.
+            form: Bits, size of a block, and method; axis and packing are each weight's own.
+            target: Decides where MatMulNBits is written; without one it is not.
+            convolutions: Whether their weights are quantised.
+            embeddings: Whether tables are that rows are looked up in; always to 8 bits.
+            float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
+            accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
+        """
+        self._editor = GraphEditor(model)
+        self._form = form
+        self._multiplied = "" if target is None else target.block_matmul
+        self._convolutions, self._embeddings = convolutions, embeddings
+        self._float_blocks = tuple(float_blocks)
+        self._accuracy_level = accuracy_level
+        self._wide: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._counts: Counter[str] = Counter()
+
+    def quantise(self) -> dict[str, int]:
+        """Quantise the graph.
+
+        Raises `PassError` when it is quantised already, or of an opset that has no blocks.
+
+        Returns:
+            Counts for the run record: weights by what reads them now, and those left as they were.
+        """
+        model = self._editor.model
+        if QUANTISE_DOMAIN in model.opset_imports:
+            raise PassError("the graph is quantised already; keep one of `weights8` and `weights4` in this chain")
+        self._raise_opset()
+        for node in list(self._editor.graph):
+            if node.outputs[0] in self._editor.weights:
+                continue
+            for index in self._places(node):
+                value = node.inputs[index]
+                if value is None or value not in self._editor.weights or value.dtype not in _FLOATS:
+                    continue
+                if self._stays(node, value):
+                    self._counts["left"] += 1
+                else:
+                    self._rewrite(node, index, value)
+        if self._counts.keys() - {"left"}:
+            model.opset_imports[QUANTISE_DOMAIN] = 1
+        self._editor.import_contrib()
+        return {f"weights_{kind}": count for kind, count in sorted(self._counts.items())}
+
+    def _raise_opset(self) -> None:
+        """Stamp the graph with an opset that has blocks: of what 20 has, 21 changed GroupNormalization alone."""
+        opsets = self._editor.model.opset_imports
+        if (opset := opsets.get("", 0)) >= _OPSET:
+            return
+        if opset < _OPSET - 1 or self._editor.nodes("GroupNormalization"):
+            raise PassError(f"the graph is of opset {opset}, and blocks need {_OPSET}; convert the checkpoint anew")
+        opsets[""] = _OPSET
+
+    def _places(self, node: ir.Node) -> tuple[int, ...]:
+        """Return which inputs of an operator may be quantised weights."""
+        match node.domain, node.op_type:
+            case ("", "MatMul"):
+                return (1,)
+            case ("", "Gemm"):
+                return (1,)
+            case ("", "Conv") | ("com.microsoft", "NhwcConv"):
+                return (1,) if self._convolutions else ()
+            case ("com.microsoft", "Attention"):
+                return (1,)
+            case ("", "Gather"):
+                return (0,) if self._embeddings and attribute(node, "axis", 0) == 0 else ()
+        return ()
+
+    def _stays(self, node: ir.Node, value: ir.Value) -> bool:
+        path = node.metadata_props.get(BLOCK_KEY, "")
+        if any(fnmatch.fnmatchcase(path, p) or fnmatch.fnmatchcase(path, f"{p}.*") for p in self._float_blocks):
+            return True
+        assert value.shape is not None
+        shape = tuple(value.shape.numpy())
+        if len(shape) < 2 or math.prod(shape) < _LEAST_VALUES:
+            return True
+        depth = shape[self._axis(node)]
+        return depth < _LEAST_DEPTH or not (self._multiplies(node, value) or self._block_size(depth) >= _LEAST_DEPTH)
+
+    def _axis(self, node: ir.Node) -> int:
+        """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
+        match node.op_type:
+            case "Gather" | "Conv":
+                return 1
+            case "NhwcConv":
+                return 3
+            case "Gemm":
+                return 1 if attribute(node, "transB", 0) else 0
+        return 0
+
+    def _rewrite(self, node: ir.Node, index: int, value: ir.Value) -> None:
+        axis = self._axis(node)
+        if node.op_type == "Gather" and self._multiplied:  # OpenVINO widens nothing whose size it does not know.
+            self._look_up(node, value)
+        elif self._multiplies(node, value):
+            self._multiply(node, value, axis)
+        else:
+            if (value, axis) not in self._wide:
+                self._wide[value, axis] = self._widened(node, value, axis)
+            node.replace_input_with(index, self._wide[value, axis])
+            self._counts["widened"] += 1
+
+    def _multiplies(self, node: ir.Node, value: ir.Value) -> bool:
+        """Tell whether MatMulNBits can do what the operator does."""
+        if len(dims_of(value)) != 2:
+            return False
+        dtype = {"FLOAT": "f", "FLOAT16": "h", "BFLOAT16": "b"}[value.dtype.name if value.dtype else ""]
+        if dtype not in self._multiplied:
+            return False
+        return node.op_type == "MatMul" or (
+            node.op_type == "Gemm"
+            and not attribute(node, "transA", 0)
+            and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1
+        )
+
+    def _numbers(
+        self, node: ir.Node, value: ir.Value, axis: int, *, table: bool = False, packed: bool = False
+    ) -> list[ir.Value]:
+        """Add numbers, scales and zero points of a weight, as one operator; the last may be lacking."""
+        assert value.shape is not None
+        form = replace(self._form, axis=axis, packed=packed)
+        if not packed:
+            form = replace(form, block_size=self._block_size(value.shape.numpy()[axis]))
+        if table:
+            form = replace(form, bits=8, symmetric=True, method="rtn")
+        shapes = form.shapes(tuple(value.shape.numpy()))
+        first = self._editor.add(
+            QUANTISE, [value], shapes[0], before=node, name=f"{value.name}.int{form.bits}",
+            domain=QUANTISE_DOMAIN, dtype=ir.DataType.from_numpy(form.dtype), attributes=form.attributes(),
+        )  # fmt: skip
+        made = [self._editor.value(f"{value.name}.scales", shapes[1], value.dtype)]
+        if not form.symmetric:
+            made.append(self._editor.value(f"{value.name}.zero_points", shapes[2], first.dtype))
+        producer = first.producer()
+        assert producer is not None
+        self._editor.add_outputs(producer, *made)
+        self._editor.weights.update(producer.outputs)
+        return list(producer.outputs)
+
+    def _block_size(self, depth: int) -> int:
+        """Return the size of DequantizeLinear's blocks: OpenVINO has none that do not divide a row."""
+        return math.gcd(depth, self._form.block_size)
+
+    def _widened(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        assert value.shape is not None
+        return self._editor.add(
+            "DequantizeLinear", self._numbers(node, value, axis), dims_of(value), before=node,
+            name=f"{value.name}.wide", dtype=value.dtype,
+            attributes={"axis": axis, "block_size": self._block_size(value.shape.numpy()[axis])},
+        )  # fmt: skip
+
+    def _multiply(self, node: ir.Node, value: ir.Value, axis: int) -> None:
+        """Put MatMulNBits in an operator's place, and an Add behind it for a Gemm's bias."""
+        result = node.outputs[0]
+        depth, width = dims_of(value)[axis], dims_of(value)[1 - axis]
+        attributes = {
+            "K": depth, "N": width, "bits": self._form.bits, "block_size": self._form.block_size,
+            "accuracy_level": self._accuracy_level,
+        }  # fmt: skip
+        product = self._editor.add(
+            "MatMulNBits", [node.inputs[0], *self._numbers(node, value, axis, packed=True)], dims_of(result),
+            before=node, name=f"{result.name}.product", domain=CONTRIB, dtype=result.dtype, attributes=attributes,
+        )  # fmt: skip
+        if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
+            product = self._editor.add(
+                "Add", [product, node.inputs[2]], dims_of(result), before=node, name=f"{result.name}.sum"
+            )
+        self._editor.replace(result, product)
+        self._counts["multiplied"] += 1
+
+    def _look_up(self, node: ir.Node, value: ir.Value) -> None:
+        """Look up rows of numbers, and of scales; always of 8 bits, since Gather takes no fewer."""
+        result, ids = node.outputs[0], node.inputs[1]
+        assert value.shape is not None
+        numbers, scales = self._numbers(node, value, 1, table=True)
+        outer = dims_of(result)[:-1]
+        rows = [
+            self._editor.add(
+                "Gather", [table, ids], (*outer, dims_of(table)[1]), before=node, name=f"{table.name}.rows",
+                attributes={"axis": 0},
+            )
+            for table in (numbers, scales)
+        ]  # fmt: skip
+        wide = self._editor.add(
+            "DequantizeLinear", rows, dims_of(result), before=node, name=f"{result.name}.wide", dtype=value.dtype,
+            attributes={"axis": len(outer), "block_size": self._block_size(value.shape.numpy()[1])},
+        )  # fmt: skip
+        self._editor.replace(result, wide)
+        self._counts["looked_up"] += 1

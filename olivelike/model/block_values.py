@@ -1,0 +1,184 @@
+"""Weights in 8 and 4 bits as values: how blocks of a row are rounded to whole numbers, and back.
+
+A block is `block_size` values that lie one after the other along an axis of a weight; the last one of a row may have
+fewer. Each has a scale and, if it is not symmetric, a zero point: value ≈ scale · (number - zero point).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Method = Literal["rtn", "k_quant"]
+
+QUANTISE_DOMAIN: Final = "olivelike"
+"""Domain of `QuantizeBlocks`, which derives numbers, scales and zero points from a weight; no written file has it."""
+QUANTISE: Final = "QuantizeBlocks"
+
+_PIECE_VALUES = 1 << 18
+"""That are rounded at a time: what is between them and their numbers should stay in the cache."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """How a weight is written in blocks; the attributes of a `QuantizeBlocks`."""
+
+    bits: int
+    """8 or 4."""
+    block_size: int
+    axis: int
+    """Along which blocks lie: the one that is summed over."""
+    symmetric: bool
+    """Without zero points."""
+    packed: bool
+    """As MatMulNBits has them: rows (N, blocks, bytes of a block) and zero points (N, bytes of a row), in uint8. Else
+    as DequantizeLinear does: int8 or uint8, int4 or uint4, in the weight's own shape."""
+    method: Method = "rtn"
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> BlockFormat:
+        """Return the format that an operator's attributes say."""
+        flags = {name: bool(attributes[name]) for name in ("symmetric", "packed")}
+        return cls(**{**attributes, **flags})
+
+    def attributes(self) -> dict[str, int | str]:
+        """Return it as attributes of an operator."""
+        return {
+            "bits": self.bits, "block_size": self.block_size, "axis": self.axis, "symmetric": int(self.symmetric),
+            "packed": int(self.packed), "method": self.method,
+        }  # fmt: skip
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's type of the numbers."""
+        if self.packed:
+            return np.dtype(np.uint8)
+        signed, unsigned = (np.int8, np.uint8) if self.bits == 8 else (ml_dtypes.int4, ml_dtypes.uint4)
+        return np.dtype(signed if self.symmetric else unsigned)
+
+    def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of numbers, scales and zero points of a weight of this shape."""
+        blocks = -(-shape[self.axis] // self.block_size)
+        if not self.packed:
+            scales = (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
+            return shape, scales, scales
+        (rows,) = shape[: self.axis] + shape[self.axis + 1 :]
+        numbers = (rows, blocks, self.block_size * self.bits // 8)
+        return numbers, (rows, blocks), (rows, -(-blocks * self.bits // 8))
+
+
+def quantise(weight: Array, form: BlockFormat) -> list[Array]:
+    """Return numbers, scales and zero points of a weight; scales are of its own dtype, and the last may be lacking.
+
+    Rounded to nearest: symmetric by the largest magnitude of a block, else by its range, 0 included.
+    """
+    rows = np.moveaxis(weight, form.axis, -1)
+    *outer, width = rows.shape
+    blocks = -(-width // form.block_size)
+    numbers = np.empty((*outer, width), np.uint8 if form.packed or not form.symmetric else np.int8)
+    scales, zeros = np.empty((*outer, blocks), weight.dtype), np.empty((*outer, blocks), np.uint8)
+    half = 1 << (form.bits - 1)
+    step = max(1, _PIECE_VALUES // width)
+    flat, flat_numbers = rows.reshape(-1, width), numbers.reshape(-1, width)
+    for start in range(0, len(flat), step):
+        piece = flat[start : start + step].astype(np.float32)
+        padded = np.pad(piece, ((0, 0), (0, blocks * form.block_size - width))).reshape(-1, form.block_size)
+        found, scale, zero = (_METHODS[form.method] if not form.symmetric else _symmetric)(padded, form.bits)
+        if form.symmetric and form.packed:
+            found += half
+        flat_numbers[start : start + step] = found.reshape(len(piece), -1)[:, :width]
+        scales.reshape(-1, blocks)[start : start + step] = scale.reshape(-1, blocks)
+        zeros.reshape(-1, blocks)[start : start + step] = zero.reshape(-1, blocks)
+    if form.packed:
+        fill = half if form.symmetric else 0
+        full = np.pad(numbers, ((0, 0), (0, blocks * form.block_size - width)), constant_values=fill)
+        result = [_pack(full, form.bits).reshape(len(full), blocks, -1), scales]
+        return result if form.symmetric else [*result, _pack(zeros, form.bits)]
+    result = [np.moveaxis(numbers, -1, form.axis).astype(form.dtype, order="C"), np.moveaxis(scales, -1, form.axis)]
+    return result if form.symmetric else [*result, np.moveaxis(zeros, -1, form.axis).astype(form.dtype)]
+
+
+def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) -> Array:
+    """Return the weight that numbers, scales and zero points stand for, in float32.
+
+    Args:
+        parts: As `quantise` gives them.
+        form: How they are written.
+        shape: Of the weight.
+    """
+    numbers, scales, *zeros = parts
+    width = shape[form.axis]
+    blocks = -(-width // form.block_size)
+    if form.packed:
+        wide = _unpack(numbers.reshape(len(numbers), -1), form.bits)[:, :width]
+        zero = _unpack(zeros[0], form.bits)[:, :blocks] if zeros else np.full(scales.shape, 1 << (form.bits - 1))
+        scale = scales
+    else:
+        wide, scale = (np.moveaxis(part, form.axis, -1) for part in (numbers, scales))
+        zero = np.moveaxis(zeros[0], form.axis, -1) if zeros else np.zeros(scale.shape)
+    spread = [np.repeat(part.astype(np.float32), form.block_size, -1)[..., :width] for part in (zero, scale)]
+    return np.ascontiguousarray(np.moveaxis((wide.astype(np.float32) - spread[0]) * spread[1], -1, form.axis))
+
+
+def _symmetric(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
+    most = (1 << (bits - 1)) - 1
+    scale = np.maximum(blocks.max(axis=1), -blocks.min(axis=1)) / np.float32(most)
+    numbers = np.rint(blocks * _inverse(scale)[:, None]).astype(np.int16)
+    return numbers, scale, np.zeros(len(blocks), np.uint8)
+
+
+def _by_range(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
+    most = (1 << bits) - 1
+    low, high = np.minimum(blocks.min(axis=1), 0), np.maximum(blocks.max(axis=1), 0)
+    scale = (high - low) / np.float32(most)
+    inverse = _inverse(scale)
+    zero = np.rint(-low * inverse)
+    numbers = np.clip(np.rint(blocks * inverse[:, None]) + zero[:, None], 0, most)
+    return numbers.astype(np.uint8), scale, zero.astype(np.uint8)
+
+
+def _k_quant(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
+    """Search scale and zero point by ONNX Runtime's k-quants; a block that rounding serves better is rounded."""
+    from onnxruntime.quantization.neural_compressor.weight_only import quant_tensor_k_quant_cpu
+
+    rounded = _by_range(blocks, bits)
+    with np.errstate(divide="ignore", invalid="ignore"):  # Blocks of one value have no range.
+        numbers, scale, zero = quant_tensor_k_quant_cpu(blocks, num_bits=bits, group_size=blocks.shape[1])
+        searched = numbers.astype(np.uint8), scale.reshape(-1).astype(np.float32), zero.reshape(-1)
+        errors = [
+            (((numbers.astype(np.float32) - zero[:, None]) * scale[:, None] - blocks) ** 2).sum(axis=1)
+            for numbers, scale, zero in (rounded, searched)
+        ]
+    better = errors[1] < errors[0]
+    for chosen, found in zip(rounded, searched, strict=True):
+        chosen[better] = found[better]
+    return rounded
+
+
+_METHODS: Final[Mapping[str, Callable[[Array, int], tuple[Array, Array, Array]]]] = {
+    "rtn": _by_range, "k_quant": _k_quant,
+}  # fmt: skip
+
+
+def _inverse(scale: Array) -> Array:
+    return np.divide(1, scale, out=np.zeros_like(scale), where=scale != 0)
+
+
+def _pack(numbers: Array, bits: int) -> Array:
+    """Put two numbers of 4 bits into each byte of a row, the first one into its lower half."""
+    if bits == 8:
+        return numbers
+    even = np.pad(numbers, ((0, 0), (0, numbers.shape[1] % 2)))
+    packed: Array = even[:, ::2] | (even[:, 1::2] << 4)
+    return packed
+
+
+def _unpack(packed: Array, bits: int) -> Array:
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)

@@ -1,0 +1,98 @@
+"""The passes `weights8` and `weights4`: what they write, how near it is, and where they are refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from olivelike.engine.output.initializers import Initializers
+from olivelike.engine.output.materialize import materialize
+from olivelike.errors import PassError
+from olivelike.model.targets import TARGETS
+from olivelike.testing import run_pass
+from olivelike.workflow.passes import Registry
+
+FUSE, FLOAT16, EIGHT, FOUR, VERIFY = (
+    Registry.built_in().get(name).cls for name in ("fuse", "float16", "weights8", "weights4", "verify")
+)
+
+
+def operators(model):
+    return Counter(node.op_type for node in model.graph.to_ir().graph)
+
+
+@pytest.fixture(scope="module")
+def fused(tiny):
+    return run_pass(FUSE, tiny("unet"), target="cpu")
+
+
+@pytest.mark.parametrize("make", [EIGHT, FOUR])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_unet_is_as_near_to_torch_as_its_bits_allow(fused, make, half):
+    result = run_pass(make, run_pass(FLOAT16, fused, target="cpu") if half else fused, target="cpu")
+    assert result.weights is fused.weights
+    found = run_pass(VERIFY, result, samples=1).facts["verification"]
+    name, limit = ("w8", 5e-2) if make is EIGHT else ("w4", 6e-1)
+    assert (found["precision"], found["limit"], found["passed"]) == (name, limit, True)
+    assert found["relative_error"] > limit / 100
+    assert {"MatMulNBits", "DequantizeLinear"} <= operators(result).keys()
+
+
+@pytest.mark.parametrize("make", [EIGHT, FOUR])
+def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
+    model = run_pass(FUSE, tiny("text_encoder"), target="cpu")
+    result = run_pass(make, model, target="cpu")
+    written = materialize(result.graph, result.weights, result.tensors.files, tmp_path, lambda _, __: None)
+    proto = onnx.load(tmp_path / "model.onnx")
+    assert {entry.domain for entry in proto.opset_import} == {"", "com.microsoft"}
+    held = Initializers(tmp_path / "model.onnx")
+    for node in proto.graph.node:
+        if node.op_type == "MatMulNBits":
+            assert held.read(node.input[1]).dtype == np.uint8
+    assert any(expression.get("op") == "QuantizeBlocks" for expression in written.derivations.values())
+    outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
+    materialize(model.graph, model.weights, model.tensors.files, tmp_path, lambda _, __: None, model_file="float.onnx",
+                data_file="float.pb")  # fmt: skip
+    for name in ("model.onnx", "float.onnx"):
+        session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
+        outputs.append(session.run(["last_hidden_state"], ids)[0])
+    assert np.linalg.norm(outputs[0] - outputs[1]) < (2e-2 if make is EIGHT else 0.3) * np.linalg.norm(outputs[1])
+
+
+def test_targets_without_matmulnbits_widen_all(tiny):
+    model = run_pass(EIGHT, run_pass(FUSE, tiny("unet"), target="openvino"), target="openvino")
+    assert "MatMulNBits" not in operators(model)
+    assert operators(model)["DequantizeLinear"] == model.facts["weights_widened"]
+
+
+def test_what_stays_in_float_is_an_option(fused):
+    usual = run_pass(EIGHT, fused, target="cpu").facts
+    less = run_pass(EIGHT, fused, target="cpu", convolutions=False, float_blocks=["down_blocks.*"]).facts
+    assert less["weights_left"] < usual["weights_left"]
+    assert less["weights_multiplied"] < usual["weights_multiplied"]
+
+
+def test_quantised_twice_is_refused(fused):
+    with pytest.raises(PassError, match="the graph is quantised already; keep one of `weights8` and `weights4`"):
+        run_pass(FOUR, run_pass(EIGHT, fused, target="cpu"), target="cpu")
+
+
+@pytest.mark.parametrize("name", ["tensorrt", "directml"])
+def test_targets_that_are_not_known_to_run_blocks_are_refused(name):
+    assert "has no kernel that is known to run weights in blocks of 8 bits" in EIGHT().unsupported_reason(TARGETS[name])
+
+
+def test_openvino_reads_blocks(tiny, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    model = run_pass(FUSE, tiny("text_encoder"), target="openvino")
+    outputs = []
+    for name, one in (("float", model), ("w4", run_pass(FOUR, model, target="openvino"))):
+        (tmp_path / name).mkdir()
+        materialize(one.graph, one.weights, one.tensors.files, tmp_path / name, lambda _, __: None)
+        network = openvino.Core().compile_model(str(tmp_path / name / "model.onnx"), "CPU")
+        outputs.append(network({"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)})["last_hidden_state"])
+    assert 1e-3 < np.linalg.norm(outputs[0] - outputs[1]) / np.linalg.norm(outputs[0]) < 0.3
