@@ -7,7 +7,7 @@ all tokens behind theirs. So
 1. the text encoder learns to give what it gave, plus a vector of its own for each place, from the place's word on;
 2. the UNet's lower levels learn from ideal guesses at the noisiest timesteps alone;
 3. then at all timesteps. The first level, which passes the noise on, stands still: its errors count 200 times there;
-4. the whole UNet learns with milder weights, which sharpens outlines again.
+4. the whole UNet learns with milder weights, which sharpens outlines again, and then sizes with milder ones still.
 
 An ideal guess is the mean of the data set's pictures that fit the caption, weighted by how well they fit the noised
 latents: what the loss of epsilon leads to, without its variance (https://arxiv.org/abs/2302.00670).
@@ -85,6 +85,7 @@ class PlacesPlan:
     noisy_steps: int = 200
     places_steps: int = 300
     details_steps: int = 240
+    sizes_steps: int = 900
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,12 @@ def learn_places(
         The running average of the weights.
     """
     learn_place_words(networks.text_encoder, tokenizer, out, steps=plan.text_steps, seed=plan.seed)
-    steps = (plan.noisy_steps, plan.places_steps, plan.details_steps)
+    steps = (plan.noisy_steps, plan.places_steps, plan.details_steps, plan.sizes_steps)
     parts = (
         Part("noisy", steps[0], rate=1e-3, noisy=1.0, most=1000.0, whole=False),
         Part("places", steps[1], rate=8e-4, noisy=0.5, most=1000.0, whole=False),
         Part("details", steps[2], rate=5e-4, noisy=0.3, most=60.0, whole=True),
+        Part("sizes", steps[3], rate=4e-4, noisy=0.3, most=30.0, whole=True),
     )
     for part in parts:
         networks = _learn_to_place(networks, tokenizer, latents, Checkpoint(out / f"{part.name}.pt"), part, plan.seed)
