@@ -130,7 +130,7 @@ def _follow(
     noise_source = torch.Generator().manual_seed(seed)
     scenes = [random_scene(rng) for _ in range(_BATCH)]
     captions = [(partial_caption if rng.random() < _PARTIAL else random_caption)(scene, rng) for scene in scenes]
-    drawn = [_recolored(scene, rng) for scene in scenes] if start == _RECOLORED_FROM else scenes
+    drawn = [recolored(scene, rng) for scene in scenes] if start == _RECOLORED_FROM else scenes
     clean = teacher.vae.encode(as_tensor(draw_scenes(drawn, rng))).latent_dist.sample(noise_source)
     solver = DPMSolverMultistepScheduler.from_config(teacher.scheduler.config)
     timesteps = [round(start * (steps - step) / steps) for step in range(steps)]
@@ -155,7 +155,8 @@ def _follow(
     }
 
 
-def _recolored(scene: Scene, rng: np.random.Generator) -> Scene:
+def recolored(scene: Scene, rng: np.random.Generator) -> Scene:
+    """Give a scene another colour than the caption says, at times."""
     if rng.random() >= _RECOLORED:
         return scene
     others = [name for name in COLORS if name not in {scene.color, scene.background}]

@@ -57,6 +57,9 @@ _NORM = 2.5
 _RAREST = slice(2, 2 + len(POSITIONS))
 """Directions that tokens hardly use, so that what the UNet reads from them stays."""
 _NOISY = 700
+_CLEAR = 600
+"""Below this timestep noised latents show what is drawn, and guidance is to change nothing."""
+_GUIDANCE, _GUIDED_SHARE = 5.0, 0.2
 _AVERAGE = 0.99
 _LEARNING = (
     "down_blocks.1",
@@ -101,6 +104,8 @@ class Part:
     """The largest weight of a timestep."""
     whole: bool
     """Whether all levels learn."""
+    guided: bool = False
+    """Whether guided predictions learn, too."""
 
 
 def main() -> None:
@@ -276,6 +281,12 @@ def _loss(
         noise[index] = (noised[index] - kept[index].sqrt() * guess) / (1 - kept[index]).sqrt()
     predicted = networks.unet(noised, timesteps, context).sample
     errors = (predicted - noise).square().mean(dim=(1, 2, 3))
+    if part.guided:
+        clear = timesteps < _CLEAR
+        empty = networks.text_encoder(_ids(tokenizer, [""], length)).last_hidden_state.expand(int(clear.sum()), -1, -1)
+        without = networks.unet(noised[clear], timesteps[clear], empty).sample
+        led = without + _GUIDANCE * (predicted[clear] - without)
+        errors[clear] = errors[clear] + _GUIDED_SHARE * (led - noise[clear]).square().mean(dim=(1, 2, 3))
     return (weights_of_noise(kept, part.most) * errors).mean()
 
 
