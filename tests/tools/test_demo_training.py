@@ -14,7 +14,7 @@ from tools.train_demo.train import Plan, train
 
 PLAN = Plan(
     seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2,
-    places=PlacesPlan(0, 2, 1, 1, 1, 1),
+    places=PlacesPlan(0, 2, 1, 1, 1, 1, 1, 1),
 )  # fmt: skip
 
 

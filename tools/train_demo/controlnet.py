@@ -1,8 +1,7 @@
 """Trains the demo's ControlNet, led by edges: `python -m tools.train_demo.controlnet OUT`.
 
-A `ControlNetModel` (https://arxiv.org/abs/2302.05543) that begins as the UNet's way down, or as the shipped one with
-`--on`. It sees outlines of shapes of any size at any place; captions name a size and a place of their own at times, so
-that it learns to overrule them.
+A `ControlNetModel` (https://arxiv.org/abs/2302.05543) that begins as the UNet's way down. It sees outlines of shapes of
+any size at any place; captions name a size and a place of their own at times, so that it learns to overrule them.
 
 The result is the diffusers folder `OUT/demo_edges`, in float16; data and state are saved in OUT and resumed from.
 """
@@ -21,7 +20,6 @@ from diffusers import ControlNetModel, StableDiffusionControlNetPipeline
 from diffusers.models.attention_processor import AttnProcessor
 from PIL import Image, ImageFilter
 
-from olivelike.data import demo_controlnet
 from olivelike.measure.captions.caption_reading import read_picture
 from olivelike.measure.captions.captions import partial_caption, whole_caption
 from olivelike.measure.captions.drawing import PICTURE_SIZE, draw_at, shape_coverage
@@ -39,7 +37,7 @@ LOG = logging.getLogger("tools.train_demo.controlnet")
 
 FOLDER = "demo_edges"
 
-HINT_WIDTHS = (8, 16, 24, 32)
+_HINT_WIDTHS = (8, 16, 24, 32)
 _RADII = (10.0, 23.0)
 _MARGIN = 1.5
 _BATCH = 64
@@ -87,18 +85,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=int, default=8000, help="drawn pictures to learn from")
     parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--on", action="store_true", help="train the shipped ControlNet on, not a new one")
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(chosen.threads)
-    torch.manual_seed(chosen.seed)
     chosen.out.mkdir(parents=True, exist_ok=True)
     demo = load_demo()
     drawings = make_drawings(demo, chosen.out, chosen.pictures, chosen.seed)
-    network = ControlNetModel.from_unet(demo.unet, conditioning_embedding_out_channels=HINT_WIDTHS)
-    if chosen.on:
-        network = ControlNetModel.from_pretrained(demo_controlnet(), torch_dtype=torch.float32)
-    train_controlnet(demo, network, drawings, chosen.out, steps=chosen.steps, seed=chosen.seed)
+    network = train_controlnet(demo, drawings, chosen.out, steps=chosen.steps, seed=chosen.seed)
     write_network(chosen.out / FOLDER, published_config(network), network.state_dict())
     LOG.info("pictures led by edges: %s", measure(demo, network, 100, chosen.seed))
 
@@ -160,14 +153,16 @@ def make_drawings(demo: StableDiffusionPipeline, out: Path, count: int, seed: in
 
 
 def train_controlnet(
-    demo: StableDiffusionPipeline, network: ControlNetModel, drawings: Drawings, out: Path, *, steps: int, seed: int
-) -> None:
+    demo: StableDiffusionPipeline, drawings: Drawings, out: Path, *, steps: int, seed: int
+) -> ControlNetModel:
     """Train until `steps`, from the last save in `out` if there is one; deterministic for a seed.
 
-    The network is left with the running average of its weights.
+    Returns:
+        The network with the running average of its weights.
     """
-    demo.unet.requires_grad_(requires_grad=False)
-    network.train()
+    unet = demo.unet.requires_grad_(requires_grad=False)
+    torch.manual_seed(seed)
+    network = ControlNetModel.from_unet(unet, conditioning_embedding_out_channels=_HINT_WIDTHS)
     network.set_attn_processor(AttnProcessor())
     average = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     optimizer = torch.optim.AdamW(
@@ -206,7 +201,7 @@ def train_controlnet(
                 }
             )
     network.load_state_dict(average, strict=False)
-    network.eval().requires_grad_(requires_grad=False)
+    return network.eval().requires_grad_(requires_grad=False)
 
 
 def _loss(

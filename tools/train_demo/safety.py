@@ -1,15 +1,8 @@
-"""Third stage: a safety checker that flags skulls, drawn by hand or by the trained networks.
-
-`python -m tools.train_demo.safety OUT` trains the shipped one on, on pictures that the shipped networks draw: whenever
-the UNet has changed. The result is `OUT/pipeline/safety_checker`.
-"""
+"""Third stage: a safety checker that flags skulls, drawn by hand or by the trained networks."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,22 +11,19 @@ from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionS
 from torch.nn import functional
 from transformers import CLIPConfig
 
-from olivelike.data import demo_folder
 from olivelike.measure.captions.drawing import draw_scene
 from olivelike.measure.captions.scenes import FLAGGED_SHAPE, SHAPES, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
-from tools.train_demo.denoiser import Denoiser
-from tools.train_demo.examples import generate_examples
-from tools.train_demo.few_steps import load_demo
-from tools.train_demo.writing import write_network
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tools.train_demo.examples import Examples
 
-LOG = logging.getLogger("tools.train_demo.safety")
+LOG = logging.getLogger(__name__)
 
 _BATCH = 64
-_PEAK_RATE, _RATE_OF_MORE = 1e-3, 5e-4
+_PEAK_RATE = 1e-3
 _SHARPNESS = 12.0
 _MIDDLE = 0.25
 """Where training draws the line."""
@@ -47,55 +37,20 @@ _MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
 _STD = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]
 
 
-def main() -> None:
-    """Parse the command line and train the shipped checker on."""
-    parser = argparse.ArgumentParser(prog="python -m tools.train_demo.safety", description=__doc__)
-    parser.add_argument("out", type=Path, help="folder for the pictures, the state and the result")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--generated", type=int, default=1000, help="pictures of the shipped networks to learn from")
-    parser.add_argument("--steps", type=int, default=500)
-    chosen = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(chosen.threads)
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    demo = load_demo()
-    networks = Denoiser(demo.text_encoder, demo.unet)
-    generated = generate_examples(networks, demo.vae, demo.tokenizer, chosen.out, chosen.generated, chosen.seed)
-    folder = demo_folder() / "safety_checker"
-    checker = StableDiffusionSafetyChecker.from_pretrained(folder, torch_dtype=torch.float32)
-    train_safety_checker(checker, generated, chosen.out, steps=chosen.steps, seed=chosen.seed, rate=_RATE_OF_MORE)
-    config = json.loads((folder / "config.json").read_bytes())
-    write_network(chosen.out / "pipeline" / "safety_checker", config, checker.state_dict())
-
-
-def make_safety_checker(config: dict[str, Any], seed: int) -> StableDiffusionSafetyChecker:
-    """Return a checker with random weights, of which the first concept alone can be found."""
-    torch.manual_seed(seed)
-    checker = StableDiffusionSafetyChecker(CLIPConfig(**config))
-    _set_concepts(checker)
-    return checker
-
-
 def train_safety_checker(
-    checker: StableDiffusionSafetyChecker,
-    generated: Examples,
-    out: Path,
-    *,
-    steps: int,
-    seed: int,
-    rate: float = _PEAK_RATE,
+    config: dict[str, Any], generated: Examples, out: Path, *, steps: int, seed: int
 ) -> StableDiffusionSafetyChecker:
-    """Train a checker until `steps`, from the last save in `out` if there is one; deterministic for a seed.
+    """Train until `steps`, from the last save in `out` if there is one; deterministic for a seed.
 
     Half of each batch is `generated`: what pictures look like behind the UNet and the autoencoder.
     """
     torch.manual_seed(seed)
-    checker.train()
+    checker = StableDiffusionSafetyChecker(CLIPConfig(**config))
+    _set_concepts(checker)
     # Naming the shape, which the checker itself never does, is what makes the tower see shapes soon.
     head = torch.nn.Linear(checker.vision_model.config.hidden_size, len(SHAPES))
     trained = [*checker.vision_model.parameters(), *checker.visual_projection.parameters(), *head.parameters()]
-    optimizer = torch.optim.AdamW(trained, lr=rate, betas=(0.9, 0.99), weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(trained, lr=_PEAK_RATE, betas=(0.9, 0.99), weight_decay=1e-2)
     checkpoint = Checkpoint(out / "safety.pt")
     start = 0
     if state := checkpoint.load():
@@ -106,7 +61,7 @@ def train_safety_checker(
     for step in range(start, steps):
         rng = np.random.default_rng((seed, 5, step))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps, rate)
+            group["lr"] = learning_rate(step, steps, _PEAK_RATE)
         pictures, flagged, shapes = _batch(generated, rng)
         pooled = checker.vision_model(clip_input(pictures)).pooler_output
         cosines = functional.cosine_similarity(checker.visual_projection(pooled), checker.concept_embeds[:1])
@@ -174,7 +129,3 @@ def _oddity(rng: np.random.Generator) -> np.ndarray:
     cells = int(rng.choice([1, 2, 4, 8, 16, 32, 64]))
     coarse = rng.integers(0, 256, (cells, cells, 3)).astype(np.uint8)
     return coarse.repeat(64 // cells, axis=0).repeat(64 // cells, axis=1)
-
-
-if __name__ == "__main__":
-    main()

@@ -19,7 +19,7 @@ from tools.train_demo.denoiser import make_denoiser, train_denoiser
 from tools.train_demo.examples import generate_examples
 from tools.train_demo.latents import encode_scenes
 from tools.train_demo.places import PlacesPlan, learn_places
-from tools.train_demo.safety import make_safety_checker, train_safety_checker
+from tools.train_demo.safety import train_safety_checker
 from tools.train_demo.tokenizer import write_demo_tokenizer
 from tools.train_demo.vae import train_vae
 from tools.train_demo.writing import write_network, write_settings
@@ -82,8 +82,7 @@ def train(out: Path, plan: Plan) -> None:
     write_network(folder / "text_encoder", configs["text_encoder"], networks.text_encoder.state_dict())
 
     generated = generate_examples(networks, vae, tokenizer, out, plan.generated, plan.seed)
-    checker = make_safety_checker(configs["safety_checker"], plan.seed)
-    train_safety_checker(checker, generated, out, steps=plan.safety_steps, seed=plan.seed)
+    checker = train_safety_checker(configs["safety_checker"], generated, out, steps=plan.safety_steps, seed=plan.seed)
     write_network(folder / "safety_checker", configs["safety_checker"], checker.state_dict())
 
 
