@@ -88,8 +88,7 @@ async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, An
     shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
-        data = await in_turn(lambda text=text: png(upright(from_base64(str(text), "image"), "image").convert("RGB")))  # type: ignore[misc]
-        sent = (await service.upload(data)).id
+        sent = (await service.upload(await in_turn(partial(_pixels, str(text))))).id
         if unit.is_prompt:
             shown.append(sent)
             continue
