@@ -110,8 +110,7 @@ def test_info_on_weights_is_quick_since_it_imports_nothing_heavy(project):
 
 
 @pytest.mark.parametrize(
-    "option",
-    ["SOURCE", "--vae", "--preview", "--lora", "--embedding", "--controlnet", "--t2i-adapter", "--ip-adapter"],
+    "option", ["SOURCE", "--vae", "--preview", "--lora", "--embedding", "--controlnet", "--t2i-adapter", "--ip-adapter"]
 )
 def test_an_option_that_names_nothing_is_refused_and_not_the_current_folder(cli, project, option):
     named = ["", "-t", "cpu"] if option == "SOURCE" else ["checkpoint", "-t", "cpu", option, " "]
