@@ -15,7 +15,7 @@ from olivelike.errors import UsageError
 from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, text_source
+from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, require_names, text_source
 from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.scaffold import workflow_text
 
@@ -127,6 +127,14 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     """
     here = Path.cwd()
     target = find_target(request.target)
+    require_names(
+        {
+            "SOURCE": [request.source], "--vae": [request.vae], "--preview": [request.preview],
+            "--embedding": request.embeddings, "--controlnet": request.controlnets,
+            "--t2i-adapter": request.t2i_adapters, "--ip-adapter": [request.ip_adapter],
+            "--image-encoder": [request.image_encoder],
+        }
+    )  # fmt: skip
     source = text_source(request.source, here)
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None

@@ -146,6 +146,17 @@ def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:
     return Source(section.hub, path, section.revision, section.variant, prediction)
 
 
+def require_names(given: dict[str, Iterable[str | None]]) -> None:
+    """Refuse an option, of those given with what each names, that names nothing: an empty path is the current folder.
+
+    Raises `UsageError` for the first such.
+    """
+    for option, texts in given.items():
+        for text in texts:
+            if text is not None and not text.strip():
+                raise UsageError(f"{option} {text!r}: nothing is named; give a file, a folder or a hub id")
+
+
 def text_source(text: str, folder: Path) -> Source:
     """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
     return Source(path=_source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
