@@ -6,7 +6,7 @@ and a sample of its elements. So a run gives kilobytes, whatever the size of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,16 @@ import numpy as np
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config, index
-from olivelike.errors import PassError, SafetyError
+from olivelike.errors import PassError
 from olivelike.graphs.calibration import PROBE, add_probes
 from olivelike.graphs.functions import with_functions
 from olivelike.model import Graph, Model
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.observations import Observed, Observer
-from olivelike.runtime.pipeline.observing import open_observed
-from olivelike.runtime.pipeline.request import Request
 
 if TYPE_CHECKING:
-    from olivelike.pass_api import Progress
-
+    Observe = Callable[[str, Mapping[str, np.ndarray[Any, Any]]], None]
+    Draw = Callable[[Path, str, Observe], Iterator[tuple[str, bool]]]
     Observations = dict[str, dict[str, Observed]]
     """By component and value."""
 
@@ -35,10 +33,9 @@ def calibrate(
     files: Mapping[str, Path],
     source_index: Mapping[str, Any],
     assets: Mapping[str, bytes],
-    settings: Mapping[str, Any],
     observed: Sequence[str],
     folder: Path,
-    progress: Progress,
+    draw: Draw,
 ) -> tuple[Observations, dict[str, Any]]:
     """Draw pictures, and return what was seen and what the run record should hold.
 
@@ -47,34 +44,22 @@ def calibrate(
         files: Path of each file that weights lie in, by digest.
         source_index: The source's `model_index.json`.
         assets: Content of the files beside the networks, by relative path.
-        settings: The fields of a `Calibration`, but for its components.
         observed: Components to observe.
         folder: An empty one, for the networks.
-        progress: Told the pictures that are done.
+        draw: Draws with them; see `draw_observed` of the runtime, which is in no key.
 
     Raises:
         PassError: if a value is not finite.
-        SafetyError: if the safety checker flags a picture.
     """
     _write(models, files, source_index, assets, observed, folder)
     watch = _Watch()
-    pipeline = open_observed(folder, PROBE, watch.observe)
-    size = settings["size"]
-    prompts: Sequence[str] = settings["prompts"]
-    flagged = []
-    for number, prompt in enumerate(prompts):
-        request = Request(
-            (prompt,), steps=settings["steps"], guidance_scale=settings["guidance_scale"],
-            seed=settings["seed"] + number, size=None if size is None else tuple(size),
-        )  # fmt: skip
-        flagged += [prompt for batch in pipeline.batches(request) for picture in batch.pictures if picture.flagged]
-        progress(number + 1, len(prompts))
-    if flagged:
-        raise SafetyError(
-            f"the safety checker flags what {len(flagged)} of {len(prompts)} prompts of the calibration draw, the first "
-            f"of them {flagged[0]!r}; name others under `calibration: {{prompts: …}}`"
-        )
-    facts = {"pictures": len(prompts), "runs": watch.runs, "values": {n: len(seen) for n, seen in watch.seen.items()}}
+    pictures, left_out = 0, []
+    for prompt, flagged in draw(folder, PROBE, watch.observe):
+        pictures += 1
+        if flagged:
+            left_out.append(prompt)
+        watch.end_picture(keep=not flagged)
+    facts = {"pictures": pictures, "flagged": left_out, "runs": watch.runs, "values": {n: len(seen) for n, seen in watch.seen.items()}}
     return {component: watch.results(component) for component in observed}, facts
 
 
@@ -107,6 +92,7 @@ class _Watch:
     def __init__(self) -> None:
         self.seen: dict[str, dict[str, Observer]] = {}
         self.runs: dict[str, int] = {}
+        self._picture: dict[str, dict[str, Observer]] = {}
 
     def observe(self, component: str, shown: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Note what one run of a network showed.
@@ -114,7 +100,7 @@ class _Watch:
         Raises:
             PassError: for a value that is not finite.
         """
-        observers = self.seen.setdefault(component, {})
+        observers = self._picture.setdefault(component, {})
         self.runs[component] = self.runs.get(component, 0) + 1
         for name, figures in shown.items():
             value = name.removeprefix(PROBE)
@@ -125,8 +111,16 @@ class _Watch:
                 )
             observers.setdefault(value, Observer()).add(float(figures[0]), float(figures[1]), figures[3:])
 
+    def end_picture(self, *, keep: bool) -> None:
+        """Keep what was noted since the last picture, or forget it."""
+        for component, observers in self._picture.items() if keep else ():
+            kept = self.seen.setdefault(component, {})
+            for name, observer in observers.items():
+                kept.setdefault(name, Observer()).merge(observer)
+        self._picture.clear()
+
     def results(self, component: str) -> dict[str, Observed]:
         """Return what was seen of a component."""
-        if component not in self.seen:
+        if component not in self.runs:
             raise PassError(f"{component}: drawing never ran it, so that calibration saw nothing; leave it in float")
-        return {name: observer.result() for name, observer in self.seen[component].items()}
+        return {name: observer.result() for name, observer in self.seen.get(component, {}).items()}

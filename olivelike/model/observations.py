@@ -81,13 +81,21 @@ class Observer:
         """Count a sample of the elements of one run, whose range is known; all are finite."""
         self.low, self.high = min(self.low, low), max(self.high, high)
         largest = max(abs(low), abs(high))
-        needed = math.frexp(largest)[1] if largest else _LEAST_EXPONENT  # largest < 2^needed
-        while self._exponent < needed:
-            halves = self._counts.reshape(-1, 2).sum(axis=1)
-            self._counts = np.pad(halves, BINS // 4)
-            self._exponent += 1
+        self._widen(math.frexp(largest)[1] if largest else _LEAST_EXPONENT)  # largest < 2^exponent
         places = np.floor((sample.astype(np.float64) / 2.0**self._exponent + 1) * (BINS // 2)).astype(np.int64)
         self._counts += np.bincount(places, minlength=BINS)
+
+    def merge(self, other: Observer) -> None:
+        """Count what another one did."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self._widen(other._exponent)
+        other._widen(self._exponent)
+        self._counts += other._counts
+
+    def _widen(self, exponent: int) -> None:
+        while self._exponent < exponent:
+            self._counts = np.pad(self._counts.reshape(-1, 2).sum(axis=1), BINS // 4)
+            self._exponent += 1
 
     def result(self) -> Observed:
         """Return what was observed."""

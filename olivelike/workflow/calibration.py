@@ -49,7 +49,7 @@ def resolve_calibration(
     if problem is not None and isinstance(root, Mapping):
         node = root.entries["calibration"]
         findings.add(node.keys.get("prompts", node.position) if isinstance(node, Mapping) else node.position, problem)
-    return Calibration(prompts, chosen.steps, chosen.guidance_scale, chosen.size, chosen.seed)
+    return Calibration(prompts, chosen.steps, chosen.guidance_scale, chosen.size, chosen.seed, prompts != PROMPTS)
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:

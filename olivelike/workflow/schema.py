@@ -97,6 +97,8 @@ class Calibration:
     """Width and height in pixels; `None` is what the UNet was trained on."""
     seed: int
     """Of the first prompt's picture; the next ones have those that follow."""
+    own_prompts: bool = False
+    """Whether the workflow names them: one that draws what is unsafe is refused then, and left out otherwise."""
     components: tuple[str, ...] = ()
     """Those that are observed."""
 

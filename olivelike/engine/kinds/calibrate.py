@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.execute.stored_tensors import TensorFiles
 from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
 from olivelike.engine.kinds.kind import Estimate
 from olivelike.engine.plan.node import CALIBRATION
+from olivelike.errors import SafetyError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from olivelike.engine.calibration import Observe
     from olivelike.engine.kinds.kind import Assignment, Done, Job, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.sources import PipelineSource
@@ -38,19 +42,40 @@ class CalibrateJob(JoinedJob):
         models, assets = self.read_models(bench), self.read_assets(bench)
         with bench.store.scratch() as scratch:
             files = TensorFiles(bench.store, self.weight_files)
-            found, facts = calibrate(
-                models, files, self.index, assets, self.settings, self.observed, scratch, bench.progress
+            draw = partial(self._draw, bench)
+            found, facts = calibrate(models, files, self.index, assets, self.observed, scratch, draw)
+        if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
+            raise SafetyError(
+                f"the safety checker flags what {len(facts['flagged'])} prompts of the calibration draw, the first of "
+                f"them {facts['flagged'][0]!r}; name others under `calibration: {{prompts: …}}`"
             )
         self.check_unchanged()
         return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
+
+    def _draw(self, bench: Workbench, folder: Path, prefix: str, observe: Observe) -> Iterator[tuple[str, bool]]:
+        """Draw with a folder's networks; yield each prompt, and whether the safety checker objects to its picture."""
+        from olivelike.runtime.pipeline.observing import draw_observed
+        from olivelike.runtime.pipeline.request import Request
+
+        said = self.settings
+        requests = [
+            Request(
+                (prompt,), steps=said["steps"], guidance_scale=said["guidance_scale"], seed=said["seed"] + number,
+                size=None if said["size"] is None else tuple(said["size"]),
+            )
+            for number, prompt in enumerate(said["prompts"])
+        ]  # fmt: skip
+        for number, (request, flagged) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
+            bench.progress(number, len(requests))
+            yield request.prompts[0], flagged
 
 
 class CalibrateNode(JoinedNode):
     """What draws before networks are rounded; it joins their chains as they are in front of that."""
 
     job_type = CalibrateJob
-    libraries = ("diffusers", "torch")
-    """Schedulers, and the noise."""
+    libraries = ("diffusers", "onnxruntime-gpu", "torch")
+    """What draws; the code of the runtime is in no key, since what it draws is held against diffusers."""
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""

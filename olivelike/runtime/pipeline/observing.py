@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from olivelike.runtime.pipeline.pipeline import Pipeline
@@ -16,31 +16,45 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from olivelike.runtime.pipeline.request import Request
+
     Observe = Callable[[str, Mapping[str, np.ndarray[Any, Any]]], None]
     """Is told a component, and its further outputs by name, after each run."""
 
 
-def open_observed(path: Path, prefix: str, observe: Observe, *, safety: bool = True) -> Pipeline:
-    """Open the networks of a folder on the CPU.
+def draw_observed(
+    path: Path, prefix: str, observe: Observe, requests: Iterable[Request]
+) -> Iterator[tuple[Request, bool]]:
+    """Draw pictures on the CPU.
 
     Args:
         path: A folder as `olivelike run` writes it.
         prefix: Begins the names of the outputs to show, whose shapes are fixed.
         observe: Called after each run of a network that has such outputs; the arrays are those of the next run too.
-        safety: Whether the safety checker looks at each picture, where the folder has one.
+        requests: What to draw.
+
+    Yields:
+        Each request once it is drawn, and whether the safety checker flags a picture, where the folder has one.
 
     Raises:
         SourceError: if a part is missing or damaged.
         SessionError: if a network can't be opened here.
+        UsageError: for a value that can't be had.
     """
+    pipeline = _open(path, prefix, observe)
+    for request in requests:
+        yield request, any([bool(one.flagged) for batch in pipeline.batches(request) for one in batch.pictures])
+
+
+def _open(path: Path, prefix: str, observe: Observe) -> Pipeline:
     folder, settings = open_folder(path), SessionSettings()
     networks = {}
-    for component, model in folder.models(safety=safety).items():
+    for component, model in folder.models(safety=True).items():
         session = open_session(model, settings)
         if shown := [name for name in session.outputs if name.startswith(prefix)]:
             session = _ObservedSession(session, shown, lambda arrays, name=component: observe(name, arrays))  # type: ignore[misc]
         networks[component] = Network(component, session)
-    return Pipeline(folder, settings, safety=safety, initializers={}, shared=networks)
+    return Pipeline(folder, settings, safety=True, initializers={}, shared=networks)
 
 
 class _ObservedSession(Session):
