@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Int8(Pass):
-    """Compute convolutions and linear layers in 8 bits; the pipeline draws a few pictures first, to see ranges."""
+    """Compute convolutions and linear layers in 8 bits; a few pictures are drawn first, to see ranges."""
 
     reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
     writes: ClassVar = ("graph",)

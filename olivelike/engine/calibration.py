@@ -59,7 +59,12 @@ def calibrate(
         if flagged:
             left_out.append(prompt)
         watch.end_picture(keep=not flagged)
-    facts = {"pictures": pictures, "flagged": left_out, "runs": watch.runs, "values": {n: len(seen) for n, seen in watch.seen.items()}}
+    facts = {
+        "pictures": pictures,
+        "flagged": left_out,
+        "runs": watch.runs,
+        "values": {n: len(seen) for n, seen in watch.seen.items()},
+    }
     return {component: watch.results(component) for component in observed}, facts
 
 

@@ -25,7 +25,7 @@ _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT1
 def multiplying(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[ir.Node]:
     """Yield the operators that multiply an activation by a weight: convolutions and linear layers."""
     for node in graph:
-        if node.domain or node.op_type not in {"Conv", "MatMul", "Gemm"} or len(node.inputs) < 2:  # noqa: PLR2004
+        if node.domain or node.op_type not in {"Conv", "MatMul", "Gemm"} or len(node.inputs) < 2:
             continue
         activation, weight = node.inputs[:2]
         if weight not in weights or activation is None or activation in weights or activation.dtype not in _FLOATS:

@@ -7,7 +7,6 @@ Parameters become `Cast` nodes over the parameter input, evaluated when the grap
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
 from olivelike.model.families import IMAGE_STRENGTH, STRENGTH
-from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, block_of, weight_values
+from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
 

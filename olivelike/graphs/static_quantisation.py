@@ -100,7 +100,8 @@ class StaticQuantisation:
             raise PassError("the graph is quantised already; keep one pass that quantises in this chain")
         if (opset := model.opset_imports.get("", 0)) < _LEAST_OPSET:
             raise PassError(
-                f"the graph is of opset {opset}, and rounding to 8 bits needs {_LEAST_OPSET}; convert the checkpoint anew"
+                f"the graph is of opset {opset}, and rounding to 8 bits needs {_LEAST_OPSET}; convert the "
+                "checkpoint anew"
             )
         nodes = list(self._editor.graph)
         self._following = dict(pairwise(nodes))
@@ -158,13 +159,14 @@ class StaticQuantisation:
         low, high = min(low, 0.0), max(high, 0.0)
         assert value.dtype is not None
         float_type = value.dtype.numpy()
+        kind: type[np.generic]
         if self._rounding.type == "uint8":
             scale = max(high - low, _LEAST_RANGE) / _LARGEST_BYTE
-            zero = np.array(np.clip(round(-low / scale), 0, _LARGEST_BYTE), np.uint8)
+            kind, zero = np.uint8, min(max(round(-low / scale), 0), _LARGEST_BYTE)
         else:
-            most, number = _SYMMETRIC[self._rounding.type]
-            scale, zero = max(high, -low, _LEAST_RANGE) / most, np.array(0, number)
-        return self._editor.constant(scale, float_type.type), self._editor.constant(zero, zero.dtype.type)
+            most, kind = _SYMMETRIC[self._rounding.type]
+            scale, zero = max(high, -low, _LEAST_RANGE) / most, 0
+        return self._editor.constant(scale, float_type.type), self._editor.constant(zero, kind)
 
     def _widened(self, node: ir.Node, weight: ir.Value) -> ir.Value:
         """Return a weight as it is behind rounding: per channel of what the operator gives."""
@@ -183,7 +185,7 @@ class StaticQuantisation:
             assert maker is not None
             self._editor.add_outputs(maker, scales)
             self._editor.weights.update(maker.outputs)
-            zeros = self._editor.constant(np.zeros(form.scale_shape(shape), form.dtype), form.dtype.type)
+            zeros = self._editor.constant([0] * shape[axis] if form.axis is not None else 0, form.dtype.type)
             self._wide[weight, axis] = self._editor.add(
                 "DequantizeLinear", [numbers, maker.outputs[1], zeros], shape, before=node,
                 name=f"{weight.name}.wide", dtype=weight.dtype,

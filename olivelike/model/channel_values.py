@@ -1,5 +1,4 @@
-"""Weights in 8 bits with a scale for each channel, or one for all: what a static graph of QuantizeLinear and
-DequantizeLinear multiplies by."""
+"""Weights in 8 bits with a scale for each channel, or one for all: what operators of 8 bits multiply by."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ class ChannelFormat:
         return () if self.axis is None else (shape[self.axis],)
 
     def quantise(self, weight: Array) -> list[Array]:
-        """Return numbers, of the weight's shape, and scales, of its dtype: the largest magnitude of each channel fits."""
+        """Return numbers, of the weight's shape, and scales, of its dtype, so that a channel's largest magnitude fits."""
         most = 127.0 if self.type == "int8" else E4M3_MAX
         others = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
         wide = weight.astype(np.float32)

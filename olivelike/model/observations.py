@@ -1,7 +1,7 @@
 """What calibration saw of the values of a network: range and histogram of each, and which range to round within.
 
-A histogram's bins are 2^(exponent - 10) wide and go from -2^exponent to 2^exponent. So what grows beyond them is counted
-in bins twice as wide, without error, in whatever order values come.
+A histogram's bins are 2^(exponent - 10) wide and go from -2^exponent to 2^exponent. So what grows beyond them is
+counted in bins twice as wide, without error, in whatever order values come.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ class Observed:
         shares = np.cumsum(self.counts) / sum(self.counts)
         cut, edges = (100 - percentile) / 200, self._edges()
         first, last = np.searchsorted(shares, cut, "right"), np.searchsorted(shares, 1 - cut)
-        return float(edges[first]), float(edges[min(last, BINS - 1) + 1])
+        return float(edges[int(first)]), float(edges[min(int(last), BINS - 1) + 1])
 
     def _entropy(self) -> tuple[float, float]:
         from onnxruntime.quantization.calibrate import HistogramCollector
 
-        collector = HistogramCollector("entropy", symmetric=True, num_bins=128, num_quantized_bins=128, percentile=99.99)
+        collector = HistogramCollector(
+            "entropy", symmetric=True, num_bins=128, num_quantized_bins=128, percentile=99.99
+        )
         counts = np.reshape(self.counts, (_ENTROPY_BINS, -1)).sum(axis=1)
         edges = self._edges()[:: BINS // _ENTROPY_BINS]
         with np.errstate(divide="ignore", invalid="ignore"):

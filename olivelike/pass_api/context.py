@@ -148,8 +148,8 @@ class Context:
     """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
     right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
     calibration: Mapping[str, Observed] | None = None
-    """What was seen, as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set only
-    if the pass lists `calibration` in `reads`."""
+    """What was seen, as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set
+    only if the pass lists `calibration` in `reads`."""
     cache: Cache = field(default_factory=Cache)
     """For passes that try things out: a trial that was made once need not be made again."""
     reported: dict[str, Any] = field(default_factory=dict)

@@ -16,6 +16,6 @@ from olivelike.workflow.schema import (
 )
 
 __all__ = [
-    "Calibration", "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step", "Workflow",
-    "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
+    "Calibration", "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step",
+    "Workflow", "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
 ]  # fmt: skip

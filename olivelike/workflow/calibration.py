@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.findings import Findings
     from olivelike.workflow.places import Place
 
-PROMPTS: Final = (
+PROMPTS: Final[tuple[str, ...]] = (
     "a red circle on a blue background",
     "a photo of a lighthouse on a cliff at sunset, waves, dramatic sky",
     "portrait of an old fisherman with a grey beard, oil painting",
@@ -33,7 +33,7 @@ def resolve_calibration(
     root: object, section: CalibrationSection | None, place: Place, findings: Findings
 ) -> Calibration | None:
     """Return what a workflow's calibration draws, its prompts read; what is wrong with them is added to `findings`."""
-    chosen = section or CalibrationSection()
+    chosen = section or CalibrationSection.model_validate({})
     prompts, problem = PROMPTS, None
     if isinstance(chosen.prompts, str):
         try:
@@ -61,7 +61,9 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: prompts can't be read from it: {error}; name a text file, a prompt a line") from error
+        raise UsageError(
+            f"{path}: prompts can't be read from it: {error}; name a text file, a prompt a line"
+        ) from error
     found = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not found:
         raise UsageError(f"{path}: has no prompts; write one in each line")

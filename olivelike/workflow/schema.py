@@ -266,8 +266,8 @@ class CalibrationSection(_Section):
     prompts: list[str] | str | None = Field(
         None,
         min_length=1,
-        description="Prompts, or a text file with one in each line, relative to the project folder; by default eight of "
-        "olivelike's own.",
+        description="Prompts, or a text file with one in each line, relative to the project folder; by default "
+        "eight of olivelike's own.",
     )
     steps: int = Field(8, ge=1, le=1000, description="Of each picture; more of them see more kinds of noise.")
     guidance_scale: float = Field(7.5, ge=0, allow_inf_nan=False, description="How strongly prompts lead.")

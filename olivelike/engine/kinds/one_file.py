@@ -80,5 +80,5 @@ class OneFileNode(JoinedNode):
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
         assert assignment.folder is not None
-        fields = self.joined_fields(assignment)
-        return OneFileJob(place, **fields, folder=str(assignment.folder), **assignment.node.file_names)
+        fields = {**self.joined_fields(assignment), **assignment.node.file_names}
+        return OneFileJob(place, **fields, folder=str(assignment.folder))

@@ -106,7 +106,9 @@ class StepJob(ModelJob):
 
     def _observed(self, bench: Workbench) -> Mapping[str, Observed] | None:
         digest = self.facets.get(CALIBRATION)
-        return None if digest is None else from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its ranges"))
+        return (
+            None if digest is None else from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its ranges"))
+        )
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
         """Refuse the result of a plugin whose code or data was written to since its key was made."""

@@ -58,8 +58,8 @@ def _check(readers: Sequence[Node], nodes: Sequence[Node]) -> None:
         missing.insert(0, "a text encoder")
     if missing:
         raise WorkflowError(
-            f"{step.position}: `{step.pass_name}` rounds to what calibration sees as the pipeline draws, and there is no "
-            f"{missing[0]} to draw with; add it to `components`, or to `--only`"
+            f"{step.position}: `{step.pass_name}` rounds to what calibration sees as the pipeline draws, and there is "
+            f"no {missing[0]} to draw with; add it to `components`, or to `--only`"
         )
     for node in readers:
         if node.component not in _DRAWING and node.step is not None:

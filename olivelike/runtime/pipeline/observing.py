@@ -43,7 +43,7 @@ def draw_observed(
     """
     pipeline = _open(path, prefix, observe)
     for request in requests:
-        yield request, any([bool(one.flagged) for batch in pipeline.batches(request) for one in batch.pictures])
+        yield request, any(picture.flagged for picture in pipeline.generate(request).pictures)
 
 
 def _open(path: Path, prefix: str, observe: Observe) -> Pipeline:
@@ -75,10 +75,7 @@ class _ObservedSession(Session):
     ) -> BoundCall:
         import torch
 
-        shown = {
-            name: torch.empty(*spec.dims, dtype=getattr(torch, spec.dtype))  # type: ignore[arg-type]
-            for name, spec in self._shown.items()
-        }
+        shown = {name: torch.empty(*spec.dims, dtype=getattr(torch, spec.dtype)) for name, spec in self._shown.items()}
         call = self._session.bind(inputs, {**outputs, **shown}, constant)
         return _ObservedCall(call, lambda: self._observe({name: tensor.numpy() for name, tensor in shown.items()}))
 
