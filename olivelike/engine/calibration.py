@@ -15,8 +15,8 @@ import numpy as np
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config, index
 from olivelike.errors import PassError
-from olivelike.graphs.calibration import PROBE, add_probes
 from olivelike.graphs.functions import with_functions
+from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.model import Graph, Model
 from olivelike.model.families import INDEX_FILE
 from olivelike.model.observations import Observed, Observer

@@ -46,7 +46,7 @@ class ChannelFormat:
         return () if self.axis is None else (shape[self.axis],)
 
     def quantise(self, weight: Array) -> list[Array]:
-        """Return numbers, of the weight's shape, and scales, of its dtype, so that a channel's largest magnitude fits."""
+        """Return numbers, of the weight's shape, and scales, of its dtype; a channel's largest magnitude fits."""
         most = 127.0 if self.type == "int8" else E4M3_MAX
         others = tuple(axis for axis in range(weight.ndim) if axis != self.axis)
         wide = weight.astype(np.float32)

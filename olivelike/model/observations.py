@@ -22,8 +22,11 @@ Method = Literal["min_max", "percentile", "entropy"]
 BINS: Final = 2048
 _KIND: Final = "observations/1"
 _LEAST_EXPONENT: Final = -40
-_ENTROPY_BINS: Final = 512
-"""The search for the least divergence takes the square of their number."""
+_LEVELS: Final = 128
+_END_STEP: Final = 8
+"""Bins from one range that is tried to the next."""
+_LEAST_SHARE: Final = 1e-4
+"""Of a bin that rounding leaves empty."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,31 @@ class Observed:
         return float(edges[int(first)]), float(edges[min(int(last), BINS - 1) + 1])
 
     def _entropy(self) -> tuple[float, float]:
-        from onnxruntime.quantization.calibrate import HistogramCollector
+        """Return the range in which 128 levels of magnitude tell most of the histogram.
 
-        collector = HistogramCollector(
-            "entropy", symmetric=True, num_bins=128, num_quantized_bins=128, percentile=99.99
-        )
-        counts = np.reshape(self.counts, (_ENTROPY_BINS, -1)).sum(axis=1)
-        edges = self._edges()[:: BINS // _ENTROPY_BINS]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = collector.get_entropy_threshold((counts, edges, self.low, self.high, 0.0), 128)
-        return float(found[0]), float(found[1])
+        8-bit Inference with TensorRT, S. Migacz, GTC 2017: the range whose values, the others put at its end, diverge
+        least (Kullback, Leibler) from the same rounded.
+        """
+        counts = np.array(self.counts, np.float64)
+        magnitudes = counts[BINS // 2 :] + counts[BINS // 2 - 1 :: -1]
+        ends = range(_LEVELS, len(magnitudes) + 1, _END_STEP)
+        best = min(ends, key=lambda end: _divergence(magnitudes, end))
+        limit = best * 2.0**self.exponent / len(magnitudes)
+        return -limit, limit
+
+
+def _divergence(magnitudes: Array, end: int) -> float:
+    kept = magnitudes[:end]
+    clipped = kept.copy()
+    clipped[-1] += magnitudes[end:].sum()
+    level = np.arange(end) * _LEVELS // end
+    sums, filled = (np.bincount(level, values, _LEVELS) for values in (kept, kept > 0))
+    rounded = np.where(kept > 0, sums[level] / np.maximum(filled[level], 1), 0)
+    if not rounded.any():
+        return math.inf
+    there = clipped > 0
+    wanted, found = clipped[there] / clipped.sum(), np.maximum(rounded[there] / rounded.sum(), _LEAST_SHARE)
+    return float(np.sum(wanted * np.log(wanted / found)))
 
 
 class Observer:

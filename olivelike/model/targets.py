@@ -87,7 +87,7 @@ class Target:
     block_matmul: str = ""
     """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
     rounded: tuple[str, ...] = ()
-    """`int8`, `fp8`: in which convolutions and linear layers between QuantizeLinear and DequantizeLinear are computed."""
+    """`int8`, `fp8`: in which layers between QuantizeLinear and DequantizeLinear are computed."""
     rounded_outputs: bool = False
     """Whether convolutions of 8 bits give nothing but 8 bits, so that what they give is rounded as well."""
     bfloat16: bool = False

@@ -12,7 +12,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 from olivelike.model.targets import Target, find_target
-from olivelike.workflow.calibration import resolve_calibration
+from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
 from olivelike.workflow.long_form import (
