@@ -18,6 +18,7 @@ class Fp8(Pass):
 
     reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
     writes: ClassVar = ("graph",)
+    components: ClassVar = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", "safety_checker")
     conflicts: ClassVar = ("weights8", "weights4", "int8")
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
@@ -41,7 +42,7 @@ class Fp8(Pass):
 
     def unsupported_reason(self, target: Target) -> str | None:
         """The target must compute in float8 what stands between QuantizeLinear and DequantizeLinear."""
-        if "fp8" in target.rounded:
+        if target.rounded == "fp8":
             return None
         return (
             f"target {target.name!r} multiplies nothing in float8; use target `tensorrt` or `tensorrt_rtx`, or `int8` "

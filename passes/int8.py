@@ -18,6 +18,7 @@ class Int8(Pass):
 
     reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
     writes: ClassVar = ("graph",)
+    components: ClassVar = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", "safety_checker")
     conflicts: ClassVar = ("weights8", "weights4", "fp8")
     once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
@@ -44,7 +45,7 @@ class Int8(Pass):
 
     def unsupported_reason(self, target: Target) -> str | None:
         """The target must compute in 8 bits what stands between QuantizeLinear and DequantizeLinear."""
-        if "int8" in target.rounded:
+        if target.rounded == "int8":
             return None
         return (
             f"target {target.name!r} is not known to compute in 8 bits what stands between QuantizeLinear and "

@@ -86,8 +86,8 @@ class Target:
     """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
     block_matmul: str = ""
     """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
-    rounded: tuple[str, ...] = ()
-    """`int8`, `fp8`: in which layers between QuantizeLinear and DequantizeLinear are computed."""
+    rounded: Literal["", "int8", "fp8"] = ""
+    """In which type layers between QuantizeLinear and DequantizeLinear are computed."""
     rounded_outputs: bool = False
     """Whether convolutions of 8 bits give nothing but 8 bits, so that what they give is rounded as well."""
     bfloat16: bool = False
@@ -141,7 +141,7 @@ class Target:
             "bfloat16": self.bfloat16,
             "block_weights": self.block_weights,
             "block_matmul": self.block_matmul,
-            "rounded": list(self.rounded),
+            "rounded": self.rounded,
             "rounded_outputs": self.rounded_outputs,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
@@ -178,7 +178,7 @@ CPU: Final = Target(
     },
     block_weights=True,
     block_matmul="fh",
-    rounded=("int8",),
+    rounded="int8",
     rounded_outputs=True,
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
@@ -276,7 +276,7 @@ OPENVINO: Final = Target(
     },
     bfloat16=True,
     block_weights=True,
-    rounded=("int8",),
+    rounded="int8",
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 
@@ -299,7 +299,7 @@ TENSORRT: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
-    rounded=("fp8",),
+    rounded="fp8",
 )
 """NVIDIA GPUs, with engines built on first use."""
 
@@ -311,7 +311,7 @@ TENSORRT_RTX: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
-    rounded=("fp8",),
+    rounded="fp8",
 )
 """NVIDIA RTX GPUs since Ampere (RTX 30), with engines built on the machine in seconds."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from olivelike.engine.calibration import Observe
     from olivelike.engine.kinds.kind import Assignment, Done, Job, Workbench, Workplace
     from olivelike.engine.plan.node import Node
+    from olivelike.pass_api import Progress
     from olivelike.sources import PipelineSource
 
 _MEMORY = 1200 << 20
@@ -42,7 +43,7 @@ class CalibrateJob(JoinedJob):
         models, assets = self.read_models(bench), self.read_assets(bench)
         with bench.store.scratch() as scratch:
             files = TensorFiles(bench.store, self.weight_files)
-            draw = partial(self._draw, bench)
+            draw = partial(_draw, self.settings, bench.progress)
             found, facts = calibrate(models, files, self.index, assets, self.observed, scratch, draw)
         if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
             raise SafetyError(
@@ -52,30 +53,35 @@ class CalibrateJob(JoinedJob):
         self.check_unchanged()
         return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
 
-    def _draw(self, bench: Workbench, folder: Path, prefix: str, observe: Observe) -> Iterator[tuple[str, bool]]:
-        """Draw with a folder's networks; yield each prompt, and whether the safety checker objects to its picture."""
-        from olivelike.runtime.pipeline.observing import draw_observed
-        from olivelike.runtime.pipeline.request import Request
 
-        said = self.settings
-        requests = [
-            Request(
-                (prompt,), steps=said["steps"], guidance_scale=said["guidance_scale"], seed=said["seed"] + number,
-                size=None if said["size"] is None else tuple(said["size"]),
-            )
-            for number, prompt in enumerate(said["prompts"])
-        ]  # fmt: skip
-        for number, (request, flagged) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
-            bench.progress(number, len(requests))
-            yield request.prompts[0], flagged
+def _draw(
+    said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe
+) -> Iterator[tuple[str, bool]]:
+    """Draw with a folder's networks; yield each prompt, and whether the safety checker objects to its picture.
+
+    The runtime loads what only a run knows, plugins of providers, so its code is in no key.
+    """
+    from olivelike.runtime.pipeline.observing import draw_observed
+    from olivelike.runtime.pipeline.request import Request
+
+    requests = [
+        Request(
+            (prompt,), steps=said["steps"], guidance_scale=said["guidance_scale"], seed=said["seed"] + number,
+            size=None if said["size"] is None else tuple(said["size"]),
+        )
+        for number, prompt in enumerate(said["prompts"])
+    ]  # fmt: skip
+    for number, (request, flagged) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
+        progress(number, len(requests))
+        yield request.prompts[0], flagged
 
 
 class CalibrateNode(JoinedNode):
     """What draws before networks are rounded; it joins their chains as they are in front of that."""
 
     job_type = CalibrateJob
-    libraries = ("diffusers", "onnxruntime-gpu", "torch")
-    """What draws; the code of the runtime is in no key, since what it draws is held against diffusers."""
+    libraries = ("diffusers", "olivelike", "onnxruntime", "torch")
+    """What draws."""
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FLOAT_ENDS = (CONVERT, "fuse")
 """Passes behind which a network draws in float, where its own chain has none that reads the calibration."""
 _DRAWING = (*TEXT_ENCODERS, "unet", "vae_decoder", SAFETY_CHECKER)
-"""Networks that pictures of the calibration take, where the workflow has them; those that it can observe."""
+"""Networks that pictures of the calibration take, where the workflow has them."""
 _NEEDED = ("unet", "vae_decoder")
 
 
@@ -31,7 +31,7 @@ def with_calibration(nodes: Sequence[Node], workflow: LoadedWorkflow) -> tuple[N
     """Return the nodes, parents first, with one that draws if any of them reads what it sees.
 
     Raises:
-        WorkflowError: if a network that drawing takes is not there, or a step reads of one that it does not run.
+        WorkflowError: if a network that drawing takes is not there.
     """
     readers = [node for node in nodes if is_calibrated(node)]
     if not readers:
@@ -61,12 +61,6 @@ def _check(readers: Sequence[Node], nodes: Sequence[Node]) -> None:
             f"{step.position}: `{step.pass_name}` rounds to what calibration sees as the pipeline draws, and there is "
             f"no {missing[0]} to draw with; add it to `components`, or to `--only`"
         )
-    for node in readers:
-        if node.component not in _DRAWING and node.step is not None:
-            raise WorkflowError(
-                f"{node.step.position}: the calibration of `{node.step.pass_name}` draws from prompts alone, and never "
-                f"runs {node.component}; leave that in float, or use `weights8`"
-            )
 
 
 def _float_end(component: str, nodes: Sequence[Node]) -> str | None:
