@@ -5,8 +5,8 @@
 
 Contenders take turns in one process: target `cpu` in float32 and in `int8`; OpenVINO in its own bfloat16 on the float
 graph, and on the graph that `int8` makes for it; and, where `nncf` is installed, OpenVINO on what NNCF makes of that
-float graph (its defaults for transformers, twelve random inputs of the kind that are measured). Ranges of ours are those
-of two pictures. Prints medians, and how far each output is from that in float32, ‖difference‖ / ‖float32's‖.
+float graph (its defaults for transformers, twelve random inputs of the kind that are measured). Ranges of ours are
+those of two pictures. Prints medians, and how far each output is from that in float32, ‖difference‖ / ‖float32's‖.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pydantic import Field
 from olivelike.pass_api import Context, Pass, Resources
 
 if TYPE_CHECKING:
+    from olivelike.graphs.static_quantisation import StaticQuantisation
     from olivelike.model import Model
     from olivelike.model.targets import Target
 
@@ -43,6 +44,18 @@ class Int8(Pass):
     )  # fmt: skip
     """Blocks that stay in float: module paths with wildcards, and what lies inside."""
 
+    auto: bool = False
+    """Find the fewest further blocks that must stay in float for the result to be right, by trials against torch."""
+
+    max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-1
+    """For `auto`: the largest ‖difference‖ / ‖torch's‖ of an output that is right."""
+
+    samples: Annotated[int, Field(ge=1, le=64)] = 2
+    """For `auto`: number of random inputs of each trial."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """For `auto`: of the first input; the others have the numbers after it."""
+
     def unsupported_reason(self, target: Target) -> str | None:
         """The target must compute in 8 bits what stands between QuantizeLinear and DequantizeLinear."""
         if target.rounded == "int8":
@@ -54,18 +67,26 @@ class Int8(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Put QuantizeLinear and DequantizeLinear around what is computed in 8 bits, and count."""
-        from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
         from olivelike.model import Graph
 
-        graph = model.require("graph").to_ir()
+        quantisation = self.quantisation(model, context, self.further_blocks(model, context))
+        context.report(**quantisation.quantise())
+        return model.replace(graph=Graph.from_ir(quantisation.model))
+
+    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:  # noqa: ARG002
+        """Return blocks that stay in float beside those that the options name."""
+        return ()
+
+    def quantisation(self, model: Model, context: Context, blocks: tuple[str, ...]) -> StaticQuantisation:
+        """Return the quantisation that leaves `blocks`, too, in float; it is yet to be made."""
+        from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
+
         outputs = context.require_target().rounded_outputs
-        quantisation = StaticQuantisation(
-            graph,
+        return StaticQuantisation(
+            model.require("graph").to_ir(),
             context.require_calibration(),
             Rounding(self.activations, self.method, self.percentile, outputs=outputs),
             convolutions=self.convolutions,
             linear=self.linear,
-            float_blocks=self.float_blocks,
+            float_blocks=(*self.float_blocks, *blocks),
         )
-        context.report(**quantisation.quantise())
-        return model.replace(graph=Graph.from_ir(graph))

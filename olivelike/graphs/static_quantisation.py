@@ -78,6 +78,7 @@ class StaticQuantisation:
             float_blocks: Paths of modules that stay as they are, with wildcards, and all inside them; of `=PATH` only
                 what no module of a list inside it has.
         """
+        self.model = model
         self._editor = GraphEditor(model)
         self._observed, self._rounding = observed, rounding
         self._kinds = {"Conv": convolutions, "MatMul": linear, "Gemm": linear}
@@ -95,7 +96,7 @@ class StaticQuantisation:
         Returns:
             Counts for the run record: operators that were quantised, and those left as they were.
         """
-        model = self._editor.model
+        model = self.model
         if QUANTISE_DOMAIN in model.opset_imports:
             raise PassError("the graph is quantised already; keep one pass that quantises in this chain")
         if (opset := model.opset_imports.get("", 0)) < _LEAST_OPSET:

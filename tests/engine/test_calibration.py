@@ -134,10 +134,8 @@ def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) 
 def test_convert_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("a cat\n")
-    request = ConvertRequest(
-        str(little_checkpoint()), "cpu", tmp_path / "out", precision="int8", calibration=str(prompts)
-    )
-    place, _ = draft(request, Options())
+    source, out = str(little_checkpoint()), tmp_path / "out"
+    place, _ = draft(ConvertRequest(source, "cpu", out, precision="int8", calibration=str(prompts)), Options())
     assert place.text is not None
     lines = [line.split() for line in place.text.splitlines()]
     assert ["unet:", "[merge_lora,", "convert,", "fuse,", "int8]"] in lines

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import onnx
@@ -11,12 +13,13 @@ import onnxruntime
 import pytest
 
 from olivelike.engine.output.materialize import materialize
-from olivelike.errors import PassError
+from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.model import Graph
 from olivelike.model.observations import Observer
 from olivelike.model.targets import TARGETS
+from olivelike.pass_api import Cache, Context
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
 
@@ -171,3 +174,33 @@ def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated):
 @pytest.mark.parametrize(("make", "name"), [(INT8, "tensorrt"), (INT8, "webgpu"), (FP8, "cpu"), (FP8, "cuda")])
 def test_targets_without_a_kernel_are_refused(make, name):
     assert f"target '{name}'" in make().unsupported_reason(TARGETS[name])
+
+
+@pytest.mark.slow
+def test_a_search_leaves_in_float_what_costs_most(calibrated):
+    fused, _, seen = calibrated
+    cache = {}
+
+    class Remembering(Cache):
+        def get(self, question):
+            return cache.get(json.dumps(question))
+
+        def put(self, question, answer):
+            cache[json.dumps(question)] = answer
+
+    usual = run_pass(VERIFY, run_pass(INT8, fused, target="cpu", calibration=seen), samples=1, max_relative_error=1)
+    error = usual.facts["verification"]["relative_error"]
+    asked = {"target": "cpu", "calibration": seen, "auto": True, "samples": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("olivelike.testing.pass_runner.Context", partial(Context, cache=Remembering()))
+        found = run_pass(INT8, fused, max_relative_error=0.7 * error, **asked).facts
+        trials = len(cache)
+        assert 0 < len(found["auto"]["kept_fp32_blocks"]) < 10
+        assert found["auto"]["relative_error"] < 0.7 * error
+        assert found["auto"]["without"]["relative_error"] == pytest.approx(error)
+        assert found["quantised_linear"] > 5
+        run_pass(INT8, fused, max_relative_error=0.7 * error, **asked)
+        assert len(cache) == trials
+        with pytest.raises(VerificationError, match="further from torch than 1.0e-09 before int8 already"):
+            run_pass(INT8, fused, max_relative_error=1e-9, **asked)
+    assert run_pass(INT8, fused, max_relative_error=2 * error, **asked).facts["auto"]["kept_fp32_blocks"] == []

@@ -30,7 +30,7 @@ from olivelike.workflow.passes import Registry
 GOLDEN = Path(__file__).with_name("makers.json")
 ROOT = Path(__file__).parents[3]
 
-OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}]}
+OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}], "int8": [{}, {"auto": True}]}
 KINDS = {
     "load": (LoadJob, KIND["load"]),
     "load_onnx": (AdoptJob, KIND["load"]),
