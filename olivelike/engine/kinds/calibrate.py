@@ -85,8 +85,7 @@ class CalibrateNode(JoinedNode):
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""
-        assert node.calibration is not None
-        return asdict(node.calibration)
+        return {} if node.calibration is None else asdict(node.calibration)
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""

@@ -36,8 +36,8 @@ class HalfSearch:
     Torch has the weights of the same place: what earlier passes did to them is not what half precision costs.
     """
 
-    precision = "fp16"
-    """What is tried."""
+    precision, step = "fp16", "float16"
+    """What is tried, and the step that does it."""
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int
@@ -72,8 +72,8 @@ class HalfSearch:
             if not self._is_right(_EVERYTHING):
                 figures = _described(self._try(_EVERYTHING))
                 raise VerificationError(
-                    f"{self._architecture.component}: further from torch than {self._limit:.1e} before {self.precision} already "
-                    f"({figures}); find the step that is wrong with `verify` behind each, or raise max_relative_error"
+                    f"{self._architecture.component}: further from torch than {self._limit:.1e} before "
+                    f"{self.step} already ({figures}); find the step that is wrong with `verify` behind each, or raise max_relative_error"
                 )
             blocks, found = self._search()
             facts |= found

@@ -12,7 +12,7 @@ from olivelike.model.graph import block_of
 class RoundingSearch(HalfSearch):
     """Trials of one network with all but some blocks in 8 bits; what is remembered of one is not tried again."""
 
-    precision = "int8"
+    precision, step = "int8", "int8"
 
     def _search(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Rank blocks by what each one costs alone, and leave the fewest in float, the dearest first.
