@@ -17,7 +17,6 @@ from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
 from olivelike.model.families import PIPELINE
-from olivelike.model.observations import from_bytes
 from olivelike.pass_api import Cache
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ class StepJob(ModelJob):
         )
 
     def _observed(self, bench: Workbench) -> Mapping[str, Observed] | None:
+        from olivelike.model.observations import from_bytes
+
         digest = self.facets.get(CALIBRATION)
         return (
             None if digest is None else from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its ranges"))

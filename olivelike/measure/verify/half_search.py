@@ -73,7 +73,8 @@ class HalfSearch:
                 figures = _described(self._try(_EVERYTHING))
                 raise VerificationError(
                     f"{self._architecture.component}: further from torch than {self._limit:.1e} before "
-                    f"{self.step} already ({figures}); find the step that is wrong with `verify` behind each, or raise max_relative_error"
+                    f"{self.step} already ({figures}); find the step that is wrong with `verify` behind each, or raise "
+                    "max_relative_error"
                 )
             blocks, found = self._search()
             facts |= found
