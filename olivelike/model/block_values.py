@@ -71,6 +71,14 @@ class BlockFormat:
         numbers = (rows, blocks, self.block_size * self.bits // 8)
         return numbers, (rows, blocks), (rows, -(-blocks * self.bits // 8))
 
+    def quantise(self, weight: Array) -> list[Array]:
+        """Return numbers, scales and zero points of a weight, as the function of this name."""
+        return quantise(weight, self)
+
+    def dequantise(self, parts: list[Array], shape: tuple[int, ...]) -> Array:
+        """Return the weight of this shape that they stand for, in float32."""
+        return dequantise(parts, self, shape)
+
 
 def quantise(weight: Array, form: BlockFormat) -> list[Array]:
     """Return numbers, scales and zero points of a weight; scales are of its own dtype, and the last may be lacking.

@@ -86,6 +86,10 @@ class Target:
     """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
     block_matmul: str = ""
     """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
+    rounded: Literal["", "int8", "fp8"] = ""
+    """In which type layers between QuantizeLinear and DequantizeLinear are computed."""
+    rounded_outputs: bool = False
+    """Whether convolutions of 8 bits give nothing but 8 bits, so that what they give is rounded as well."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -137,6 +141,8 @@ class Target:
             "bfloat16": self.bfloat16,
             "block_weights": self.block_weights,
             "block_matmul": self.block_matmul,
+            "rounded": self.rounded,
+            "rounded_outputs": self.rounded_outputs,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -172,6 +178,8 @@ CPU: Final = Target(
     },
     block_weights=True,
     block_matmul="fh",
+    rounded="int8",
+    rounded_outputs=True,
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -268,6 +276,7 @@ OPENVINO: Final = Target(
     },
     bfloat16=True,
     block_weights=True,
+    rounded="int8",
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 
@@ -290,6 +299,7 @@ TENSORRT: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+    rounded="fp8",
 )
 """NVIDIA GPUs, with engines built on first use."""
 
@@ -301,6 +311,7 @@ TENSORRT_RTX: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+    rounded="fp8",
 )
 """NVIDIA RTX GPUs since Ampere (RTX 30), with engines built on the machine in seconds."""
 
