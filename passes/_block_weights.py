@@ -19,8 +19,8 @@ class BlockWeights(Pass):
     writes: ClassVar = ("graph",)
     once: ClassVar = True
 
-    block_size: Literal[16, 32, 64, 128, 256] = 64
-    """Weights that share a scale; a row that it does not divide ends with a shorter block."""
+    block_size: Literal[16, 32, 64, 128, 256]
+    """Weights that share a scale; of a row that it does not divide, the largest part of it that does."""
 
     method: Literal["rtn", "k_quant"] = "rtn"
     """`rtn` rounds to nearest; `k_quant` searches scale and zero point for the least error, some ten times slower."""
@@ -34,8 +34,17 @@ class BlockWeights(Pass):
     embeddings: bool = True
     """Quantise tables that rows are looked up in, to 8 bits at that."""
 
-    float_blocks: tuple[str, ...] = ("conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding")
+    float_blocks: tuple[str, ...]
     """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
+
+    fine_blocks: tuple[str, ...] = (
+        "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
+        "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
+        "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
+        "decoder.mid_block.resnets.0", "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
+        "embeddings.position_embedding", "text_model.embeddings.position_embedding",
+    )  # fmt: skip
+    """Blocks whose weights have twice the bits, likewise: few weights with a large part in the error."""
 
     int8_compute: bool = False
     """Let MatMulNBits round activations to 8 bits as well: faster on a CPU, and less exact."""
@@ -70,6 +79,7 @@ class BlockWeights(Pass):
             convolutions=self.convolutions,
             embeddings=self.embeddings,
             float_blocks=self.float_blocks,
+            fine_blocks=self.fine_blocks,
             accuracy_level=4 if self.int8_compute else 0,
         )
         context.report(**quantisation.quantise())

@@ -15,8 +15,14 @@ class Weights4(BlockWeights):
     conflicts: ClassVar = ("weights8",)
     resources: ClassVar = Resources(memory_bytes=400 << 20, weights_scale=0.16)
 
+    block_size: Literal[16, 32, 64, 128, 256] = 64
+    """Weights that share a scale; of a row that it does not divide, the largest part of it that does."""
+
     symmetric: bool = False
     """Without zero points; `k_quant` has them always."""
+
+    float_blocks: tuple[str, ...] = ("conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding")
+    """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
 
     @property
     def bits(self) -> Literal[4, 8]:

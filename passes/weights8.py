@@ -15,8 +15,14 @@ class Weights8(BlockWeights):
     conflicts: ClassVar = ("weights4",)
     resources: ClassVar = Resources(memory_bytes=400 << 20, weights_scale=0.27)
 
+    block_size: Literal[16, 32, 64, 128, 256] = 128
+    """Weights that share a scale; of a row that it does not divide, the largest part of it that does."""
+
     symmetric: bool = True
     """Without zero points; `k_quant` has them always."""
+
+    float_blocks: tuple[str, ...] = ("conv_in", "conv_out", "*.conv_in", "*.conv_out")
+    """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
 
     @property
     def bits(self) -> Literal[4, 8]:
