@@ -56,11 +56,11 @@ class BlockWeights(Pass):
 
     def unsupported_reason(self, target: Target) -> str | None:
         """Each weight needs MatMulNBits or DequantizeLinear in blocks."""
-        if target.block_weights:
+        if self.bits in target.block_weights:
             return None
         return (
             f"target {target.name!r} has no kernel that is known to run weights in blocks of {self.bits} bits; "
-            "use target `cpu` or `openvino`"
+            "use target `cpu`, `openvino` or `webgpu`"
         )
 
     def run(self, model: Model, context: Context) -> Model:

@@ -59,13 +59,15 @@ class BlockQuantisation:
             convolutions: Whether their weights are quantised.
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
-            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 are for float32 alone, and
-                half precision stays as it is.
+            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 are for float32 alone, where the
+                target has them, and other weights stay as they are then.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
         self._form = form
         self._multiplied = "" if target is None else target.block_matmul
+        self._rows = target is not None and target.block_rows
+        self._widths = (4, 8, 16) if target is None else target.block_weights
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
         self._accuracy_level = accuracy_level
@@ -139,7 +141,7 @@ class BlockQuantisation:
             form = replace(form, bits=2 * form.bits)
         if form.bits == 16:
             form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
-            return form if value.dtype == ir.DataType.FLOAT else None
+            return form if value.dtype == ir.DataType.FLOAT and 16 in self._widths else None
         form = replace(form, packed=self._multiplies(node, value))
         size = math.gcd(shape[axis], form.block_size)  # OpenVINO has no blocks that do not divide a row.
         if size >= _LEAST_DEPTH:
@@ -158,7 +160,7 @@ class BlockQuantisation:
         return 0
 
     def _rewrite(self, node: ir.Node, index: int, value: ir.Value, form: BlockFormat) -> None:
-        if node.op_type == "Gather" and self._multiplied:  # OpenVINO widens nothing whose size it does not know.
+        if node.op_type == "Gather" and self._rows:
             self._look_up(node, value, form)
         elif form.packed:
             self._multiply(node, value, form)
