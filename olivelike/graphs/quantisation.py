@@ -59,7 +59,7 @@ class BlockQuantisation:
             convolutions: Whether their weights are quantised.
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
-            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 are for float32 alone, where the
+            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 for float32 alone, where the
                 target has them, and other weights stay as they are then.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
