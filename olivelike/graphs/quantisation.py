@@ -60,7 +60,7 @@ class BlockQuantisation:
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
             fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 for float32 alone, where the
-                target has them, and other weights stay as they are then.
+                target has them; else, and of tables, they stay as they are.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
@@ -135,9 +135,12 @@ class BlockQuantisation:
             return None
         axis = self._axis(node)
         form = replace(self._form, axis=axis)
+        fine = _within(path, self._fine_blocks)
         if node.op_type == "Gather":  # It takes no fewer bits.
+            if fine:
+                return None
             form = replace(form, bits=8, symmetric=True, method="rtn")
-        elif _within(path, self._fine_blocks):
+        elif fine:
             form = replace(form, bits=2 * form.bits)
         if form.bits == 16:
             form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
