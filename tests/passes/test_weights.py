@@ -81,6 +81,18 @@ def test_quantised_twice_is_refused(fused):
         run_pass(FOUR, run_pass(EIGHT, fused, target="cpu"), target="cpu")
 
 
+def test_few_sensitive_weights_have_twice_the_bits(fused):
+    coarse, fine = (run_pass(EIGHT, fused, target="cpu", fine_blocks=blocks) for blocks in ((), EIGHT().fine_blocks))
+    errors = [run_pass(VERIFY, model, samples=1).facts["verification"]["relative_error"] for model in (coarse, fine)]
+    assert errors[1] < errors[0]
+    widths = [
+        {node.attributes["bits"].as_int() for node in run_pass(make, model, target="cpu").graph.to_ir().graph
+         if node.op_type == "QuantizeBlocks"}
+        for make, model in ((EIGHT, fused), (FOUR, fused), (EIGHT, run_pass(FLOAT16, fused, target="cpu")))
+    ]  # fmt: skip
+    assert widths == [{8, 16}, {4, 8}, {8}]  # In half precision they stay as they are.
+
+
 @pytest.mark.parametrize("name", ["tensorrt", "directml"])
 def test_targets_that_are_not_known_to_run_blocks_are_refused(name):
     assert "has no kernel that is known to run weights in blocks of 8 bits" in EIGHT().unsupported_reason(TARGETS[name])
