@@ -37,7 +37,12 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 TOGETHER = ("engine", "cli", "sources", "serve", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
-TRACING = ("graphs/export/test_build_network.py", "passes/test_convert.py", "testing/test_traced.py", "tools/test_make_shelf.py")
+TRACING = (
+    "graphs/export/test_build_network.py",
+    "passes/test_convert.py",
+    "testing/test_traced.py",
+    "tools/test_make_shelf.py",
+)
 """Files that trace networks as `engine` does: what the exporter imports takes seconds in each process."""
 
 
