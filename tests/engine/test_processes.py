@@ -79,7 +79,7 @@ def add_slow_pass(project: Project, seconds: float) -> Path:
 
 
 def test_two_runs_on_one_store_run_common_nodes_once(project: Project, tmp_path: Path) -> None:
-    notes = add_slow_pass(project, 2.0)
+    notes = add_slow_pass(project, 1.0)
     runs = [start(project, str(tmp_path / name)) for name in ("a", "b")]
     printed = [process.communicate(timeout=120) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], printed

@@ -128,7 +128,15 @@ def test_it_goes_with_controlnets(prompted, shown, picture, scale):
     assert_alike(prompted.generate(asked), expected)
 
 
-@pytest.mark.parametrize(("kind", "form"), [("sd", "classic"), ("sd", "plus"), ("xl", "classic"), ("xl", "plus")])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("sd", "classic"),
+        ("xl", "plus"),
+        pytest.param("sd", "plus", marks=pytest.mark.slow),
+        pytest.param("xl", "classic", marks=pytest.mark.slow),
+    ],
+)
 def test_half_precision_is_near_torch(settings, shown, kind, form):
     half = open_pipeline(
         little_prompted(kind, form, half=True, controlled=kind == "sd" and form == "classic"), settings
