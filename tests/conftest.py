@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -49,14 +49,19 @@ TRACING = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Give each worker whole folders of `TOGETHER`, in that order, and whole files of the others."""
-    order, here = {}, Path(__file__).parent
-    traced = {here / file for file in TRACING}
+    order = {}
     for item in items:
-        path = here / "engine" if item.path in traced else item.path
-        folder = next((folder for folder in TOGETHER if path.is_relative_to(here / folder)), None)
+        folder = folder_of(item.path)
         item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
         order[item] = TOGETHER.index(folder) if folder else len(TOGETHER)
     items.sort(key=order.__getitem__)
+
+
+@cache
+def folder_of(path):
+    """Return which of `TOGETHER` a file of tests runs with."""
+    file = Path(os.path.relpath(path, Path(__file__).parent)).as_posix()
+    return "engine" if file in TRACING else next((one for one in TOGETHER if file.startswith(f"{one}/")), None)
 
 
 def pytest_collection_finish(session):
