@@ -30,8 +30,15 @@ def fused(tiny):
     return run_pass(FUSE, tiny("unet"), target="cpu")
 
 
-@pytest.mark.parametrize("make", [EIGHT, FOUR])
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    ("make", "half"),
+    [
+        (EIGHT, False),
+        (FOUR, True),
+        pytest.param(EIGHT, True, marks=pytest.mark.slow),
+        pytest.param(FOUR, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_unet_is_as_near_to_torch_as_its_bits_allow(fused, make, half):
     result = run_pass(make, run_pass(FLOAT16, fused, target="cpu") if half else fused, target="cpu")
     assert result.weights is fused.weights

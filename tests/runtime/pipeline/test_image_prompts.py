@@ -129,7 +129,15 @@ def test_it_goes_with_controlnets(prompted, settings, shown, picture, scale, hal
     assert_alike(used.generate(asked), expected, 30 if half else 50)
 
 
-@pytest.mark.parametrize(("kind", "form"), [("sd", "classic"), ("sd", "plus"), ("xl", "classic"), ("xl", "plus")])
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("sd", "classic"),
+        ("xl", "plus"),
+        pytest.param("sd", "plus", marks=pytest.mark.slow),
+        pytest.param("xl", "classic", marks=pytest.mark.slow),
+    ],
+)
 def test_half_precision_is_near_torch(settings, shown, kind, form):
     half = open_pipeline(little_prompted(kind, form, half=True, controlled=form == "classic"), settings)
     for scale in (1.0, 0.5):
