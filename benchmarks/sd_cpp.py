@@ -3,6 +3,10 @@
     python -m venv PEER && PEER/bin/pip install stable-diffusion-cpp-python    # builds it for this processor
     python benchmarks/sd_cpp.py --peer PEER/bin/python --folder DIR            # DIR as in runtime_step.py
     python benchmarks/sd_cpp.py --peer PEER/bin/python --side 512 --steps 2    # another size, fewer steps a turn
+    python benchmarks/sd_cpp.py --peer PEER/bin/python --checkpoint FILE --ours models/fp32 --ours models/w8
+
+The last compares quantised outputs with its q8_0: pictures of the same noise are compared with those of the first of
+`--ours` and of its f16. FILE is the single-file checkpoint that the outputs were made of.
 
 Each engine is a process of its own, is warmed up, and then they take turns. A step is what the sampler takes for one
 picture with guidance: one UNet call on two rows here and in diffusers, two calls on one row in stable-diffusion.cpp.
@@ -28,7 +32,7 @@ _LIMIT = 3600.0
 
 
 def work(checkpoint: str, weights: str, side: int, steps: int) -> None:
-    """Be the peer: draw once for each line that comes, and answer with the seconds of the steps."""
+    """Be the peer: draw once for each line that comes, save the picture there, and answer with the steps' seconds."""
     import time
 
     from stable_diffusion_cpp import StableDiffusion
@@ -36,12 +40,14 @@ def work(checkpoint: str, weights: str, side: int, steps: int) -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr
     model = StableDiffusion(model_path=checkpoint, wtype=weights, n_threads=2, diffusion_flash_attn=True, verbose=False)
-    for number, _ in enumerate(sys.stdin):
+    for line in sys.stdin:
         marks: list[float] = []
-        model.generate_image(
+        pictures = model.generate_image(
             prompt=PROMPT, width=side, height=side, sample_steps=steps, sample_method="euler", cfg_scale=7.5,
-            seed=number, progress_callback=lambda *_, marks=marks: marks.append(time.perf_counter()),
+            seed=1, progress_callback=lambda *_, marks=marks: marks.append(time.perf_counter()),
         )  # fmt: skip
+        if line.strip():
+            pictures[0].save(line.strip())
         seconds = [end - start for start, end in itertools.pairwise(marks)]
         print(json.dumps(seconds), file=answers, flush=True)
 
@@ -55,9 +61,9 @@ class Peer:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
 
-    def steps(self) -> list[float]:
-        """Draw, and return the seconds of its steps."""
-        self._process.stdin.write("\n")
+    def steps(self, picture: Path | None = None) -> list[float]:
+        """Draw, keep the picture if asked to, and return the seconds of its steps."""
+        self._process.stdin.write(f"{picture or ''}\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -114,7 +120,12 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=256, help="of the picture, in pixels")
     parser.add_argument("--steps", type=int, default=4, help="of each turn")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--checkpoint", type=Path, help="single file; with --ours")
+    parser.add_argument("--ours", type=Path, action="append", help="output to compare; the first one is in float")
     options = parser.parse_args()
+    if options.ours:
+        compare_quantised(options)
+        return
 
     from runtime_step import make_checkpoint, optimise, ours
 
@@ -162,6 +173,50 @@ def main() -> None:
             finally:
                 for engine in engines.values():
                     engine.stop()
+
+
+def compare_quantised(options: argparse.Namespace) -> None:
+    """Compare outputs and the peer's f16 and q8_0: size, seconds, memory, and PSNR to each one's own float."""
+    from PIL import Image
+    from runtime_step import ours
+
+    from olivelike import Request, open_pipeline
+
+    def psnr(picture: Path, reference: Path) -> str:
+        import numpy as np
+
+        pair = [np.asarray(Image.open(path), dtype=float) for path in (picture, reference)]
+        error = float(((pair[0] - pair[1]) ** 2).mean())
+        return f"{10 * np.log10(255**2 / error):.1f} dB" if error else "equal"
+
+    side, steps = options.side, options.steps
+    with tempfile.TemporaryDirectory() as temporary:
+        pictures, engines = {}, {}
+        for output in options.ours:
+            request = Request((PROMPT,), steps=steps, size=(side, side), seed=1)
+            pictures[output.name] = Path(temporary, f"{output.name}.png")
+            open_pipeline(output, safety=False).generate(request).pictures[0].image.save(pictures[output.name])
+        try:
+            for output in options.ours:
+                engines[output.name] = Own(ours(output, "cpu", steps, side), Path(temporary, f"{output.name}.log"))
+            for weights in ("f16", "q8_0"):
+                name = f"stable-diffusion.cpp, {weights}"
+                engines[name] = Peer(options.peer, options.checkpoint, weights, side, steps)
+                pictures[name] = Path(temporary, f"{weights}.png")
+                engines[name].steps(pictures[name])
+            compare(engines, options.rounds, f"{side} by {side} pixels")
+        finally:
+            for engine in engines.values():
+                engine.stop()
+        print("\n| picture | PSNR to its own float |\n| --- | --- |")
+        names = list(pictures)
+        for number, name in enumerate(names):
+            if number not in (0, len(options.ours)):
+                reference = names[0] if number < len(options.ours) else names[len(options.ours)]
+                print(f"| {name} | {psnr(pictures[name], pictures[reference])} |")
+    for output in options.ours:
+        total = sum(path.stat().st_size for path in output.glob("*/*.*") if path.parent.name != "safety_checker")
+        print(f"{output.name}: {total / 1e6:.0f} MB without the safety checker")
 
 
 def compare(engines: dict[str, Own | Peer], rounds: int, title: str) -> None:

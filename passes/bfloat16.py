@@ -18,7 +18,7 @@ class Bfloat16(Pass):
     writes: ClassVar = ("graph",)
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
     conflicts: ClassVar = ("float16",)
-    comes_before: ClassVar = ("weights8", "weights4")
+    comes_before: ClassVar = ("weights8", "weights4", "int8", "fp8")
 
     force_fp32: tuple[str, ...] = ()
     """Operator types that stay in float32, such as `Softmax`."""

@@ -21,7 +21,7 @@ class Float16(Pass):
     writes: ClassVar = ("graph",)
     optional: ClassVar[tuple[str, ...]] = ("architecture",)
     conflicts: ClassVar = ("bfloat16",)
-    comes_before: ClassVar = ("weights8", "weights4")
+    comes_before: ClassVar = ("weights8", "weights4", "int8", "fp8")
     resources: ClassVar = Resources(memory_bytes=300 << 20, weights_scale=0.5)
 
     keep_io: bool = False

@@ -26,7 +26,7 @@ class Fuse(Pass):
     reads: ClassVar = ("architecture", "graph", "target", "precision")
     writes: ClassVar = ("graph",)
     optional: ClassVar = ("architecture",)
-    comes_before: ClassVar = ("float16", "bfloat16", "weights8", "weights4", "deepcache")
+    comes_before: ClassVar = ("float16", "bfloat16", "weights8", "weights4", "int8", "fp8", "deepcache")
     removed_options: ClassVar = MappingProxyType(dict.fromkeys(("precision", "force_fp32", "known_overflows"), _KNOWN))
     resources: ClassVar = Resources(memory_bytes=300 << 20)
     rules: ClassVar[tuple[Rule, ...]] = ()

@@ -2,71 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from olivelike.pass_api import Context, Pass, Resources
+from olivelike.pass_api import Resources
 
-if TYPE_CHECKING:
-    from olivelike.model import Model
-    from olivelike.model.targets import Target
+from ._block_weights import BlockWeights
 
 
-class Weights4(Pass):
+class Weights4(BlockWeights):
     """Keep weights in 4 bits, scale and zero point for each block; run it after all fusions and conversions."""
 
-    reads: ClassVar = ("graph", "target")
-    writes: ClassVar = ("graph",)
     conflicts: ClassVar = ("weights8",)
-    once: ClassVar = True
     resources: ClassVar = Resources(memory_bytes=400 << 20, weights_scale=0.16)
 
     block_size: Literal[16, 32, 64, 128, 256] = 64
-    """Weights that share a scale; a row that it does not divide ends with a shorter block."""
-
-    method: Literal["rtn", "k_quant"] = "rtn"
-    """`rtn` rounds to nearest; `k_quant` searches scale and zero point for the least error, some ten times slower."""
+    """Weights that share a scale; of a row that it does not divide, the largest part of it that does."""
 
     symmetric: bool = False
     """Without zero points; `k_quant` has them always."""
 
-    convolutions: bool = True
-    """Quantise their weights too: for size alone, since each run widens them first."""
-
-    embeddings: bool = True
-    """Quantise tables that rows are looked up in, to 8 bits at that."""
-
     float_blocks: tuple[str, ...] = ("conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding")
     """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
 
-    int8_compute: bool = False
-    """Let MatMulNBits round activations to 8 bits as well: faster on a CPU, and less exact."""
-
-    def unsupported_reason(self, target: Target) -> str | None:
-        """Each weight needs MatMulNBits or DequantizeLinear in blocks."""
-        if target.block_weights:
-            return None
-        return (
-            f"target {target.name!r} has no kernel that is known to run weights in blocks of 4 bits; "
-            "use target `cpu` or `openvino`"
-        )
-
-    def run(self, model: Model, context: Context) -> Model:
-        """Put numbers and scales in the place of weights, and count."""
-        from olivelike.graphs.quantisation import BlockQuantisation
-        from olivelike.model import Graph
-        from olivelike.model.block_values import BlockFormat
-
-        graph = model.require("graph").to_ir()
-        symmetric = self.symmetric and self.method == "rtn"
-        form = BlockFormat(4, self.block_size, 0, symmetric, packed=False, method=self.method)
-        quantisation = BlockQuantisation(
-            graph,
-            form,
-            context.target,
-            convolutions=self.convolutions,
-            embeddings=self.embeddings,
-            float_blocks=self.float_blocks,
-            accuracy_level=4 if self.int8_compute else 0,
-        )
-        context.report(**quantisation.quantise())
-        return model.replace(graph=Graph.from_ir(graph))
+    @property
+    def bits(self) -> Literal[4, 8]:
+        """Of a weight."""
+        return 4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # Before numpy and torch, and for children: as many workers run as there are cores.
 
 from olivelike.testing import models, tiny_model
 
@@ -15,6 +17,7 @@ SHELF = Path(__file__).parent / "fixtures" / "shelf"
 """Graphs of test networks, so that few tests wait for the exporter; `OLIVELIKE_FILL_SHELF=1 make test` adds to them."""
 os.environ[models.SHELF_VARIABLE] = str(SHELF)
 gc.set_threshold(20_000, 20, 20)  # With torch and sympy loaded, a fifth of the time went into collections.
+os.fsync = lambda _: None  # What tests write need not outlive a loss of power; children still wait for the disk.
 os.environ["OLIVELIKE_SHELF"] = ""  # That of whoever runs the tests knows things, too.
 
 if os.environ.get("OLIVELIKE_FILL_SHELF"):
@@ -34,17 +37,31 @@ if os.environ.get("OLIVELIKE_FILL_SHELF"):
 TOGETHER = ("engine", "cli", "sources", "serve", "runtime", "graphs/fusion", "measure/bench", "measure/verify")
 """Folders whose tests share what is made once per session; the longest first, so that all workers end together."""
 
+TRACING = (
+    "graphs/export/test_build_network.py",
+    "passes/test_convert.py",
+    "testing/test_traced.py",
+    "tools/test_make_shelf.py",
+)
+"""Files that trace networks as `engine` does: what the exporter imports takes seconds in each process."""
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Give each worker whole folders of `TOGETHER`, in that order, and whole files of the others."""
     order = {}
     for item in items:
-        here = Path(__file__).parent
-        folder = next((folder for folder in TOGETHER if item.path.is_relative_to(here / folder)), None)
+        folder = folder_of(item.path)
         item.add_marker(pytest.mark.xdist_group(folder or item.path.name))
         order[item] = TOGETHER.index(folder) if folder else len(TOGETHER)
     items.sort(key=order.__getitem__)
+
+
+@cache
+def folder_of(path):
+    """Return which of `TOGETHER` a file of tests runs with."""
+    file = Path(os.path.relpath(path, Path(__file__).parent)).as_posix()
+    return "engine" if file in TRACING else next((one for one in TOGETHER if file.startswith(f"{one}/")), None)
 
 
 def pytest_collection_finish(session):

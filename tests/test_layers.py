@@ -23,7 +23,7 @@ MAY_USE = {
     "pass_api": {"model", "graphs"},
     "runtime": {"model", "graphs"},
     "workflow": {"model", "data", "sources", "graphs", "pass_api"},
-    "engine": {"model", "sources", "graphs", "pass_api", "workflow", "store"},
+    "engine": {"model", "sources", "graphs", "pass_api", "workflow", "store", "runtime"},
     "measure": {"model", "data", "sources", "graphs", "pass_api", "workflow", "store", "engine", "runtime"},
 }
 """Rooms by what they may use beside the ground; the others may use all of it."""

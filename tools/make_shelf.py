@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from olivelike.data import demo_controlnet
 from olivelike.graphs.shelf import BUILT_IN, Damage, ShelfFolder
 from olivelike.graphs.shelf.filling import add_network
 from olivelike.graphs.shelf.folder import file_name
@@ -29,6 +30,7 @@ from olivelike.model import Architecture
 from olivelike.model.families import VAES
 from olivelike.model.supported import CLASSES
 from olivelike.sources import Checkpoint, PipelineSource, SourceSpec, available_components, open_source
+from olivelike.sources.controlnet import open_controlnet
 from olivelike.sources.vae_override import open_vae
 from olivelike.testing import make_checkpoint, make_single_file
 from olivelike.testing.checkpoints import write_safetensors
@@ -112,6 +114,8 @@ def networks(name: str, scratch: Path) -> Iterator[Checkpoint]:
         for checkpoint in source.checkpoints.values():
             yield checkpoint
             yield from _older_names(checkpoint)
+        unet = source.checkpoints["unet"].config
+        yield open_controlnet(SourceSpec(path=demo_controlnet()), "controlnet", unet, None)[0]
         return
     pipeline = PIPELINES[name]
     folder = make_checkpoint(scratch / name, pipeline.family, size="full", hollow=True)
@@ -209,7 +213,7 @@ def class_defaults() -> dict[str, Any]:
     from olivelike.sources.names.loading import normalised_fields
 
     found: dict[str, Any] = {}
-    for name in ("UNet2DConditionModel", "AutoencoderKL", "AutoencoderTiny"):
+    for name in ("UNet2DConditionModel", "ControlNetModel", "AutoencoderKL", "AutoencoderTiny"):
         parameters = inspect.signature(getattr(diffusers, name).__init__).parameters
         config = {key: parameter.default for key, parameter in parameters.items() if key != "self"}
         found[name] = {"library": "diffusers", "config": json.loads(json.dumps(config))}

@@ -13,3 +13,8 @@ def demo_folder() -> Path:
 def demo_few_steps_lora() -> Path:
     """Return the LoRA with which the demo draws in 4 steps of the LCM scheduler, without guidance."""
     return Path(__file__).parent / "demo_lcm.safetensors"
+
+
+def demo_controlnet() -> Path:
+    """Return the folder of the demo's ControlNet, led by edges: diffusers' class in float16, to be read only."""
+    return Path(__file__).parent / "demo_edges"

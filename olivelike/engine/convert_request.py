@@ -12,10 +12,10 @@ from olivelike._text import did_you_mean
 from olivelike.engine.preparation import DEFAULTS, source_spec
 from olivelike.engine.run import run
 from olivelike.errors import UsageError
-from olivelike.model.families import COMPONENTS, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
+from olivelike.model.families import COMPONENTS, COMPUTED, HALF_PASSES, LORA_COMPONENTS, QUANTISING_PASSES
 from olivelike.model.targets import find_target
 from olivelike.sources import Checkpoint, available_components, open_source
-from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, text_source
+from olivelike.workflow.long_form import file_ref, ip_adapter_of, parse_lora, require_names, text_source
 from olivelike.workflow.places import Place, absolute
 from olivelike.workflow.scaffold import workflow_text
 
@@ -37,7 +37,8 @@ class ConvertRequest:
     vae: str | None = None
     embeddings: tuple[str, ...] = ()
     precision: str | None = None
-    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision."""
+    """`fp32`, `fp16` or `bf16`; `w8` and `w4` have weights in 8 and 4 bits, and the rest in the target's precision;
+    `int8` and `fp8` compute the UNet in 8 bits."""
     prediction: str | None = None
     layout: str | None = None
     preview: str | None = None
@@ -45,6 +46,8 @@ class ConvertRequest:
     t2i_adapters: tuple[str, ...] = ()
     ip_adapter: str | None = None
     image_encoder: str | None = None
+    calibration: str | None = None
+    """A text file with a prompt in each line, that `int8` and `fp8` draw."""
 
     def command(self, *, allow_pickle: bool = False) -> str:
         """Return the command line that says it."""
@@ -53,7 +56,16 @@ class ConvertRequest:
         words += [word for embedding in self.embeddings for word in ("--embedding", embedding)]
         words += [word for controlnet in self.controlnets for word in ("--controlnet", controlnet)]
         words += [word for adapter in self.t2i_adapters for word in ("--t2i-adapter", adapter)]
-        for option in ("vae", "preview", "precision", "prediction", "layout", "ip_adapter", "image_encoder"):
+        for option in (
+            "vae",
+            "preview",
+            "precision",
+            "prediction",
+            "layout",
+            "ip_adapter",
+            "image_encoder",
+            "calibration",
+        ):
             if (value := getattr(self, option)) is not None:
                 words += [f"--{option.replace('_', '-')}", str(value)]
         return shlex.join(["olivelike", "convert", *words, *(["--allow-pickle"] if allow_pickle else [])])
@@ -127,6 +139,14 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     """
     here = Path.cwd()
     target = find_target(request.target)
+    require_names(
+        {
+            "SOURCE": [request.source], "--vae": [request.vae], "--preview": [request.preview],
+            "--embedding": request.embeddings, "--controlnet": request.controlnets,
+            "--t2i-adapter": request.t2i_adapters, "--ip-adapter": [request.ip_adapter],
+            "--image-encoder": [request.image_encoder],
+        }
+    )  # fmt: skip
     source = text_source(request.source, here)
     vae = text_source(request.vae, here) if request.vae else None
     preview = text_source(request.preview, here) if request.preview else None
@@ -140,11 +160,20 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
     quantising = QUANTISING_PASSES.get(request.precision or "")
     named = None if quantising else request.precision
     precision = named or target.precision
-    chains = {name: _chain(opened.checkpoint(name), precision, quantising) for name in components}
+    quantised = COMPUTED.get(request.precision or "", components)
+    chains = {
+        name: _chain(opened.checkpoint(name), precision, quantising if name in quantised else None)
+        for name in components
+    }
 
     def place(path: Path | None, text: str) -> str:
         return text if path is None else _relative(path, folder)
 
+    calibration = None
+    if request.calibration is not None:
+        if request.precision not in COMPUTED:
+            raise UsageError("--calibration is for --precision int8 and fp8; name one of them, or drop it")
+        calibration = {"prompts": _relative(absolute(request.calibration, here), folder)}
     said = place(source.path, request.source)
     loras = [parse_lora(text, here) for text in request.loras]
     embeddings = [file_ref(text, here) for text in request.embeddings]
@@ -160,6 +189,7 @@ def draft_workflow(request: ConvertRequest, options: Options, folder: Path) -> s
             "loras": [{"file": place(lora.file.path, str(lora.file)), "weight": lora.weight} for lora in loras],
             "embeddings": [place(file.path, str(file)) for file in embeddings],
             "target": {"provider": target.name, "precision": named} if named else target.name,
+            "calibration": calibration,
             "components": chains,
             "layout": request.layout,
             "output": _relative(absolute(request.output, here), folder),

@@ -111,6 +111,7 @@ _LENT: Mapping[str, tuple[str, ...]] = {
     "graph": ("olivelike.model.graph",),
     "original": _NETWORK,
     "target": ("olivelike.model.targets",),
+    "calibration": ("olivelike.model.observations",),
 }
 """What a pass is handed for what it reads: modules beside its own that decide its result."""
 

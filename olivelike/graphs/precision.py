@@ -7,7 +7,6 @@ Parameters become `Cast` nodes over the parameter input, evaluated when the grap
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from olivelike._text import did_you_mean
 from olivelike.errors import PassError
 from olivelike.model.families import IMAGE_STRENGTH, STRENGTH
-from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, block_of, weight_values
+from olivelike.model.graph import BLOCK_KEY, OPERATOR_KEY, PARAMETER_KEY, in_block, weight_values
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.targets import TARGETS, Target, float32_inputs
 
@@ -101,7 +100,7 @@ class HalfPrecision:
                 )
         blocks = {node.metadata_props.get(BLOCK_KEY, "") for node in self._graph} - {""}
         for pattern in self._forced_blocks:
-            if not any(_is_meant(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)):
+            if not any(in_block(node, pattern) for node in self._graph if node.metadata_props.get(BLOCK_KEY)):
                 raise PassError(
                     f"force_fp32_blocks: no block matches {pattern!r}; "
                     + did_you_mean(pattern, sorted(blocks), "blocks")
@@ -199,7 +198,7 @@ class HalfPrecision:
             return True
         if _is_packed_attention(node):
             return False  # It has no float32 kernel; inside, every kernel accumulates in float32.
-        return any(_is_meant(node, pattern) for pattern in self._forced_blocks)
+        return any(in_block(node, pattern) for pattern in self._forced_blocks)
 
     def _wants_half(self, node: ir.Node) -> bool:
         """Nodes over float32 values alone stay in float32: casting pays at the first parameter or half value."""
@@ -268,10 +267,3 @@ class HalfPrecision:
 
 def _is_packed_attention(node: ir.Node) -> bool:
     return node.op_type == "MultiHeadAttention" and any(value is None for value in (*node.inputs, None, None)[1:3])
-
-
-def _is_meant(node: ir.Node, pattern: str) -> bool:
-    if pattern.startswith("="):
-        return block_of(node) == pattern[1:]
-    path = node.metadata_props.get(BLOCK_KEY, "")
-    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*")

@@ -47,6 +47,7 @@ class BlockQuantisation:
         convolutions: bool = True,
         embeddings: bool = True,
         float_blocks: Sequence[str] = (),
+        fine_blocks: Sequence[str] = (),
         accuracy_level: int = 0,
     ) -> None:
         """Set up.
@@ -58,15 +59,19 @@ class BlockQuantisation:
             convolutions: Whether their weights are quantised.
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
+            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 for float32 alone, where the
+                target has them; else, and of tables, they stay as they are.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
         self._form = form
         self._multiplied = "" if target is None else target.block_matmul
+        self._rows = target is not None and target.block_rows
+        self._widths = (4, 8, 16) if target is None else target.block_weights
         self._convolutions, self._embeddings = convolutions, embeddings
-        self._float_blocks = tuple(float_blocks)
+        self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
         self._accuracy_level = accuracy_level
-        self._wide: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._wide: dict[tuple[ir.Value, BlockFormat], ir.Value] = {}
         self._counts: Counter[str] = Counter()
 
     def quantise(self) -> dict[str, int]:
@@ -88,10 +93,10 @@ class BlockQuantisation:
                 value = node.inputs[index]
                 if value is None or value not in self._editor.weights or value.dtype not in _FLOATS:
                     continue
-                if self._stays(node, value):
+                if (form := self._form_of(node, value)) is None:
                     self._counts["left"] += 1
                 else:
-                    self._rewrite(node, index, value)
+                    self._rewrite(node, index, value, form)
         if self._counts.keys() - {"left"}:
             model.opset_imports[QUANTISE_DOMAIN] = 1
         self._editor.import_contrib()
@@ -121,16 +126,30 @@ class BlockQuantisation:
                 return (0,) if self._embeddings and attribute(node, "axis", 0) == 0 else ()
         return ()
 
-    def _stays(self, node: ir.Node, value: ir.Value) -> bool:
+    def _form_of(self, node: ir.Node, value: ir.Value) -> BlockFormat | None:
+        """Return how an operator's weight is written; `None` if it stays as it is."""
         path = node.metadata_props.get(BLOCK_KEY, "")
-        if any(fnmatch.fnmatchcase(path, p) or fnmatch.fnmatchcase(path, f"{p}.*") for p in self._float_blocks):
-            return True
         assert value.shape is not None
         shape = tuple(value.shape.numpy())
-        if len(shape) < 2 or math.prod(shape) < _LEAST_VALUES:
-            return True
-        depth = shape[self._axis(node)]
-        return depth < _LEAST_DEPTH or not (self._multiplies(node, value) or self._block_size(depth) >= _LEAST_DEPTH)
+        if len(shape) < 2 or math.prod(shape) < _LEAST_VALUES or _within(path, self._float_blocks):
+            return None
+        axis = self._axis(node)
+        form = replace(self._form, axis=axis)
+        fine = _within(path, self._fine_blocks)
+        if node.op_type == "Gather":  # It takes no fewer bits.
+            if fine:
+                return None
+            form = replace(form, bits=8, symmetric=True, method="rtn")
+        elif fine:
+            form = replace(form, bits=2 * form.bits)
+        if form.bits == 16:
+            form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
+            return form if value.dtype == ir.DataType.FLOAT and 16 in self._widths else None
+        form = replace(form, packed=self._multiplies(node, value))
+        size = math.gcd(shape[axis], form.block_size)  # OpenVINO has no blocks that do not divide a row.
+        if size >= _LEAST_DEPTH:
+            form = replace(form, block_size=size)
+        return form if shape[axis] >= _LEAST_DEPTH and (form.packed or size >= _LEAST_DEPTH) else None
 
     def _axis(self, node: ir.Node) -> int:
         """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
@@ -143,16 +162,15 @@ class BlockQuantisation:
                 return 1 if attribute(node, "transB", 0) else 0
         return 0
 
-    def _rewrite(self, node: ir.Node, index: int, value: ir.Value) -> None:
-        axis = self._axis(node)
-        if node.op_type == "Gather" and self._multiplied:  # OpenVINO widens nothing whose size it does not know.
-            self._look_up(node, value)
-        elif self._multiplies(node, value):
-            self._multiply(node, value, axis)
+    def _rewrite(self, node: ir.Node, index: int, value: ir.Value, form: BlockFormat) -> None:
+        if node.op_type == "Gather" and self._rows:
+            self._look_up(node, value, form)
+        elif form.packed:
+            self._multiply(node, value, form)
         else:
-            if (value, axis) not in self._wide:
-                self._wide[value, axis] = self._widened(node, value, axis)
-            node.replace_input_with(index, self._wide[value, axis])
+            if (value, form) not in self._wide:
+                self._wide[value, form] = self._widened(node, value, form)
+            node.replace_input_with(index, self._wide[value, form])
             self._counts["widened"] += 1
 
     def _multiplies(self, node: ir.Node, value: ir.Value) -> bool:
@@ -168,16 +186,9 @@ class BlockQuantisation:
             and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1
         )
 
-    def _numbers(
-        self, node: ir.Node, value: ir.Value, axis: int, *, table: bool = False, packed: bool = False
-    ) -> list[ir.Value]:
+    def _numbers(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> list[ir.Value]:
         """Add numbers, scales and zero points of a weight, as one operator; the last may be lacking."""
         assert value.shape is not None
-        form = replace(self._form, axis=axis, packed=packed)
-        if not packed:
-            form = replace(form, block_size=self._block_size(value.shape.numpy()[axis]))
-        if table:
-            form = replace(form, bits=8, symmetric=True, method="rtn")
         shapes = form.shapes(tuple(value.shape.numpy()))
         first = self._editor.add(
             QUANTISE, [value], shapes[0], before=node, name=f"{value.name}.int{form.bits}",
@@ -192,28 +203,23 @@ class BlockQuantisation:
         self._editor.weights.update(producer.outputs)
         return list(producer.outputs)
 
-    def _block_size(self, depth: int) -> int:
-        """Return the size of DequantizeLinear's blocks: OpenVINO has none that do not divide a row."""
-        return math.gcd(depth, self._form.block_size)
-
-    def _widened(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
-        assert value.shape is not None
+    def _widened(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
         return self._editor.add(
-            "DequantizeLinear", self._numbers(node, value, axis), dims_of(value), before=node,
+            "DequantizeLinear", self._numbers(node, value, form), dims_of(value), before=node,
             name=f"{value.name}.wide", dtype=value.dtype,
-            attributes={"axis": axis, "block_size": self._block_size(value.shape.numpy()[axis])},
+            attributes={"axis": form.axis, "block_size": form.block_size},
         )  # fmt: skip
 
-    def _multiply(self, node: ir.Node, value: ir.Value, axis: int) -> None:
+    def _multiply(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
         """Put MatMulNBits in an operator's place, and an Add behind it for a Gemm's bias."""
         result = node.outputs[0]
-        depth, width = dims_of(value)[axis], dims_of(value)[1 - axis]
+        depth, width = dims_of(value)[form.axis], dims_of(value)[1 - form.axis]
         attributes = {
-            "K": depth, "N": width, "bits": self._form.bits, "block_size": self._form.block_size,
+            "K": depth, "N": width, "bits": form.bits, "block_size": form.block_size,
             "accuracy_level": self._accuracy_level,
         }  # fmt: skip
         product = self._editor.add(
-            "MatMulNBits", [node.inputs[0], *self._numbers(node, value, axis, packed=True)], dims_of(result),
+            "MatMulNBits", [node.inputs[0], *self._numbers(node, value, form)], dims_of(result),
             before=node, name=f"{result.name}.product", domain=CONTRIB, dtype=result.dtype, attributes=attributes,
         )  # fmt: skip
         if node.op_type == "Gemm" and len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -223,11 +229,10 @@ class BlockQuantisation:
         self._editor.replace(result, product)
         self._counts["multiplied"] += 1
 
-    def _look_up(self, node: ir.Node, value: ir.Value) -> None:
-        """Look up rows of numbers, and of scales; always of 8 bits, since Gather takes no fewer."""
+    def _look_up(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
+        """Look up rows of numbers, and of scales, and widen them."""
         result, ids = node.outputs[0], node.inputs[1]
-        assert value.shape is not None
-        numbers, scales = self._numbers(node, value, 1, table=True)
+        numbers, scales = self._numbers(node, value, form)
         outer = dims_of(result)[:-1]
         rows = [
             self._editor.add(
@@ -238,7 +243,11 @@ class BlockQuantisation:
         ]  # fmt: skip
         wide = self._editor.add(
             "DequantizeLinear", rows, dims_of(result), before=node, name=f"{result.name}.wide", dtype=value.dtype,
-            attributes={"axis": len(outer), "block_size": self._block_size(value.shape.numpy()[1])},
+            attributes={"axis": len(outer), "block_size": form.block_size},
         )  # fmt: skip
         self._editor.replace(result, wide)
         self._counts["looked_up"] += 1
+
+
+def _within(path: str, blocks: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(path, block) or fnmatch.fnmatchcase(path, f"{block}.*") for block in blocks)

@@ -1,4 +1,4 @@
-"""Weights in 8 and 4 bits as values: how blocks of a row are rounded to whole numbers, and back.
+"""Weights in 16, 8 and 4 bits as values: how blocks of a row are rounded to whole numbers, and back.
 
 A block is `block_size` values that lie one after the other along an axis of a weight; the last one of a row may have
 fewer. Each has a scale and, if it is not symmetric, a zero point: value ≈ scale · (number - zero point).
@@ -20,6 +20,10 @@ QUANTISE_DOMAIN: Final = "olivelike"
 """Domain of `QuantizeBlocks`, which derives numbers, scales and zero points from a weight; no written file has it."""
 QUANTISE: Final = "QuantizeBlocks"
 
+_DTYPES: Final[Mapping[tuple[int, bool], np.dtype[Any]]] = {
+    (16, True): np.dtype(np.int16), (8, True): np.dtype(np.int8), (8, False): np.dtype(np.uint8),
+    (4, True): np.dtype(ml_dtypes.int4), (4, False): np.dtype(ml_dtypes.uint4),
+}  # fmt: skip
 _PIECE_VALUES = 1 << 18
 """That are rounded at a time: what is between them and their numbers should stay in the cache."""
 
@@ -29,7 +33,7 @@ class BlockFormat:
     """How a weight is written in blocks; the attributes of a `QuantizeBlocks`."""
 
     bits: int
-    """8 or 4."""
+    """16, 8 or 4; 16 are symmetric, and not packed."""
     block_size: int
     axis: int
     """Along which blocks lie: the one that is summed over."""
@@ -37,7 +41,7 @@ class BlockFormat:
     """Without zero points."""
     packed: bool
     """As MatMulNBits has them: rows (N, blocks, bytes of a block) and zero points (N, bytes of a row), in uint8. Else
-    as DequantizeLinear does: int8 or uint8, int4 or uint4, in the weight's own shape."""
+    as DequantizeLinear does: int16, int8 or uint8, int4 or uint4, in the weight's own shape."""
     method: Method = "rtn"
 
     @classmethod
@@ -58,8 +62,7 @@ class BlockFormat:
         """NumPy's type of the numbers."""
         if self.packed:
             return np.dtype(np.uint8)
-        signed, unsigned = (np.int8, np.uint8) if self.bits == 8 else (ml_dtypes.int4, ml_dtypes.uint4)
-        return np.dtype(signed if self.symmetric else unsigned)
+        return _DTYPES[self.bits, self.symmetric]
 
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of numbers, scales and zero points of a weight of this shape."""
@@ -71,6 +74,14 @@ class BlockFormat:
         numbers = (rows, blocks, self.block_size * self.bits // 8)
         return numbers, (rows, blocks), (rows, -(-blocks * self.bits // 8))
 
+    def quantise(self, weight: Array) -> list[Array]:
+        """Return numbers, scales and zero points of a weight, as the function of this name."""
+        return quantise(weight, self)
+
+    def dequantise(self, parts: list[Array], shape: tuple[int, ...]) -> Array:
+        """Return the weight of this shape that they stand for, in float32."""
+        return dequantise(parts, self, shape)
+
 
 def quantise(weight: Array, form: BlockFormat) -> list[Array]:
     """Return numbers, scales and zero points of a weight; scales are of its own dtype, and the last may be lacking.
@@ -80,7 +91,9 @@ def quantise(weight: Array, form: BlockFormat) -> list[Array]:
     rows = np.moveaxis(weight, form.axis, -1)
     *outer, width = rows.shape
     blocks = -(-width // form.block_size)
-    numbers = np.empty((*outer, width), np.uint8 if form.packed or not form.symmetric else np.int8)
+    numbers = np.empty(
+        (*outer, width), form.dtype if form.bits > 4 else np.uint8 if form.packed or not form.symmetric else np.int8
+    )
     scales, zeros = np.empty((*outer, blocks), weight.dtype), np.empty((*outer, blocks), np.uint8)
     half = 1 << (form.bits - 1)
     step = max(1, _PIECE_VALUES // width)

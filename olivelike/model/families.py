@@ -180,8 +180,11 @@ def family_of_text_width(width: int) -> FamilyName | None:
 
 HALF_PASSES: Final = {"fp16": "float16", "bf16": "bfloat16"}
 """The pass that brings a graph to each half precision."""
-QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4"}
-"""The pass that brings weights alone to so many bits, behind what brings the graph to the target's precision."""
+QUANTISING_PASSES: Final = {"w8": "weights8", "w4": "weights4", "int8": "int8", "fp8": "fp8"}
+"""The pass that brings weights alone (`w8`, `w4`) or what is computed to so many bits, behind what brings the graph to
+the target's precision."""
+COMPUTED: Final = {"int8": ("unet",), "fp8": ("unet",)}
+"""Components that a pass of `QUANTISING_PASSES` is for, by precision, if not for all: the others take little time."""
 _ATTENTION: Final = ("MultiHeadAttention", "Attention")
 
 

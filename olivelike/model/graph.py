@@ -7,6 +7,7 @@ is ordinary nodes. So the file is valid ONNX at every step and runs when weights
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -95,6 +96,17 @@ def block_of(node: ir.Node) -> str | None:
     path = node.metadata_props.get(BLOCK_KEY, "")
     member = _MEMBER.match(path)
     return (member.group() if member else path) or None
+
+
+def in_block(node: ir.Node, pattern: str) -> bool:
+    """Tell whether an operator is from a module that a pattern with wildcards names, or from one inside it.
+
+    Of `=PATH` only what no member of a list inside that module has.
+    """
+    if pattern.startswith("="):
+        return block_of(node) == pattern[1:]
+    path = node.metadata_props.get(BLOCK_KEY, "")
+    return fnmatch.fnmatchcase(path, pattern) or fnmatch.fnmatchcase(path, f"{pattern}.*")
 
 
 def parameter_inputs(graph: ir.Graph) -> dict[str, ir.Value]:

@@ -82,10 +82,16 @@ class Target:
     """Whether arithmetic on sizes leaves the provider for the CPU, so that graphs are spelled without it."""
     conv_channels: int = 1
     """Convolutions of more input channels than this are right for multiples of it; others get channels of zeros."""
-    block_weights: bool = False
-    """Whether DequantizeLinear runs there on weights in blocks of 8 and 4 bits."""
+    block_weights: tuple[int, ...] = ()
+    """Bits of weights in blocks on which DequantizeLinear runs there."""
     block_matmul: str = ""
     """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
+    rounded: Literal["", "int8", "fp8"] = ""
+    """In which type layers between QuantizeLinear and DequantizeLinear are computed."""
+    rounded_outputs: bool = False
+    """Whether convolutions of 8 bits give nothing but 8 bits, so that what they give is rounded as well."""
+    block_rows: bool = False
+    """Whether rows of tables in 8 bits are looked up there before they are widened."""
     bfloat16: bool = False
     """Whether whole graphs run in bfloat16 there."""
     device_id: int = 0
@@ -135,8 +141,11 @@ class Target:
             "ir_version": self.ir_version,
             "precision": self.precision,
             "bfloat16": self.bfloat16,
-            "block_weights": self.block_weights,
+            "block_weights": list(self.block_weights),
             "block_matmul": self.block_matmul,
+            "rounded": self.rounded,
+            "rounded_outputs": self.rounded_outputs,
+            "block_rows": self.block_rows,
             "sizes_on_cpu": self.sizes_on_cpu,
             "conv_channels": self.conv_channels,
             "kernels": {name: kernel.to_json() for name, kernel in sorted(self.kernels.items())},
@@ -170,8 +179,11 @@ CPU: Final = Target(
         "QuickGelu": Kernel(_F),
         "ai.onnx.Attention": Kernel(_FH),
     },
-    block_weights=True,
+    block_weights=(4, 8, 16),
     block_matmul="fh",
+    block_rows=True,
+    rounded="int8",
+    rounded_outputs=True,
     avoided={"SkipLayerNormalization": "its CPU kernel is slower than Add and LayerNormalization apart"},
 )
 """Any machine: ONNX Runtime's CPU provider."""
@@ -267,7 +279,8 @@ OPENVINO: Final = Target(
         "ai.onnx.Attention": Kernel(_FHB),
     },
     bfloat16=True,
-    block_weights=True,
+    block_weights=(4, 8, 16),
+    rounded="int8",
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""
 
@@ -290,6 +303,7 @@ TENSORRT: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+    rounded="fp8",
 )
 """NVIDIA GPUs, with engines built on first use."""
 
@@ -301,6 +315,7 @@ TENSORRT_RTX: Final = Target(
     ir_version=11,
     precision="fp16",
     kernels={"LayerNormalization": Kernel(_FH), "GroupNormalization": Kernel(_FH, layouts=_NCHW)},
+    rounded="fp8",
 )
 """NVIDIA RTX GPUs since Ampere (RTX 30), with engines built on the machine in seconds."""
 
@@ -350,6 +365,8 @@ WEBGPU: Final = Target(
         "BiasAdd": "WebGPU keeps one shader of it for all dtypes: networks in two precisions side by side get NaN",
     },
     sizes_on_cpu=True,
+    block_weights=(4, 8),
+    block_matmul="fh",
     conv_channels=4,  # Those of 6, 9, 15, … channels are wrong: the 9 of inpainting, for one.
 )
 """Browsers and native applications."""

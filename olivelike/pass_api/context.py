@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from olivelike.model import Model, Tensor, Weights
+    from olivelike.model.observations import Observed
     from olivelike.model.targets import Precision, Target
 
 T = TypeVar("T")
@@ -145,6 +147,9 @@ class Context:
     original: Model | None = None
     """Architecture and weights as they were loaded, with the workflow's LoRAs and textual inversions: what a result is
     right by, whatever passes have done to the weights. Set only if the pass lists `original` in `reads`."""
+    calibration: Mapping[str, Observed] | None = None
+    """What was seen, as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set
+    only if the pass lists `calibration` in `reads`."""
     cache: Cache = field(default_factory=Cache)
     """For passes that try things out: a trial that was made once need not be made again."""
     reported: dict[str, Any] = field(default_factory=dict)
@@ -182,6 +187,14 @@ class Context:
             PassError: if the pass does not list `original` in `reads`.
         """
         return self._required(self.original, "original")
+
+    def require_calibration(self) -> Mapping[str, Observed]:
+        """Return what calibration saw.
+
+        Raises:
+            PassError: if the pass does not list `calibration` in `reads`.
+        """
+        return self._required(self.calibration, "calibration")
 
     def _required(self, value: T | None, name: str) -> T:
         if value is None:

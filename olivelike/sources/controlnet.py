@@ -18,7 +18,6 @@ from olivelike.model.supported import check_network
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from olivelike.model.architecture import Config
@@ -82,10 +81,7 @@ def _from_file(path: Path, component: str, own: Config, read_pickle: ReadPickle 
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "controlnet" or not identity.supported:
-        why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
-        place = PLACES.get(identity.kind, "")
-        remedy = f"{place}; " if place and identity.supported else ""
-        raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`controlnets:` takes a ControlNet")
+        raise SourceError(f"{path}: {identity.misplaced}`controlnets:` takes a ControlNet")
     if "block_out_channels" not in own:
         raise SourceError(
             f"{path}: a ControlNet in one file has no config, and the source has none of its UNet to go by; name a "

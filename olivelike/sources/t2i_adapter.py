@@ -19,7 +19,6 @@ from olivelike.model.supported import check_network
 from olivelike.sources.checkpoint import Checkpoint, SourceFiles, read_checkpoint, read_json
 from olivelike.sources.files.weight_table import ReadPickle, read_weight_table
 from olivelike.sources.identify.identify import identify
-from olivelike.sources.identify.identity import PLACES
 
 if TYPE_CHECKING:
     from olivelike.model.adapter_features import Feature
@@ -66,7 +65,10 @@ def _from_files(
     folder = next((name for name in _FOLDERS if "config.json" in files.names(name)), "")
     config = read_json(files, f"{folder}/config.json" if folder else "config.json")
     class_name = str(config.get("_class_name", CLASS[1]))
-    check_network(component, class_name, config)
+    try:
+        check_network(component, class_name, config)
+    except SourceError as error:
+        raise SourceError(f"{files.where}: {error}") from None
     read = read_checkpoint(files, component, folder, CLASS[0], class_name, variant=variant, read_pickle=read_pickle)
     return read, files.origin
 
@@ -77,10 +79,7 @@ def _from_file(
     header = read_weight_table(path, read_pickle)
     identity = identify(header.tensors, header.metadata)
     if identity.kind != "t2i_adapter" or not identity.supported:
-        why = f" ({'; '.join(identity.reasons)})" if identity.reasons else ""
-        place = PLACES.get(identity.kind, "")
-        remedy = f"{place}; " if place and identity.supported else ""
-        raise SourceError(f"{path}: this is {identity.description}{why}; {remedy}`t2i_adapters:` takes a T2I-Adapter")
+        raise SourceError(f"{path}: {identity.misplaced}`t2i_adapters:` takes a T2I-Adapter")
     original = identity.naming == "original"
     shapes = {name.removeprefix("adapter."): tensor.shape for name, tensor in header.tensors.items()}
     config = _config(path, shapes, vae_factor, original=original)

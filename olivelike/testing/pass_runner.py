@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from olivelike.engine.kinds.step import check_input, check_result, checked_facts
 from olivelike.engine.plan.node import changes_network
@@ -16,6 +16,9 @@ from olivelike.model import Architecture, Model, Weights
 from olivelike.model.targets import Precision, Target, find_target
 from olivelike.pass_api import Context, EmbeddingInput, IpAdapterInput, LoraInput, Pass, PrecisionPlan, Rule
 from olivelike.testing.models import LocalModel, LocalTensors, no_progress
+
+if TYPE_CHECKING:
+    from olivelike.model.observations import Observed
 
 _NETWORK = ("architecture", "weights")
 
@@ -29,6 +32,7 @@ def run_pass(
     loras: Sequence[LoraInput] = (),
     embeddings: Sequence[EmbeddingInput] = (),
     ip_adapter: IpAdapterInput | None = None,
+    calibration: Mapping[str, Observed] | None = None,
     **options: Any,
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
@@ -46,6 +50,7 @@ def run_pass(
         loras: LoRAs, for a pass that reads `loras`.
         embeddings: Textual inversions, for a pass that reads `embeddings`.
         ip_adapter: IP-Adapter, for a pass that reads `ip_adapter`; the model's `tensors` have its file.
+        calibration: What was seen of the graph's values, for a pass that reads `calibration`.
         options: Options of the pass, if `tested` is a class.
 
     Returns:
@@ -69,6 +74,7 @@ def run_pass(
             tuple(embeddings) if "embeddings" in instance.reads else (),
             ip_adapter if "ip_adapter" in instance.reads else None,
             original if "original" in instance.reads else None,
+            calibration if "calibration" in instance.reads else None,
         )
         result = instance.run(model, context)
     check_result(name, instance, model, result)

@@ -2,9 +2,20 @@
 
 from olivelike.workflow.loader import LoadedWorkflow, default_cache_dir, load_workflow
 from olivelike.workflow.places import shipped_names
-from olivelike.workflow.schema import Embedding, FileRef, IpAdapter, Lora, Output, Source, Step, Workflow, json_schema
+from olivelike.workflow.schema import (
+    Calibration,
+    Embedding,
+    FileRef,
+    IpAdapter,
+    Lora,
+    Output,
+    Source,
+    Step,
+    Workflow,
+    json_schema,
+)
 
 __all__ = [
-    "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step", "Workflow",
-    "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
+    "Calibration", "Embedding", "FileRef", "IpAdapter", "LoadedWorkflow", "Lora", "Output", "Source", "Step",
+    "Workflow", "default_cache_dir", "json_schema", "load_workflow", "shipped_names",
 ]  # fmt: skip

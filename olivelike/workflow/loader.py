@@ -12,6 +12,7 @@ from olivelike._text import did_you_mean
 from olivelike.errors import PluginError, UsageError
 from olivelike.model.families import CONTROLNETS, IMAGE_ENCODER, T2I_ADAPTERS
 from olivelike.model.targets import Target, find_target
+from olivelike.workflow.calibration_prompts import resolve_calibration
 from olivelike.workflow.extends import PIPELINE_KEYS, apply_overrides, read_with_bases
 from olivelike.workflow.findings import Findings, Position
 from olivelike.workflow.long_form import (
@@ -129,11 +130,12 @@ def load_workflow(
             steps[IMAGE_ENCODER][0].position, "`image_encoder` is part of an IP-Adapter; name one as `ip_adapter:`"
         )
     _check_outputs(root, steps, place.project_folder, findings)
+    calibration = resolve_calibration(root, file.calibration if file is not None else None, place, findings)
     findings.raise_if_any()
     # Without findings both are there; the checkers can't see that.
     workflow = _workflow(cast("WorkflowFile", file), cast("Target", target), sweep, place)
     added = tuple(parse_lora(text, Path.cwd()) for text in extra_loras)
-    workflow = replace(workflow, loras=workflow.loras + added)
+    workflow = replace(workflow, loras=workflow.loras + added, calibration=calibration)
     if combined is not None:
         outputs = tuple(replace(one, path=_below(one.path, one.variant, combined)) for one in workflow.outputs)
         workflow = replace(workflow, name=f"{workflow.name}@{combined}", outputs=outputs)

@@ -134,6 +134,7 @@ def _one_key(key: str, node: Node, position: Position) -> Mapping:
 
 
 DEMO = "demo"
+_DEMO_CONTROLNET = "demo_edges"
 _DATA = Path(__file__).parents[1] / "data"
 _DEMO_LORA = "demo_lcm"
 
@@ -145,15 +146,29 @@ def resolve_source(section: SourceSection | VaeSection, folder: Path) -> Source:
     return Source(section.hub, path, section.revision, section.variant, prediction)
 
 
+def require_names(given: dict[str, Iterable[str | None]]) -> None:
+    """Refuse an option, of those given with what each names, that names nothing: an empty path is the current folder.
+
+    Raises `UsageError` for the first such.
+    """
+    for option, texts in given.items():
+        for text in texts:
+            if text is not None and not text.strip():
+                raise UsageError(f"{option} {text!r}: nothing is named; give a file, a folder or a hub id")
+
+
 def text_source(text: str, folder: Path) -> Source:
     """Return the source or VAE that a text names: a hub id, or a path that starts at `folder`."""
     return Source(path=_source_path(text, folder)) if is_path(text, folder) else Source(hub=text)
 
 
 def _source_path(text: str, folder: Path) -> Path:
-    """Return the path that a source names; `demo` is the shipped pipeline where nothing here has that name."""
+    """Return the path that a source names.
+
+    `demo` is the shipped pipeline, and `demo_edges` its ControlNet, where nothing here has that name.
+    """
     path = absolute(text, folder)
-    return _DATA / DEMO if text == DEMO and not exists(path) else path
+    return _DATA / text if text in {DEMO, _DEMO_CONTROLNET} and not exists(path) else path
 
 
 def resolve_loras(sections: Iterable[LoraSection], folder: Path) -> tuple[Lora, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from olivelike.workflow.passes import Registry
     from olivelike.workflow.passes.registry import PassEntry
 
+Size = Annotated[int, Field(ge=8, le=16384)]
 ComponentName = Literal["text_encoder", "text_encoder_2", "unet"]
 """Components that LoRAs are made for."""
 
@@ -86,6 +87,23 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What the pipeline draws before networks are rounded to 8 bits."""
+
+    prompts: tuple[str, ...]
+    steps: int
+    guidance_scale: float
+    size: tuple[int, int] | None
+    """Width and height in pixels; `None` is what the UNet was trained on."""
+    seed: int
+    """Of the first prompt's picture; the next ones have those that follow."""
+    own_prompts: bool = False
+    """Whether the workflow names them: one that draws what is unsafe is refused then, and left out otherwise."""
+    components: tuple[str, ...] = ()
+    """Those that are observed."""
+
+
+@dataclass(frozen=True)
 class Output:
     """A folder to write, and the last pass of each chain that it shows."""
 
@@ -127,6 +145,7 @@ class Workflow:
     t2i_adapters: tuple[Source, ...] = ()
     """Where T2I-Adapters come from: `t2i_adapter`, `t2i_adapter_2`."""
     ip_adapter: IpAdapter | None = None
+    calibration: Calibration | None = None
 
 
 class _Section(BaseModel):
@@ -241,6 +260,23 @@ class TargetSection(_Section):
     )
 
 
+class CalibrationSection(_Section):
+    """What the pipeline draws, in float, before `int8` or `fp8` rounds what passes through its networks."""
+
+    prompts: list[str] | str | None = Field(
+        None,
+        min_length=1,
+        description="Prompts, or a text file with one in each line, relative to the project folder; by default "
+        "eight of olivelike's own.",
+    )
+    steps: int = Field(8, ge=1, le=1000, description="Of each picture; more of them see more kinds of noise.")
+    guidance_scale: float = Field(7.5, ge=0, allow_inf_nan=False, description="How strongly prompts lead.")
+    size: tuple[Size, Size] | None = Field(
+        None, description="Width and height in pixels; by default what the UNet was trained on."
+    )
+    seed: int = Field(0, ge=0, lt=2**32 - 4096, description="Of the first picture; the others have those behind it.")
+
+
 class OutputSection(_Section):
     """One folder to write."""
 
@@ -303,6 +339,9 @@ class WorkflowFile(_Section):
         default_factory=list, description="Textual inversions to add: files, or maps with `file` and `token`."
     )
     target: TargetSection = Field(description="The execution provider that the result is for: its name, or a map.")
+    calibration: CalibrationSection | None = Field(
+        None, description="What the pipeline draws for `int8` and `fp8`, which see what passes through its networks."
+    )
     components: Any = Field(description="The chain of passes for each component of the pipeline.")
     layout: LayoutName = Field(DEFAULT, description="Client whose names, types and files the output folder has.")
     output: str | None = Field(None, min_length=1, description="Folder for the result, relative to the project folder.")

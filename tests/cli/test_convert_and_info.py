@@ -107,3 +107,14 @@ def test_info_on_weights_is_quick_since_it_imports_nothing_heavy(project):
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=project, capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "heavy: []", result.stderr
+
+
+@pytest.mark.parametrize(
+    "option", ["SOURCE", "--vae", "--preview", "--lora", "--embedding", "--controlnet", "--t2i-adapter", "--ip-adapter"]
+)
+def test_an_option_that_names_nothing_is_refused_and_not_the_current_folder(cli, project, option):
+    named = ["", "-t", "cpu"] if option == "SOURCE" else ["checkpoint", "-t", "cpu", option, " "]
+    result = cli("convert", *named, "-o", "models/new")
+    assert result.status == 2
+    assert f"{option} '" in result.err
+    assert "is named" in result.err

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from olivelike.cli.app import run_command_line
-from olivelike.graphs.export import export_component
 from olivelike.graphs.shelf import BUILT_IN, ShelfFolder
+from olivelike.testing.models import traced_graph
 from tests.fixtures.little_pipeline import little_checkpoint
 
 
@@ -33,15 +33,13 @@ def test_the_list_names_what_ships(capsys):
 
 def test_a_private_architecture_is_added_listed_verified_and_used(own, capsys, tmp_path, monkeypatch):
     """That a second trace gives the same is what `tests/tools/test_make_shelf.py` sees; here it is asked for."""
-    asked, traced = [], {}
+    asked = []
 
-    def trace_once(architecture, logger):
+    def traced_before(architecture, _logger):
         asked.append(architecture.component)
-        if architecture.digest not in traced:
-            traced[architecture.digest] = export_component(architecture, logger)
-        return traced[architecture.digest]
+        return traced_graph(architecture)
 
-    monkeypatch.setattr("olivelike.graphs.export.export_component", trace_once)
+    monkeypatch.setattr("olivelike.graphs.export.export_component", traced_before)
     source = str(little_checkpoint())
     status, told = shelf(capsys, "add", source, "--component", "text_encoder", "--about", "our little one")
     assert (status, told.splitlines()[-1]) == (0, f"1 network is on the shelf {own}")

@@ -19,6 +19,7 @@ from olivelike.errors import PassError, SourceError, WorkflowError
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
 
 from .conftest import Project, lend_graphs_of
 
@@ -35,10 +36,10 @@ BOTH = ("text_encoder", "unet")
 
 
 @pytest.fixture(scope="session")
-def loras(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def loras(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two LoRAs for both networks, `one` and `two`, and `unet` for the UNet alone."""
     folder = tmp_path_factory.mktemp("loras")
-    base = checkpoints / "one"
+    base = little_checkpoint("attending")
     for seed, name in enumerate(("one", "two")):
         make_lora(folder / f"{name}.safetensors", "kohya", base=base, seed=seed, modules="attention+ff")
     make_lora(folder / "unet.safetensors", "peft", base=base, seed=2, components=("unet",))
@@ -46,11 +47,11 @@ def loras(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def merged(checkpoints: Path, loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def merged(loras: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project after a run without a LoRA, then one with the first; not to be changed."""
     folder = tmp_path_factory.mktemp("merged") / "project"
     (folder / "workflows").mkdir(parents=True)
-    shutil.copytree(checkpoints / "one", folder / "checkpoint")
+    shutil.copytree(little_checkpoint("attending"), folder / "checkpoint")
     shutil.copytree(loras, folder / "loras")
     project = Project(folder)
     project.workflow.write_text(WORKFLOW, encoding="utf-8")
@@ -391,7 +392,12 @@ def test_a_lora_that_distils_decides_the_scheduler_and_stands_in_the_record(proj
 
 
 @pytest.mark.parametrize("precision", ["weights8", "weights4"])
-def test_a_lora_is_swapped_into_quantised_weights(project: Project, precision: str) -> None:
+def test_a_lora_is_swapped_into_quantised_weights(project: Project, checkpoints: Path, precision: str) -> None:
+    base = project.folder / "checkpoint"
+    shutil.rmtree(base)  # The little networks are too narrow to be quantised.
+    shutil.copytree(checkpoints / "one", base)
+    make_lora(project.folder / "loras" / "one.safetensors", "kohya", base=base, modules="attention+ff")
+    lend_graphs_of(base, project.folder, "text_encoder")
     wanted, base, swapped = run_and_swap(project, "cpu", f"[merge_lora, convert, fuse, {precision}]")
     before, after = table(base, "text_encoder"), table(wanted, "text_encoder")
     assert {array.dtype for array in swapped.values()} >= {np.dtype(np.uint8), np.dtype(np.float32)}

@@ -79,7 +79,7 @@ def add_slow_pass(project: Project, seconds: float) -> Path:
 
 
 def test_two_runs_on_one_store_run_common_nodes_once(project: Project, tmp_path: Path) -> None:
-    notes = add_slow_pass(project, 2.0)
+    notes = add_slow_pass(project, 1.0)
     runs = [start(project, str(tmp_path / name)) for name in ("a", "b")]
     printed = [process.communicate(timeout=120) for process in runs]
     assert [process.returncode for process in runs] == [0, 0], printed
@@ -124,7 +124,7 @@ def test_children_end_when_the_run_is_killed(project: Project) -> None:
     assert alive == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_a_run_killed_at_any_moment_ends_right_when_repeated(project: Project, seed: int) -> None:
     expected = project.files()
     project.edit("output: models/small", "output: models/again")

@@ -12,7 +12,7 @@ from olivelike.workflow import shipped_names
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in shipped_names() if "ablation" not in name and "demo_fast" not in name]
+    "name", [name for name in shipped_names() if "ablation" not in name and name not in {"demo_fast", "demo_edges"}]
 )
 def test_a_shipped_workflow_is_planned_and_nothing_is_written(
     name: str, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,6 +37,16 @@ def test_the_demo_in_few_steps_differs_from_the_demo_by_a_merged_lora(
     names = [node.node.name for node in fast["unet"]]
     assert names == ["load", "merge_lora", *(node.node.name for node in demo["unet"][1:])]
     assert [node.key for node in fast["vae_decoder"]][:3] == [node.key for node in demo["vae_decoder"]][:3]
+
+
+def test_the_demo_led_by_edges_has_a_component_more_than_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo, led = (plan(name)[1].by_component() for name in ("demo", "demo_edges"))
+    assert set(led) - set(demo) == {"controlnet"}
+    assert [node.node.name for node in led["controlnet"]][:3] == ["load", "convert", "fuse"]
+    assert [node.key for node in led["unet"]][:3] == [node.key for node in demo["unet"]][:3]
 
 
 @pytest.mark.parametrize(

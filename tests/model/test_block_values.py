@@ -1,4 +1,4 @@
-"""Weights in 8 and 4 bits as values."""
+"""Weights in 16, 8 and 4 bits as values."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ def test_numbers_stand_for_the_weight_also_in_blocks_that_do_not_divide_it(bits,
     assert (parts[0].dtype, parts[1].dtype) == (form.dtype, np.float32)
     error = dequantise(parts, form, shape) - weight
     assert np.linalg.norm(error) < most * np.linalg.norm(weight)
+
+
+def test_rows_in_16_bits_are_almost_the_weight():
+    weight = np.random.default_rng(0).normal(size=(4, 96, 3, 3)).astype(np.float32)
+    form = BlockFormat(16, 96, 1, symmetric=True, packed=False)
+    parts = quantise(weight, form)
+    assert (parts[0].dtype, parts[1].shape) == (np.int16, (4, 1, 3, 3))
+    assert np.linalg.norm(dequantise(parts, form, weight.shape) - weight) < 5e-5 * np.linalg.norm(weight)
 
 
 @pytest.mark.parametrize("method", ["rtn", "k_quant"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from olivelike.model import FACETS, Architecture, Graph, Model, Tensor, Weights
 from olivelike.model.graph import PARAMETER_KEY, parameter_inputs, real_inputs, weight_values
@@ -100,6 +100,7 @@ TENSORS = st.builds(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # A busy machine takes its time.
 @given(st.dictionaries(st.text(min_size=1), TENSORS, max_size=5))
 def test_any_weights_table_survives_its_serialisation(tensors):
     weights = Weights(tensors)

@@ -56,7 +56,7 @@ def test_one_half_precision_does_not_follow_the_other(fused, second):
 @pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_decoder", "safety_checker"])
 def test_it_stays_as_near_to_torch_as_the_type_allows(tiny, component):
     result = run_pass(BFLOAT16, run_pass(FUSE, tiny(component), target="openvino"))
-    found = run_pass(VERIFY, result).facts["verification"]
+    found = run_pass(VERIFY, result, samples=1).facts["verification"]
     assert (found["precision"], found["limit"], found["passed"]) == ("bf16", 0.16, True)
     assert found["relative_error"] < 0.05
 

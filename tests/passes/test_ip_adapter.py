@@ -16,7 +16,7 @@ from olivelike.model.families import CONTROLLED_FILE, IMAGE_PROMPT_FILE, IMAGE_S
 from olivelike.pass_api import IpAdapterInput
 from olivelike.testing import run_pass
 from olivelike.testing.ip_adapters import make_ip_adapter
-from olivelike.testing.models import tiny_checkpoint, tiny_model, traced_graph
+from olivelike.testing.models import traced_graph
 from olivelike.testing.parity import compare_with_torch, materialize_model, open_on_cpu
 from olivelike.workflow.passes import Registry
 from tests.fixtures.little_ip_adapters import image_encoder_model, little_ip_adapter
@@ -28,13 +28,13 @@ PASSES = {name: Registry.built_in().get(name).cls for name in NAMES}
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory):
-    """Return an IP-Adapter for the UNet of the tiny checkpoint, which has 16 cross-attentions."""
-    return make_ip_adapter(tmp_path_factory.mktemp("adapter"), tiny_checkpoint())
+    """Return an IP-Adapter for a UNet with cross-attentions on the way down, in the middle and on the way up."""
+    return make_ip_adapter(tmp_path_factory.mktemp("adapter"), little_checkpoint("attending"))
 
 
 @pytest.fixture(scope="module")
 def unet(adapter):
-    return run_pass(PASSES["ip_adapter"], tiny_model("unet", graph=True), ip_adapter=IpAdapterInput(adapter))
+    return run_pass(PASSES["ip_adapter"], little_model("attending", "unet"), ip_adapter=IpAdapterInput(adapter))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path, u
         model = run_pass(PASSES["fuse"], model, target="cuda", precision="fp16")
         return written(run_pass(PASSES["float16"], model, target="cuda"), tmp_path / name)
 
-    plain, folder = finished(tiny_model("unet", graph=True), "plain"), finished(unet, "unet")
+    plain, folder = finished(little_model("attending", "unet"), "plain"), finished(unet, "unet")
     assert {path.name for path in folder.iterdir()} - {path.name for path in plain.iterdir()} == {IMAGE_PROMPT_FILE}
     assert (folder / "model.onnx").read_bytes() == (plain / "model.onnx").read_bytes()
     weights, before = ((one / "weights.pb").read_bytes() for one in (folder, plain))
@@ -127,7 +127,7 @@ def test_nothing_is_written_twice_and_the_plain_graph_stays_as_it_is(tmp_path, u
     assert len(weights) - len(before) in range(own, own + 4096 * 32)
     counts = [len([node for node in ir.load(one).graph if node.op_type == "MultiHeadAttention"])
               for one in (plain / "model.onnx", folder / IMAGE_PROMPT_FILE)]  # fmt: skip
-    assert counts == [32, 48]
+    assert counts == [14, 21]
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_at_real_sizes_each_cross_attention_is_fused_twice(about, plain):
 def test_it_goes_with_controlnets_and_deepcache(tmp_path, unet, adapter):
     both = run_pass(PASSES["controlnet_inputs"], run_pass(PASSES["deepcache"], unet))
     folder = written(both, tmp_path / "unet")
-    alone = run_pass(PASSES["controlnet_inputs"], run_pass(PASSES["deepcache"], tiny_model("unet", graph=True)))
+    alone = run_pass(PASSES["controlnet_inputs"], run_pass(PASSES["deepcache"], little_model("attending", "unet")))
     other = written(alone, tmp_path / "alone")
     for name in ("model.onnx", "shallow.onnx", CONTROLLED_FILE):
         assert (folder / name).read_bytes() == (other / name).read_bytes()
@@ -166,7 +166,7 @@ def test_it_goes_with_controlnets_and_deepcache(tmp_path, unet, adapter):
     assert names[3:5] == [IMAGE_TOKENS, IMAGE_STRENGTH]
     assert names[-1] == "mid_block_additional_residual"
     assert [value.name for value in graph.outputs] == ["out_sample"]
-    values, wanted = expected(adapter, tiny_checkpoint())
+    values, wanted = expected(adapter, little_checkpoint("attending"))
     shapes = {value.name: value.shape for value in graph.inputs}
     sizes = {"unet_sample_batch": 2, "unet_sample_height": 16, "unet_sample_width": 24}
 
@@ -220,13 +220,13 @@ def test_layers_are_numbered_as_diffusers_has_its_modules():
 
 
 def test_what_does_not_fit_is_refused(adapter):
-    with pytest.raises(SourceError, match="for a UNet of 16 cross-attentions, and the pipeline's has 1"):
+    with pytest.raises(SourceError, match="for a UNet of 7 cross-attentions, and the pipeline's has 1"):
         run_pass(PASSES["ip_adapter"], little_model("sd", "unet"), ip_adapter=IpAdapterInput(adapter))
-    fused = run_pass(PASSES["fuse"], tiny_model("unet", graph=True), target="cpu")
-    with pytest.raises(PassError, match="has 0 cross-attentions as `convert` makes them, and the UNet has 16"):
+    fused = run_pass(PASSES["fuse"], little_model("attending", "unet"), target="cpu")
+    with pytest.raises(PassError, match="has 0 cross-attentions as `convert` makes them, and the UNet has 7"):
         run_pass(PASSES["ip_adapter"], fused, ip_adapter=IpAdapterInput(adapter))
     with pytest.raises(PassError, match="the context has no ip_adapter; name one as `ip_adapter:`"):
-        run_pass(PASSES["ip_adapter"], tiny_model("unet", graph=True))
+        run_pass(PASSES["ip_adapter"], little_model("attending", "unet"))
 
 
 def test_all_that_leads_a_unet_leads_it_together(tmp_path, adapter, unet):
@@ -235,7 +235,7 @@ def test_all_that_leads_a_unet_leads_it_together(tmp_path, adapter, unet):
     led = {led_file(some) for count in (1, 2, 3) for some in combinations(LEADERS, count)}
     assert {path.name for path in folder.glob("*.onnx")} == {"model.onnx", *led}
     session = opened(folder, tmp_path / "led", led_file(LEADERS))
-    values, wanted = expected(adapter, tiny_checkpoint())
+    values, wanted = expected(adapter, little_checkpoint("attending"))
     sizes = {"batch": 2, "height": 16, "width": 24}
     for value in session.get_inputs():
         if value.name.endswith("_residual"):

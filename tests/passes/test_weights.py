@@ -30,8 +30,15 @@ def fused(tiny):
     return run_pass(FUSE, tiny("unet"), target="cpu")
 
 
-@pytest.mark.parametrize("make", [EIGHT, FOUR])
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(
+    ("make", "half"),
+    [
+        (EIGHT, False),
+        (FOUR, True),
+        pytest.param(EIGHT, True, marks=pytest.mark.slow),
+        pytest.param(FOUR, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_unet_is_as_near_to_torch_as_its_bits_allow(fused, make, half):
     result = run_pass(make, run_pass(FLOAT16, fused, target="cpu") if half else fused, target="cpu")
     assert result.weights is fused.weights
@@ -79,6 +86,18 @@ def test_what_stays_in_float_is_an_option(fused):
 def test_quantised_twice_is_refused(fused):
     with pytest.raises(PassError, match="the graph is quantised already; keep one of `weights8` and `weights4`"):
         run_pass(FOUR, run_pass(EIGHT, fused, target="cpu"), target="cpu")
+
+
+def test_few_sensitive_weights_have_twice_the_bits(fused):
+    coarse, fine = (run_pass(EIGHT, fused, target="cpu", fine_blocks=blocks) for blocks in ((), EIGHT().fine_blocks))
+    errors = [run_pass(VERIFY, model, samples=1).facts["verification"]["relative_error"] for model in (coarse, fine)]
+    assert errors[1] < errors[0]
+    widths = [
+        {node.attributes["bits"].as_int() for node in run_pass(make, model, target="cpu").graph.to_ir().graph
+         if node.op_type == "QuantizeBlocks"}
+        for make, model in ((EIGHT, fused), (FOUR, fused), (EIGHT, run_pass(FLOAT16, fused, target="cpu")))
+    ]  # fmt: skip
+    assert widths == [{8, 16}, {4, 8}, {8}]  # In half precision they stay as they are.
 
 
 @pytest.mark.parametrize("name", ["tensorrt", "directml"])

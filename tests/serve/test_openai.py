@@ -21,7 +21,9 @@ LONGER = {"num_inference_steps": 300, "seed": 7}
 
 @pytest.fixture
 def api(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0) as api:
+    with openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="anything", max_retries=0, http_client=httpx.Client(verify=False)
+    ) as api:
         yield api
 
 

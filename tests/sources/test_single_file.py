@@ -47,7 +47,16 @@ def test_folder_and_file_have_the_same_files_beside_the_networks(both_forms) -> 
     assert kept == {name: entry for name, entry in folder.index.items() if name != "_diffusers_version"}
 
 
-def test_full_size_files_have_the_published_architectures(both_forms, tmp_path) -> None:
+@pytest.mark.parametrize(
+    "family",
+    [
+        "sd15", "sd21", "sdxl", "sdxl_refiner",
+        # As large as another one: where they differ, the small ones above do.
+        pytest.param("sd15_inpainting", marks=pytest.mark.slow), pytest.param("sd21_base", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_full_size_files_have_the_published_architectures(both_forms_of, family, tmp_path) -> None:
+    both_forms = both_forms_of(family)
     folder = make_checkpoint(tmp_path / "a", both_forms.family, size="full", dtype="F16", hollow=True)
     path = make_single_file(folder, tmp_path / "a.safetensors", hollow=True)
     file = open_source(SourceSpec(path=path, prediction=both_forms.prediction), both_forms.components)

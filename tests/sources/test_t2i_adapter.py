@@ -107,8 +107,9 @@ def test_another_family_and_what_is_no_t2i_adapter_are_refused(tmp_path):
         ("_class_name", "ControlNetModel", "it is a ControlNet; name it under `controlnets:`"),
     ):
         (folder / "config.json").write_text(json.dumps({**config, key: value}))
-        with pytest.raises(SourceError, match=words):
+        with pytest.raises(SourceError, match=words) as refused:
             opened(sd, folder)
+        assert str(folder) in str(refused.value)
     net = make_controlnet(tmp_path / "net.safetensors", sd, original="plain")
     with pytest.raises(SourceError, match=r"this is a ControlNet.*name it under `controlnets:`; `t2i_adapters:` takes"):
         opened(sd, net)

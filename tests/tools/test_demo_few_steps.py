@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from olivelike.data import demo_few_steps_lora
 from olivelike.measure.captions.evaluation import random_captions, score_pictures
+from olivelike.measure.captions.scenes import Scene
 from olivelike.model.few_steps import few_steps_of_metadata
 from olivelike.sources.adapters.open_lora import open_lora
 from tools.train_demo import few_steps
@@ -31,8 +35,18 @@ def out(teacher, tmp_path_factory):
         afresh = few_steps.distil(teacher, courses, tmp_path_factory.mktemp("afresh"), steps=2, seed=0)
     for again in (resumed, afresh):
         assert all(torch.equal(again[name], factor) for name, factor in factors.items())
+    written = few_steps.read_lora(out / "demo_lcm.safetensors")
+    assert all(torch.equal(written[name], factor.half().float()) for name, factor in factors.items())
     assert any(factor.abs().max() > 0 for name, factor in factors.items() if "lora_B" in name)
     return out
+
+
+def test_some_drawings_have_another_colour_than_the_caption():
+    rng, scene = np.random.default_rng(0), Scene("circle", "red", "blue", "small", "left")
+    drawn = [few_steps.recolored(scene, rng) for _ in range(100)]
+    assert {replace(one, color="red") for one in drawn} == {scene}
+    assert 10 < sum(one != scene for one in drawn) < 60
+    assert "blue" not in {one.color for one in drawn}
 
 
 def test_courses_end_where_the_teacher_draws_what_is_asked_for(teacher, out):

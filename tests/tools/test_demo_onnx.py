@@ -56,6 +56,7 @@ def test_95_of_100_captions_are_drawn_right(pipeline):
     captions = random_captions(200, seed=1001)
     score = score_pictures(captions, draw(pipeline, captions))
     assert score.share >= 0.95, score
+    assert score.shares["position"] >= 0.95, score
 
 
 def test_93_of_100_captions_are_drawn_right_in_4_steps(project):

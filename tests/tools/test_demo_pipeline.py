@@ -83,6 +83,7 @@ def test_95_of_100_captions_are_drawn_right(unchecked) -> None:
     captions = random_captions(200, seed=1001)
     score = score_pictures(captions, draw_captions(unchecked, captions, seed=0))
     assert score.share >= 0.95, score
+    assert score.shares["position"] >= 0.95, score
 
 
 @pytest.mark.slow

@@ -8,12 +8,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from tools.train_demo import examples
 from tools.train_demo.checkpoint import learning_rate
+from tools.train_demo.places import PlacesPlan
+from tools.train_demo.sampling import draw_captions
 from tools.train_demo.train import Plan, train
 
 PLAN = Plan(
-    seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2
+    seed=0, encoder_steps=1, vae_steps=2, pictures=64, denoiser_steps=2, generated=4, safety_steps=2,
+    places=PlacesPlan(0, 2, 1, 1, 1, 1, 1, 1),
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pictures_of_two_steps():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examples, "draw_captions", lambda *drawn, **how: draw_captions(*drawn, **{**how, "steps": 2}))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from olivelike.data import demo_few_steps_lora
+from olivelike.data import demo_controlnet, demo_few_steps_lora
 from olivelike.errors import UsageError, WorkflowError
-from olivelike.workflow import FileRef, Lora, load_workflow
-from olivelike.workflow.long_form import file_ref, parse_lora, split_weight
+from olivelike.workflow import FileRef, Lora, Source, load_workflow
+from olivelike.workflow.long_form import file_ref, parse_lora, split_weight, text_source
 
 
 @pytest.fixture
@@ -128,7 +128,8 @@ def test_a_lora_without_a_file_is_refused(load):
         load("", extra_loras=[" "])
 
 
-def test_the_demos_few_step_lora_is_named_where_nothing_else_has_its_name(tmp_path):
+def test_the_demos_few_step_lora_and_controlnet_are_named_where_nothing_else_has_its_name(tmp_path):
     assert parse_lora("demo_lcm:0.5", tmp_path) == Lora(FileRef(path=demo_few_steps_lora()), 0.5)
+    assert text_source("demo_edges", tmp_path) == Source(path=demo_controlnet())
     (tmp_path / "demo_lcm").mkdir()
     assert file_ref("demo_lcm", tmp_path).path == tmp_path / "demo_lcm"

@@ -32,7 +32,7 @@ _SNR_BOUND = 5.0
 _AVERAGE = 0.998
 _SAVE_EVERY = 100
 _TOKENS = 77
-_SHORT_TOKENS = 20
+SHORT_TOKENS = 20
 """Every caption fits; training begins with these, which saves a third of the time, and ends with all 77."""
 _SHORT_SHARE = 0.85
 
@@ -103,13 +103,13 @@ def train_denoiser(
         torch.manual_seed(seed * 1_000_003 + step)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, steps, _PEAK_RATE)
-        length = _SHORT_TOKENS if step < _SHORT_SHARE * steps else _TOKENS
+        length = SHORT_TOKENS if step < _SHORT_SHARE * steps else _TOKENS
         loss = _loss(networks, tokenizer, latents, scale, noising, rng, length)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(networks.parameters(), 1.0)
         optimizer.step()
-        _blend(average, networks, min(_AVERAGE, (step + 1) / (step + 10)))
+        blend(average, networks, min(_AVERAGE, (step + 1) / (step + 10)))
         running += 0.02 * (loss.item() - running) if running else loss.item()
         if step % 50 == 0:
             LOG.info("denoiser %d of %d: loss %.4f", step, steps, running)
@@ -146,14 +146,28 @@ def _loss(
     timesteps = torch.randint(0, noising.config.num_train_timesteps, (_BATCH,))
     noised = noising.add_noise(clean, noise, timesteps)
     predicted = networks.unet(noised, timesteps, context).sample
-    kept = noising.alphas_cumprod[timesteps]
-    snr = kept / (1 - kept)
-    weights = torch.clamp(_SNR_BOUND / snr, max=1.0)
+    weights = weights_of_noise(noising.alphas_cumprod[timesteps])
     errors = (predicted - noise).square().mean(dim=(1, 2, 3))
     return (weights * errors).mean()
 
 
-def _blend(average: Denoiser, networks: Denoiser, share: float) -> None:
+def weights_of_noise(kept: torch.Tensor, most: float = 1.0) -> torch.Tensor:
+    """Return what errors of epsilon count at timesteps.
+
+    Where there is more signal than noise that is min-SNR. Where there is less, epsilon is nearly the input,
+    whatever the picture is to be: an error of the picture is that of epsilon times the ratio of noise to signal, which
+    is the weight up to `most` (truncated SNR, https://arxiv.org/abs/2202.00512).
+
+    Args:
+        kept: `alphas_cumprod` at the timesteps.
+        most: 1 for the plain loss of epsilon.
+    """
+    snr = kept / (1 - kept)
+    return torch.clamp(_SNR_BOUND / snr, max=1.0) * torch.clamp(1 / snr, 1.0, most)
+
+
+def blend(average: Denoiser, networks: Denoiser, share: float) -> None:
+    """Keep a share of an average's weights, and take the rest from the networks."""
     with torch.no_grad():
         for old, new in zip(average.parameters(), networks.parameters(), strict=True):
             old.lerp_(new, 1 - share)

@@ -4,14 +4,18 @@ A consistency model (https://arxiv.org/abs/2303.01469) as LCM has it (https://ar
 of the guided teacher's course, one evaluation without guidance gives the course's end. The courses are short at these
 widths, so the student learns from their ends as the teacher's solver finds them, not from its own guesses.
 
-Only a LoRA is trained. The result is `OUT/demo_lcm.safetensors`; state and courses are saved in OUT and resumed from.
+A first guess from pure noise may have a colour that was not asked for. So some courses from the second timestep begin
+at drawings of another colour than the caption's, and the student learns to correct its own guess.
+
+Only a LoRA is trained, from nothing or from the shipped one (`--on`). The result is `OUT/demo_lcm.safetensors`; state
+and courses are saved in OUT and resumed from.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +23,14 @@ import numpy as np
 import torch
 from diffusers import DPMSolverMultistepScheduler, LCMScheduler, StableDiffusionPipeline, UNet2DConditionModel
 from diffusers.models.attention_processor import AttnProcessor
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.func import functional_call
 
-from olivelike.data import demo_folder
+from olivelike.data import demo_few_steps_lora, demo_folder
 from olivelike.measure.captions.captions import partial_caption, random_caption
 from olivelike.measure.captions.drawing import draw_scenes
 from olivelike.measure.captions.evaluation import Score, random_captions, score_pictures
-from olivelike.measure.captions.scenes import random_scene
+from olivelike.measure.captions.scenes import COLORS, Scene, random_scene
 from tools.train_demo.checkpoint import Checkpoint, learning_rate
 from tools.train_demo.sampling import draw_captions
 from tools.train_demo.vae import as_tensor
@@ -53,6 +57,7 @@ _HUBER = 0.03
 _AT_START = 0.6
 """How often a course is learned from at its beginning, not on its way."""
 _PARTIAL = 0.3
+_RECOLORED, _RECOLORED_FROM = 0.3, 759
 _SAVE_EVERY = 50
 
 
@@ -76,13 +81,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batches", type=int, default=60, help="of 64 courses each")
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--on", action="store_true", help="train the shipped LoRA on, not a new one")
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(chosen.threads)
     chosen.out.mkdir(parents=True, exist_ok=True)
     teacher = load_demo()
     courses = make_courses(teacher, chosen.out, chosen.batches, chosen.seed)
-    factors = distil(teacher, courses, chosen.out, steps=chosen.steps, seed=chosen.seed)
+    begun = read_lora(demo_few_steps_lora()) if chosen.on else None
+    factors = distil(teacher, courses, chosen.out, steps=chosen.steps, seed=chosen.seed, begun=begun)
     write_lora(teacher.unet, factors, chosen.out / "demo_lcm.safetensors")
     LOG.info("captions drawn right in 4 steps: %s", measure(teacher, factors, random_captions(200, chosen.seed)))
 
@@ -123,13 +130,14 @@ def _follow(
     noise_source = torch.Generator().manual_seed(seed)
     scenes = [random_scene(rng) for _ in range(_BATCH)]
     captions = [(partial_caption if rng.random() < _PARTIAL else random_caption)(scene, rng) for scene in scenes]
-    clean = teacher.vae.encode(as_tensor(draw_scenes(scenes, rng))).latent_dist.sample(noise_source)
+    drawn = [recolored(scene, rng) for scene in scenes] if start == _RECOLORED_FROM else scenes
+    clean = teacher.vae.encode(as_tensor(draw_scenes(drawn, rng))).latent_dist.sample(noise_source)
     solver = DPMSolverMultistepScheduler.from_config(teacher.scheduler.config)
     timesteps = [round(start * (steps - step) / steps) for step in range(steps)]
     solver.set_timesteps(timesteps=timesteps)
     noise = torch.randn(clean.shape, generator=noise_source)
     sample = teacher.scheduler.add_noise(clean * teacher.vae.config.scaling_factor, noise, torch.tensor([start]))
-    context = torch.cat([_context(teacher, [""] * _BATCH), _context(teacher, captions)])
+    context = torch.cat([encode_captions(teacher, [""] * _BATCH), encode_captions(teacher, captions)])
     points = []
     for timestep in timesteps:
         points.append(sample)
@@ -147,28 +155,51 @@ def _follow(
     }
 
 
+def recolored(scene: Scene, rng: np.random.Generator) -> Scene:
+    """Give a scene another colour than the caption says, at times."""
+    if rng.random() >= _RECOLORED:
+        return scene
+    others = [name for name in COLORS if name not in {scene.color, scene.background}]
+    return replace(scene, color=str(rng.choice(others)))
+
+
 def as_pictures(values: torch.Tensor) -> np.ndarray:
     """Turn float32 (N, 3, H, W) in [-1, 1] into uint8 (N, H, W, 3)."""
     return ((values.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 1).byte().numpy()
 
 
-def _context(teacher: StableDiffusionPipeline, captions: list[str]) -> torch.Tensor:
-    tokens = teacher.tokenizer(captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt")
+def encode_captions(teacher: StableDiffusionPipeline, captions: list[str], length: int = 77) -> torch.Tensor:
+    """Return what the text encoder makes of captions of `length` tokens: float32, (N, length, 64)."""
+    tokens = teacher.tokenizer(captions, padding="max_length", max_length=length, truncation=True, return_tensors="pt")
     context: torch.Tensor = teacher.text_encoder(tokens.input_ids).last_hidden_state
     return context
 
 
 def distil(
-    teacher: StableDiffusionPipeline, courses: list[Courses], out: Path, *, steps: int, seed: int
+    teacher: StableDiffusionPipeline,
+    courses: list[Courses],
+    out: Path,
+    *,
+    steps: int,
+    seed: int,
+    begun: dict[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
     """Train the LoRA until `steps`, from the last save in `out` if there is one; deterministic for a seed.
+
+    Args:
+        teacher: the guided pipeline.
+        courses: what to learn from.
+        out: folder of the state.
+        steps: of training.
+        seed: of new factors, and of what is drawn from the courses.
+        begun: factors to begin with; new ones without.
 
     Returns:
         The running average of its factors, by `LAYER.lora_A.weight` and `LAYER.lora_B.weight`.
     """
     unet = teacher.unet.requires_grad_(requires_grad=False)
     base = {name: weight for name, weight in unet.named_parameters() if weight.ndim > 1}
-    factors = _new_factors(base, seed)
+    factors = begun or _new_factors(base, seed)
     average = {name: factor.clone() for name, factor in factors.items()}
     trained = [factor.requires_grad_() for factor in factors.values()]
     optimizer = torch.optim.AdamW(trained, lr=_PEAK_RATE, betas=(0.9, 0.99), weight_decay=0.0)
@@ -181,7 +212,7 @@ def distil(
         optimizer.load_state_dict(state["optimizer"])
     alphas = teacher.scheduler.alphas_cumprod
     with torch.no_grad():
-        contexts = [_context(teacher, course.captions) for course in courses]
+        contexts = [encode_captions(teacher, course.captions) for course in courses]
     weights = np.array([len(course.ends) for course in courses], float)
     running = 0.0
     for step in range(first, steps):
@@ -255,6 +286,11 @@ def write_lora(unet: UNet2DConditionModel, factors: dict[str, torch.Tensor], pat
         shape = (*factor.shape, *(1 for _ in kernel)) if which == "lora_B" else (len(factor), -1, *kernel)
         stored[f"unet.{name}"] = factor.detach().reshape(shape).half().contiguous()
     save_file(stored, path, metadata=METADATA)
+
+
+def read_lora(path: Path) -> dict[str, torch.Tensor]:
+    """Return the factors, float32 matrices, that `write_lora` wrote."""
+    return {name.removeprefix("unet."): value.float().flatten(1) for name, value in load_file(path).items()}
 
 
 def measure(teacher: StableDiffusionPipeline, factors: dict[str, torch.Tensor], captions: list[str]) -> Score:

@@ -18,6 +18,7 @@ from tools.train_demo.configs import DEMO_SCHEDULER, demo_configs
 from tools.train_demo.denoiser import make_denoiser, train_denoiser
 from tools.train_demo.examples import generate_examples
 from tools.train_demo.latents import encode_scenes
+from tools.train_demo.places import PlacesPlan, learn_places
 from tools.train_demo.safety import train_safety_checker
 from tools.train_demo.tokenizer import write_demo_tokenizer
 from tools.train_demo.vae import train_vae
@@ -35,6 +36,7 @@ class Plan:
     vae_steps: int
     pictures: int
     denoiser_steps: int
+    places: PlacesPlan
     generated: int
     safety_steps: int
 
@@ -54,7 +56,7 @@ def main() -> None:
     chosen = vars(parser.parse_args())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(chosen.pop("threads"))
-    train(chosen.pop("out"), Plan(**chosen))
+    train(chosen.pop("out"), Plan(**chosen, places=PlacesPlan(chosen["seed"])))
 
 
 def train(out: Path, plan: Plan) -> None:
@@ -75,6 +77,7 @@ def train(out: Path, plan: Plan) -> None:
         make_denoiser(configs, plan.seed), tokenizer, latents, DEMO_SCHEDULER, out,
         steps=plan.denoiser_steps, seed=plan.seed,
     )  # fmt: skip
+    networks = learn_places(networks, tokenizer, latents, out, plan.places)
     write_network(folder / "unet", configs["unet"], networks.unet.state_dict())
     write_network(folder / "text_encoder", configs["text_encoder"], networks.text_encoder.state_dict())
 

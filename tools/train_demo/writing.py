@@ -14,19 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_WEIGHTS = {
-    "text_encoder": "model.safetensors",
-    "unet": "diffusion_pytorch_model.safetensors",
-    "vae": "diffusion_pytorch_model.safetensors",
-    "safety_checker": "model.safetensors",
-}
-
 
 def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
     """Write one network's `config.json` and its weights, halved.
 
     Args:
-        folder: the network's own folder in the pipeline, such as `unet`; made if absent.
+        folder: the network's own folder, such as `unet` in the pipeline; made if absent.
         config: the published spelling of its config.
         weights: float32 tensors by name; integer buffers are left out.
 
@@ -41,7 +34,8 @@ def write_network(folder: Path, config: dict[str, Any], weights: Mapping[str, to
     for name, tensor in halved.items():
         if not tensor.isfinite().all():
             raise ValueError(f"{folder.name}: {name} does not fit into float16")
-    save_file(halved, folder / _WEIGHTS[folder.name], metadata={"format": "pt"})
+    name = "model" if folder.name in {"text_encoder", "safety_checker"} else "diffusion_pytorch_model"
+    save_file(halved, folder / f"{name}.safetensors", metadata={"format": "pt"})
 
 
 def write_settings(folder: Path) -> None:

@@ -52,10 +52,15 @@ def convert(
         typer.Option("--embedding", metavar="FILE", help="Add this textual inversion; may be repeated."),
     ] = None,
     precision: Annotated[
-        Literal["fp32", "fp16", "bf16", "w8", "w4"] | None,
+        Literal["fp32", "fp16", "bf16", "w8", "w4", "int8", "fp8"] | None,
         typer.Option(
-            help="Precision of the result; by default the target's own. w8 and w4: weights in 8 and 4 bits beside that."
+            help="Precision of the result; by default the target's own. w8 and w4: weights in 8 and 4 bits beside "
+            "that. int8 and fp8: the UNet computed in 8 bits, after a few pictures were drawn to see its ranges."
         ),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="For int8 and fp8: what is drawn, a prompt in each line; by default eight."),
     ] = None,
     prediction: Annotated[
         Prediction | None, typer.Option(help="What the UNet of a single file predicts, where it does not tell.")
@@ -85,7 +90,7 @@ def convert(
 
     request = engine.ConvertRequest(
         source, target, output, tuple(loras or ()), vae, tuple(embeddings or ()), precision, prediction, layout,
-        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder,
+        preview, tuple(controlnets or ()), tuple(t2i_adapters or ()), ip_adapter, image_encoder, calibration,
     )  # fmt: skip
     options = shared.engine_options(
         limits, cache_dir=cache_dir, allow_pickle=allow_pickle, overwrite=overwrite, keep_going=keep_going,

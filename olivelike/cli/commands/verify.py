@@ -53,7 +53,8 @@ def verify(
     threshold: Annotated[
         float | None,
         typer.Option(
-            metavar="X", help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6."
+            metavar="X",
+            help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 0.3.",
         ),
     ] = None,
     pictures: Annotated[

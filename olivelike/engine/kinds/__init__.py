@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from olivelike.engine.kinds.assets import AssetsNode, TokenizerNode
+from olivelike.engine.kinds.calibrate import CalibrateNode
 from olivelike.engine.kinds.load import LoadNode
 from olivelike.engine.kinds.materialize import MaterializeNode
 from olivelike.engine.kinds.one_file import OneFileNode
 from olivelike.engine.kinds.step import StepNode
+from olivelike.engine.plan.node import CALIBRATE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "assets": AssetsNode(),
     "tokenizer": TokenizerNode(),
     "one_file": OneFileNode(),
+    CALIBRATE: CalibrateNode(),
 }
 
 

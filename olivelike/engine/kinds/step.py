@@ -12,10 +12,11 @@ from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
 from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
-from olivelike.engine.plan.node import CONVERT
+from olivelike.engine.plan.node import CALIBRATION, CONVERT
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
+from olivelike.model.families import PIPELINE
 from olivelike.pass_api import Cache
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Assignment, Job, Upstream, Workbench, Workplace
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
+    from olivelike.model.observations import Observed
     from olivelike.pass_api import Context, Pass
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
@@ -102,7 +104,16 @@ class StepJob(ModelJob):
             embeddings=tuple(EmbeddingInput(Path(path), token) for path, token in self.embeddings),
             ip_adapter=IpAdapterInput(Path(self.ip_adapter)) if self.ip_adapter is not None else None,
             original=self.read_original(bench, model) if "original" in instance.reads else None,
+            calibration=self._observed(bench),
             cache=StoredCache(bench.store, self.maker) if self.maker else Cache(),
+        )
+
+    def _observed(self, bench: Workbench) -> Mapping[str, Observed] | None:
+        from olivelike.model.observations import from_bytes
+
+        digest = self.facets.get(CALIBRATION)
+        return (
+            None if digest is None else from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its ranges"))
         )
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
@@ -205,6 +216,8 @@ class StepNode(ModelNode):
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
         """Return the digest of all that the step reads, by name."""
         found, plan = super().facets(node, upstream, inputs), _step(node).precision
+        if CALIBRATION in self.reads(node):
+            found[CALIBRATION] = upstream.made[f"{PIPELINE}.{CALIBRATION}.{node.component}"]
         return found if plan is None else {**found, "precision": precision_digest(plan)}
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:

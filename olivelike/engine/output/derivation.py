@@ -16,9 +16,10 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.model.block_values import QUANTISE_DOMAIN, BlockFormat, quantise
+from olivelike.model.block_values import QUANTISE_DOMAIN
 from olivelike.model.graph import BARRIERS, PARAMETER_KEY
 from olivelike.model.half_values import HALVES, to_half
+from olivelike.model.quantised_values import quantised_format
 
 if TYPE_CHECKING:
     from olivelike.model import Tensor, Weights
@@ -126,7 +127,7 @@ class Evaluator:
             return half
         if expression.get("domain") == QUANTISE_DOMAIN:
             assert operands[0] is not None
-            found = quantise(operands[0], BlockFormat.of(expression["attributes"]))
+            found = quantised_format(expression).quantise(operands[0])
             self.others = found[1:]
             return found[expression.get("output", 0)]
         return _run(expression, operands, self.opsets, self.ir_version, self.name)

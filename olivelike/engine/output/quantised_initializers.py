@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from olivelike.engine.output.derivation import shape_of
 from olivelike.errors import SourceError
-from olivelike.model.block_values import QUANTISE_DOMAIN, BlockFormat, dequantise, quantise
+from olivelike.model.block_values import QUANTISE_DOMAIN, BlockFormat
+from olivelike.model.quantised_values import QuantisedFormat, quantised_format
 
 if TYPE_CHECKING:
     from olivelike.engine.output.derivation import Expression
@@ -43,7 +44,7 @@ class QuantisedInitializers:
         if name not in self._parts:
             return self.file.read(name)
         numbers = [self.file.read(part) for part in self._parts[name]]
-        return dequantise(numbers, self._format(name), shape_of(self.derivations[name]))
+        return self._format(name).dequantise(numbers, shape_of(self.derivations[name]))
 
     def parts(self, name: str, array: Array) -> Iterator[tuple[str, Array]]:
         """Yield the initializers that hold a weight's new values, and theirs; it is quantised as it was."""
@@ -51,14 +52,14 @@ class QuantisedInitializers:
             yield name, array
             return
         form = self._format(name)
-        if not form.packed and form.bits < _BYTE:
+        if isinstance(form, BlockFormat) and not form.packed and form.bits < _BYTE:
             raise SourceError(
                 f"initializer {name!r} is in {form.bits} bits behind DequantizeLinear, and a session takes no other "
                 "values for such a one; merge the LoRA in a run"
             )
-        numbers, scales, *zeros = quantise(array, form)
+        numbers, scales, *zeros = form.quantise(array)
         dtype = self.file.dtype(self._parts[name][1])
         yield from zip(self._parts[name], [numbers, scales.astype(dtype), *zeros], strict=True)
 
-    def _format(self, name: str) -> BlockFormat:
-        return BlockFormat.of(self._expressions[name]["attributes"])
+    def _format(self, name: str) -> QuantisedFormat:
+        return quantised_format(self._expressions[name])

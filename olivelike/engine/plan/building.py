@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from olivelike.engine.plan.calibrated import is_calibrated, with_calibration
 from olivelike.engine.plan.node import (
     ADD_EMBEDDINGS,
     CONTROLNET_INPUTS,
@@ -80,7 +81,7 @@ def build_nodes(
     """
     _check_until(workflow, outputs, until)
     chains = {
-        name: _chains(variant, [o for o in outputs if o.variant == name], steps[name], until)
+        name: with_calibration(_chains(variant, [o for o in outputs if o.variant == name], steps[name], until), variant)
         for name, variant in workflow.variants.items()
     }
     return chains[None] if None in chains else merge_variants(chains)
@@ -117,7 +118,7 @@ def _chains(
                 joins[suffix].append(end[-1].id)
             else:
                 nodes += _ending(end, output, suffix, workflow)
-    wants_assets = until is None or tokenizers
+    wants_assets = until is None or tokenizers or any(map(is_calibrated, networks))
     joined = [
         Node(f"{PIPELINE}.one_file{suffix}", PIPELINE, "one_file", assets.id, output=output, joins=tuple(joins[suffix]))
         for output, suffix in zip(outputs, _suffixes(outputs), strict=True)

@@ -11,7 +11,7 @@ from olivelike.pass_api import ADAPTERS
 
 if TYPE_CHECKING:
     from olivelike.pass_api import Pass
-    from olivelike.workflow import Output, Step
+    from olivelike.workflow import Calibration, Output, Step
 
 
 CONVERT = "convert"
@@ -27,6 +27,9 @@ T2I_ADAPTER_INPUTS = "t2i_adapter_inputs"
 
 IP_ADAPTER = "ip_adapter"
 """The pass that an IP-Adapter brings with it."""
+
+CALIBRATE, CALIBRATION = "calibrate", "calibration"
+"""The kind of the node that draws, and what passes read of it."""
 
 LAYOUT, ONNX_TOKENIZER = "layout", "onnx_tokenizer"
 """The passes that an output's layout brings with it."""
@@ -46,7 +49,9 @@ class Node:
     step: Step | None = None
     output: Output | None = None
     joins: tuple[str, ...] = ()
-    """Ends of chains whose models it takes together, beside what its parent made."""
+    """Nodes whose results it takes, beside what its parent made: the ends of chains, or what calibration saw."""
+    calibration: Calibration | None = None
+    """What calibration draws."""
 
     @property
     def components(self) -> dict[str, str]:

@@ -51,7 +51,7 @@ def _identity(node: Node, known: Mapping[str, Hashable]) -> Hashable:
         node.step.precision,
     )
     joined = tuple(known[end] for end in node.joins)
-    return node.component, node.kind, node.parent and known[node.parent], step, node.output, joined
+    return node.component, node.kind, node.parent and known[node.parent], step, node.output, joined, node.calibration
 
 
 def _name(identity: Hashable, names: Mapping[Hashable, str], users: Mapping[Hashable, int], variants: int) -> str:

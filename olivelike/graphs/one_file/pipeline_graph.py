@@ -32,6 +32,8 @@ _LENGTH: Final = 77
 _FLOAT, _INT32, _INT64 = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.INT64
 _LOWEST_OPSET: Final = 20
 _VAE_LEVELS: Final = 4
+_SCALED: Final = 3
+"""Inputs of a `Resize` by factors; one to given sizes has a fourth."""
 _SIZES: Final = 6
 """Numbers of SDXL's `time_ids`."""
 
@@ -241,10 +243,18 @@ class _Pipeline:
         negative, prompt = next(iter(self._texts.values()))
         single, each = (writer.op("Equal", negative.size(0), number) for number in (writer.integers(1), count))
         finite = writer.op("Less", writer.op("Abs", guidance), writer.constant([math.inf]))
+        total = noise.apply("Abs").apply("ReduceSum", keepdims=0)  # Not a number if one of them is none.
+        sides = writer.op("Shape", noise, start=3, end=5)
+        rest = writer.op("Mod", sides, writer.integers(self._unit))
+        # Sides of nothing leave no rest.
+        whole = writer.op("Equal", rest, writer.integers(0)), writer.op("Greater", sides, writer.integers(0))
+        fits = writer.op("And", *whole).cast(_INT64).apply("ReduceMin", keepdims=0).cast(ir.DataType.BOOL)
         for condition, message in (
             (writer.op("Equal", prompt.size(0), count), "noise must be for as many pictures as there are prompts"),
             (writer.op("Or", single, each), "negative_prompt must be one, or one for each prompt"),
             (finite, "guidance must be a finite number"),
+            (writer.op("Less", total, writer.constant(math.inf)), "noise must be finite numbers"),
+            (fits, f"noise must have sides that are multiples of {self._unit}"),
         ):
             count += writer.require(condition, message)
         return count
@@ -332,6 +342,12 @@ class _Pipeline:
         vae = self._facts.vae
         levels = vae.get("block_out_channels") or vae.get("decoder_block_out_channels") or range(_VAE_LEVELS)
         return int(2 ** (len(levels) - 1))
+
+    @property
+    def _unit(self) -> int:
+        """What sides of latents are multiples of: the UNet doubles sizes on its way up, whatever they were."""
+        graph = self._networks["unet"].model.graph
+        return int(2 ** sum(node.op_type == "Resize" and len(node.inputs) == _SCALED for node in graph))
 
     def _guidance(self, guidance: Number, pictures: Number) -> Number:
         """Return the embedding of the guidance scale: https://arxiv.org/abs/2310.04378, section 4.3."""

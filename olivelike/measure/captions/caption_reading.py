@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,6 +19,8 @@ _LEAST_CONTRAST = 60.0
 _LEAST_PIXELS = 40
 _SMALL, _LARGE = 26, 34
 """Limits between the sizes: the larger extent of a shape, in pixels of a 64-pixel picture."""
+_NEAR, _ALIKE = 4.0, 0.2
+"""How far apart the centers of shapes at one place may be, in pixels, and their extents, as a share."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,16 @@ class Reading:
     shape: str | None = None
     size: str | None = None
     position: str | None = None
+    center: tuple[float, float] | None = None
+    """Horizontal and vertical, in pixels from the upper left."""
+    extent: int | None = None
+    """The larger of the shape's height and width, in pixels."""
+
+    def stands_like(self, other: Reading) -> bool:
+        """Whether the shapes' centers are at most 4 pixels apart, and this extent within a fifth of the other."""
+        if not (self.center and self.extent and other.center and other.extent):
+            return False
+        return math.dist(self.center, other.center) <= _NEAR and abs(self.extent / other.extent - 1) <= _ALIKE
 
 
 def read_picture(picture: np.ndarray) -> Reading:
@@ -55,12 +68,15 @@ def read_picture(picture: np.ndarray) -> Reading:
     overlaps = {shape: max(_overlap(_cut_out(mask), template) for template in _templates(shape)) for shape in SHAPES}
     shape = max(overlaps, key=lambda name: overlaps[name])
     extent = max(bottom - top, right - left)
+    x, y = (left + right) / 2, (top + bottom) / 2
     return Reading(
         background=background,
         color=_nearest_color(ink),
         shape=shape if overlaps[shape] >= _LEAST_OVERLAP else None,
         size="small" if extent < _SMALL else "large" if extent > _LARGE else "medium",
-        position=_place((left + right) / 2, (top + bottom) / 2),
+        position=_place(x, y),
+        center=(x, y),
+        extent=extent,
     )
 
 

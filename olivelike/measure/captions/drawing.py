@@ -32,7 +32,15 @@ def draw_scene(scene: Scene, rng: np.random.Generator) -> np.ndarray:
         uint8 RGB, (64, 64, 3).
     """
     radius = rng.uniform(*_RADII[scene.size])
-    x, y = _center(scene.position, radius, rng)
+    return draw_at(scene, *_center(scene.position, radius, rng), radius, rng)
+
+
+def draw_at(scene: Scene, x: float, y: float, radius: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw a scene's shape in its colours, which vary a little, with the center and radius of `shape_coverage`.
+
+    Returns:
+        uint8 RGB, (64, 64, 3).
+    """
     coverage = shape_coverage(scene.shape, x, y, radius)[..., None]
     ink, paper = (
         np.clip(np.array(COLORS[name]) + rng.integers(-_COLOR_JITTER, _COLOR_JITTER + 1, 3), 0, 255)

@@ -21,6 +21,7 @@ import onnxruntime
 from olivelike.engine.output.derivation import Evaluator, derive
 from olivelike.errors import PassError
 from olivelike.graphs.functions import with_functions
+from olivelike.model.channel_values import E4M3_MAX
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     """Is told of each operator, its operands and its outputs."""
 
 _BFLOAT16 = ir.DataType.BFLOAT16
+_FLOAT8 = ir.DataType.FLOAT8E4M3FN
 _HEAVY = frozenset({"Attention", "Conv", "Gemm", "MatMul", "MultiHeadAttention"})
 """Operators that are worth more than one thread."""
 
@@ -118,6 +120,8 @@ class Evaluation:
         ]
 
     def _run_operator(self, node: ir.Node, operands: Sequence[Array | None]) -> list[Array]:
+        if _FLOAT8 in {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}:
+            return [_through_float8(node, operands)]
         feeds = {f"i{index}": array for index, array in enumerate(operands) if array is not None}
         outputs: list[Array] = self._session(node, operands).run(None, feeds)
         return outputs
@@ -172,6 +176,19 @@ class Evaluation:
         if function is None and node.op_type not in _HEAVY:
             options.intra_op_num_threads = 1
         return onnxruntime.InferenceSession(single.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _through_float8(node: ir.Node, operands: Sequence[Array | None]) -> Array:
+    """Round to float8 or widen it, with one scale for all: sessions take and give no arrays of that type."""
+    array, scale = operands[:2]
+    assert array is not None
+    assert scale is not None
+    if node.op_type not in {"QuantizeLinear", "DequantizeLinear"} or scale.ndim:
+        raise PassError(f"{node.op_type} {node.name!r} takes or gives float8, which only rounding with one scale may")
+    if node.op_type == "DequantizeLinear":
+        return (array.astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
+    wide = array.astype(np.float32) / scale.astype(np.float32)
+    return np.clip(wide, -E4M3_MAX, E4M3_MAX).astype(_FLOAT8.numpy())
 
 
 def _in_whole_bytes(array: Array | None) -> Array | None:

@@ -31,7 +31,7 @@ from olivelike.model.families import (
 )
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.records.reading import to_json
-from olivelike.workflow.long_form import ip_adapter_of, text_source
+from olivelike.workflow.long_form import ip_adapter_of, require_names, text_source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -196,6 +196,12 @@ def verify_folder(
             hint = did_you_mean(name, present, "networks")
             raise UsageError(f"--component {name}: the folder has no such network; {hint}")
     settings = _settings(folder, providers)
+    require_names(
+        {
+            "--against": [against], "--vae": [vae], "--controlnet": controlnets, "--t2i-adapter": t2i_adapters,
+            "--ip-adapter": [ip_adapter], "--image-encoder": [image_encoder],
+        }
+    )  # fmt: skip
     nets, adapters = (
         tuple(source_spec(text_source(text, Path.cwd()), None) for text in kind) for kind in (controlnets, t2i_adapters)
     )

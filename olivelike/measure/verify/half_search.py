@@ -36,6 +36,9 @@ class HalfSearch:
     Torch has the weights of the same place: what earlier passes did to them is not what half precision costs.
     """
 
+    precision, step = "fp16", "float16"
+    """What is tried, and the step that does it."""
+
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int
     ) -> None:
@@ -69,22 +72,25 @@ class HalfSearch:
             if not self._is_right(_EVERYTHING):
                 figures = _described(self._try(_EVERYTHING))
                 raise VerificationError(
-                    f"{self._architecture.component}: further from torch than {self._limit:.1e} before float16 already "
-                    f"({figures}); find the step that is wrong with `verify` behind each, or raise max_relative_error"
+                    f"{self._architecture.component}: further from torch than {self._limit:.1e} before "
+                    f"{self.step} already ({figures}); find the step that is wrong with `verify` behind each, or raise "
+                    "max_relative_error"
                 )
-            blocks, facts["largest_values"] = self._search()
+            blocks, found = self._search()
+            facts |= found
             facts["without"] = self._try(())
         trials = len(self._tried)
         return blocks, {"kept_fp32_blocks": list(blocks), **self._try(blocks), **facts, "trials": trials}
 
-    def _search(self) -> tuple[tuple[str, ...], dict[str, float]]:
+    def _search(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return the blocks that must stay in float32, and why these were tried first."""
         largest = self._reach()
-        reach = {_alone(block, largest): value for block, value in largest.items()}
+        reach = {alone(block, largest): value for block, value in largest.items()}
         # Overflow is the usual reason, so the blocks that reach furthest are the likely ones.
         ranked = sorted(reach, key=lambda block: -reach[block])
         blocks = minimal_subset(ranked, self._is_right)
         if blocks is not None:
-            return blocks, {block: reach[block] for block in blocks}
+            return blocks, {"largest_values": {block: reach[block] for block in blocks}}
         high = ", ".join(f"{block} ({reach[block]:.2g})" for block in ranked[:3] if reach[block] > HALF_MAX)
         raise VerificationError(
             f"{self._architecture.component}: in float16, further from torch than {self._limit:.1e} with every block "
@@ -105,7 +111,7 @@ class HalfSearch:
 
             def compare() -> dict[str, Any]:
                 evaluation = Evaluation(graph, parameter=self._read)
-                found = self._original().compare(evaluation, "fp16").to_json()
+                found = self._original().compare(evaluation, self.precision).to_json()
                 return {name: found[name] for name in ("relative_error", "worst", "cosine", "nan", "inf")}
 
             self._tried[key] = self._remembered("trial/1", Graph.from_ir(graph), compare)
@@ -140,7 +146,7 @@ class HalfSearch:
         return self._original_outputs
 
 
-def _alone(block: str, blocks: Iterable[str]) -> str:
+def alone(block: str, blocks: Iterable[str]) -> str:
     """Return the pattern for a block that does not mean those inside it."""
     return f"={block}" if any(other.startswith(f"{block}.") for other in blocks) else block
 

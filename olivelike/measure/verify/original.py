@@ -14,7 +14,7 @@ import torch
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.export.torch_network import build_network, wrap
-from olivelike.graphs.inspect.quantised import weight_bits
+from olivelike.graphs.inspect.quantised import rounded_to, weight_bits
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
@@ -135,7 +135,7 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1.6e-1, "w8": 5e-2, "w4": 6e-1}
+LIMITS = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1.6e-1, "w8": 5e-2, "w4": 6e-1, "int8": 3e-1, "fp8": 3e-1}
 """Largest relative error that is taken as right, by the precision of the graph; bfloat16 has three bits less.
 
 Of weights in 8 and 4 bits, whatever the rest is in: decision 108 has what networks of random weights are off by."""
@@ -313,7 +313,12 @@ def parameter_reader(weights: Weights, tensors: TensorAccess) -> Callable[[str],
 
 
 def precision_of(model: ir.Model) -> str:
-    """Return `w8` or `w4` for quantised weights, else `fp16` or `bf16` if any operator gives that, else `fp32`."""
+    """Return `int8` or `fp8` if activations are rounded, `w8` or `w4` if weights alone are.
+
+    Else `fp16` or `bf16` if any operator gives that, else `fp32`.
+    """
+    if (rounded := rounded_to(model.graph)) is not None:
+        return rounded
     widths = {width for node in model.graph if (width := weight_bits(node)) is not None}
     if widths:
         return f"w{min(widths)}"

@@ -5,6 +5,7 @@ Names are those of https://github.com/Mikubill/sd-webui-controlnet (`scripts/ext
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Request
@@ -88,8 +89,7 @@ async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, An
     shown: list[str] = []
     for unit in units:
         text = unit.image.get("image") if isinstance(unit.image, dict) else unit.image
-        data = await in_turn(lambda text=text: png(upright(from_base64(str(text), "image"), "image").convert("RGB")))  # type: ignore[misc]
-        sent = (await service.upload(data)).id
+        sent = (await service.upload(await in_turn(partial(_pixels, str(text))))).id
         if unit.is_prompt:
             shown.append(sent)
             continue
@@ -109,6 +109,11 @@ async def controls_of(service: Service, scripts: dict[str, Any]) -> dict[str, An
     if shown:
         found |= {"ip_adapter_images": shown, "ip_adapter_scale": next(unit.weight for unit in units if unit.is_prompt)}
     return found
+
+
+def _pixels(text: str) -> bytes:
+    """Return a picture in base64 as a PNG in RGB."""
+    return png(upright(from_base64(text, "image"), "image").convert("RGB"))
 
 
 def check_units(scripts: dict[str, Any]) -> None:

@@ -117,6 +117,13 @@ class Identity:
         words = _KINDS[self.kind] + (" for inpainting" if self.inpainting else "")
         return f"{words} of {self.network}" if self.network else words
 
+    @property
+    def misplaced(self) -> str:
+        """Begin to say that the file is not what was asked for: what it is, why that does not do, where it belongs."""
+        why = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        place = f"{PLACES[self.kind]}; " if self.kind in PLACES and self.supported else ""
+        return f"this is {self.description}{why}; {place}"
+
     def to_json(self) -> dict[str, Any]:
         """Return the findings as JSON values."""
         return {**asdict(self), "parts": [part.folder for part in self.parts], "reasons": list(self.reasons)}

@@ -17,6 +17,7 @@ import pytest
 from olivelike.engine import keys as formulas
 from olivelike.engine.kinds import KINDS as KIND
 from olivelike.engine.kinds.assets import AssetsJob, TokenizerJob
+from olivelike.engine.kinds.calibrate import CalibrateJob
 from olivelike.engine.kinds.kind import Job
 from olivelike.engine.kinds.load import AdoptJob, LoadJob
 from olivelike.engine.kinds.materialize import MaterializeJob
@@ -29,7 +30,7 @@ from olivelike.workflow.passes import Registry
 GOLDEN = Path(__file__).with_name("makers.json")
 ROOT = Path(__file__).parents[3]
 
-OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}]}
+OPTIONS = {"layout": [{"profile": "optimum"}], "float16": [{}, {"auto": True}], "int8": [{}, {"auto": True}]}
 KINDS = {
     "load": (LoadJob, KIND["load"]),
     "load_onnx": (AdoptJob, KIND["load"]),
@@ -37,6 +38,7 @@ KINDS = {
     "tokenizer": (TokenizerJob, KIND["tokenizer"]),
     "materialize": (MaterializeJob, KIND["materialize"]),
     "one_file": (OneFileJob, KIND["one_file"]),
+    "calibrate": (CalibrateJob, KIND["calibrate"]),
 }
 """Jobs that are no pass, and the kind of node that they are for."""
 

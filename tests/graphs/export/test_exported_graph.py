@@ -160,7 +160,9 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_another_process_in_another_folder_makes_the_same_bytes(tiny, tmp_path):
+    """What is fresh and what lies on a shelf, which another process made, are compared by the default suite."""
     model = tiny("text_encoder")
     (tmp_path / "export.py").write_text(CHILD)
     text = model.architecture.to_bytes().decode()

@@ -44,7 +44,7 @@ formulas = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # On a busy machine, making formulas is.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # On a busy machine, making formulas is.
 @given(formulas, formulas)
 def test_sizes_that_count_as_one_have_equal_values(left, right):
     if same_dim(left, right):

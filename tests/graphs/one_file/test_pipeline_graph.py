@@ -151,6 +151,11 @@ def test_noise_that_does_not_do_is_refused_by_name(drawing: Drawing) -> None:
         drawing.session.run(None, {**given, "noise": given["noise"][:2]})
     with pytest.raises(Exception, match="noise needs a draw to begin with"):
         drawing.session.run(None, {**given, "noise": given["noise"][:0]})
+    with pytest.raises(Exception, match="noise must be finite numbers"):
+        drawing.session.run(None, {**given, "noise": np.where(given["noise"] > 2, np.nan, given["noise"])})
+    for sides in ((7, 8), (8, 0)):
+        with pytest.raises(Exception, match="noise must have sides that are multiples of 2"):
+            drawing.session.run(None, {**given, "noise": np.zeros((3, 1, 4, *sides), np.float32)})
 
 
 def test_weights_and_what_no_step_changes_lie_outside_the_loop(drawing: Drawing) -> None:

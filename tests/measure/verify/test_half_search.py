@@ -62,7 +62,7 @@ def test_planted_blocks_are_found_and_repaired(decoder, fused):
     model = planted(decoder, RESNET, MIDDLE)
     if fused:
         model = run_pass(FUSE, model, target="cuda")
-    found = run_pass(FLOAT16, model, target="cuda", auto=True)
+    found = run_pass(FLOAT16, model, target="cuda", auto=True, samples=1)
     facts = found.facts["auto"]
     assert {RESNET, MIDDLE} <= set(facts["kept_fp32_blocks"])
     assert len(facts["kept_fp32_blocks"]) <= 4
@@ -72,7 +72,7 @@ def test_planted_blocks_are_found_and_repaired(decoder, fused):
 
 
 def test_the_blocks_can_be_written_into_the_workflow_in_place_of_the_search(loud):
-    found = run_pass(FLOAT16, loud, target="cuda", auto=True)
+    found = run_pass(FLOAT16, loud, target="cuda", auto=True, samples=1)
     blocks = found.facts["auto"]["kept_fp32_blocks"]
     assert run_pass(FLOAT16, loud, target="cuda", force_fp32_blocks=blocks).graph.digest == found.graph.digest
 
@@ -101,9 +101,9 @@ def test_a_block_around_others_is_kept_without_them(little):
 
 
 def test_a_threshold_that_float16_misses_is_met_with_fewer_float16_blocks(decoder):
-    plain = run_pass(FLOAT16, decoder, target="cuda", auto=True).facts["auto"]["relative_error"]
+    plain = run_pass(FLOAT16, decoder, target="cuda", auto=True, samples=1).facts["auto"]["relative_error"]
     limit = plain * 0.8
-    found = run_pass(FLOAT16, decoder, target="cuda", auto=True, max_relative_error=limit)
+    found = run_pass(FLOAT16, decoder, target="cuda", auto=True, samples=1, max_relative_error=limit)
     assert found.facts["auto"]["kept_fp32_blocks"]
     assert found.facts["auto"]["relative_error"] <= limit
     assert found.facts["nodes_fp16"] > 0
@@ -111,7 +111,7 @@ def test_a_threshold_that_float16_misses_is_met_with_fewer_float16_blocks(decode
 
 def test_a_graph_that_is_wrong_before_float16_is_an_error(decoder):
     with pytest.raises(VerificationError, match="before float16 already"):
-        run_pass(FLOAT16, decoder, target="cuda", auto=True, max_relative_error=1e-9)
+        run_pass(FLOAT16, decoder, target="cuda", auto=True, samples=1, max_relative_error=1e-9)
 
 
 class Notebook(Cache):
@@ -133,7 +133,7 @@ def test_what_is_remembered_is_not_tried_again(loud, tmp_path, monkeypatch):
         context = Context(
             tmp_path, logging.getLogger("test"), loud.tensors, no_progress, find_target("cuda"), cache=cache
         )
-        FLOAT16(auto=True).chosen().run(loud, context)
+        FLOAT16(auto=True, samples=1).chosen().run(loud, context)
         return context.reported
 
     first = search()

@@ -34,7 +34,7 @@ def test_its_options_and_their_defaults_are_those_of_the_pass():
     assert [name for name, _ in rows] == list(cls.model_fields)
     assert dict(rows)["samples"].strip() == str(cls().samples)
     assert dict(rows)["seed"].strip() == str(cls().seed)
-    assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2, "bf16": 0.16, "w8": 5e-2, "w4": 0.6}
+    assert LIMITS == {"fp32": 1e-4, "fp16": 2e-2, "bf16": 0.16, "w8": 5e-2, "w4": 0.6, "int8": 0.3, "fp8": 0.3}
 
 
 @pytest.mark.parametrize("family", PUBLISHED)

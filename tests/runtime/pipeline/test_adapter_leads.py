@@ -133,7 +133,7 @@ def test_xl_is_led_as_by_torch_up_to_a_share_of_the_steps(settings, drawing, cas
         assert psnr(whole.pictures[0].image, result.pictures[0].image) < 45
 
 
-@pytest.mark.parametrize("kind", ["attending", "attending_xl"])
+@pytest.mark.parametrize("kind", [pytest.param("attending", marks=pytest.mark.slow), "attending_xl"])
 def test_half_precision_is_near_torch(settings, drawing, kind):
     half = open_pipeline(little_adapted(kind, half=True), settings)
     for adapters in ((0,), (0, 1)):

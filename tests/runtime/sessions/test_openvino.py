@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,19 @@ class Lowered:
 
 
 @pytest.fixture(scope="module", params=COMPONENTS)
-def lowered(request, tiny, tmp_path_factory):
-    original = tiny(request.param)
+def lowered(request, lower):
+    return lower(request.param)
+
+
+@pytest.fixture(scope="module")
+def lower(tiny, tmp_path_factory):
+    return cache(partial(_lower, tiny, tmp_path_factory))
+
+
+def _lower(tiny, tmp_path_factory, component):
+    original = tiny(component)
     fused = run_pass(Fuse, original, target="openvino")
-    folder = tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(component)
     materialize_model(fused, folder)
     interface = interface_of(original.component, original.architecture.config)
     network, inner = torch_network(original), []
@@ -72,9 +82,13 @@ def lowered(request, tiny, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def stored(lowered, tmp_path_factory):
-    """The component as it is stored in bfloat16; inside the graph, the embedding has another type then."""
-    folder = tmp_path_factory.mktemp("stored")
+def store(lower, tmp_path_factory):
+    return cache(partial(_store, lower, tmp_path_factory))
+
+
+def _store(lower, tmp_path_factory, component):
+    """Return a component as it is stored in bfloat16; inside the graph, the embedding has another type then."""
+    lowered, folder = lower(component), tmp_path_factory.mktemp("stored")
     materialize_model(run_pass(Bfloat16, lowered.model), folder)
     outputs = {
         case: {name: array for name, array in expected.items() if name != lowered.embedding}
@@ -116,14 +130,16 @@ def test_bfloat16_stays_near_torch(lowered, request):
     assert {at: error for at, error in errors.items() if not error <= BFLOAT16_LIMIT} == {}
 
 
-def test_what_is_stored_in_bfloat16_keeps_its_timesteps(stored, request):
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_what_is_stored_in_bfloat16_keeps_its_timesteps(component, store, request):
+    stored = store(component)
     errors = errors_of(compiled(stored, "f32"), stored)
     request.node.user_properties.append(("relative error", f"{max(errors.values()):.1e}"))
     assert {at: error for at, error in errors.items() if not error <= STORED_LIMIT} == {}
 
 
-@pytest.mark.parametrize("lowered", ["unet"], indirect=True)
-def test_the_runtime_tells_timesteps_apart_in_bfloat16(stored):
+def test_the_runtime_tells_timesteps_apart_in_bfloat16(store):
+    stored = store("unet")
     feeds, expected = stored.feeds[CASES[0]], stored.expected[CASES[0]]["out_sample"]
     assert feeds["timestep"] == 627  # 628 in bfloat16
 

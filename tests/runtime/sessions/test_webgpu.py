@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import onnxruntime
 import pytest
 from olivelike.passes.float16 import Float16
 from olivelike.passes.fuse import Fuse
+from olivelike.passes.weights4 import Weights4
+from olivelike.passes.weights8 import Weights8
 from PIL import Image
 
 from olivelike.graphs.fusion import fuse
@@ -243,3 +246,23 @@ def test_a_missing_driver_is_told_with_its_remedy(folders: dict[str, Path], tmp_
     assert "no graphics card is found" in done.stderr
     assert "run with --provider cpu" in done.stderr
     assert not path.exists()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("quantise", [Weights8, Weights4])
+@pytest.mark.parametrize("component", ["text_encoder", "unet", "vae_decoder"])
+def test_weights_in_blocks_run_whole_and_as_on_the_cpu(component, quantise, precision, tmp_path) -> None:
+    there = run_pass(Fuse, original("demo", component), target=WEBGPU, precision=precision)
+    if precision == "fp16":
+        there = run_pass(Float16, there, target=WEBGPU)
+    cpu = replace(TARGETS["cpu"], block_weights=WEBGPU.block_weights)
+    paths = {}
+    for target, model in ((WEBGPU, there), (cpu, run_pass(Fuse, original("demo", component), target=cpu))):
+        paths[target.name] = tmp_path / target.name
+        paths[target.name].mkdir()
+        materialize_model(run_pass(quantise, model, target=target), paths[target.name])
+    session = open_there(paths["webgpu"] / "model.onnx")
+    on_cpu = onnxruntime.InferenceSession(paths["cpu"] / "model.onnx", providers=["CPUExecutionProvider"])
+    for feeds, _ in expected("demo", component):
+        found, same = run_there(session, feeds), run_there(on_cpu, feeds)
+        assert max(relative_error(found[name], same[name]) for name in same) <= COMPONENT_LIMITS[precision]

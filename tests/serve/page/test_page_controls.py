@@ -11,7 +11,7 @@ import pytest
 from olivelike.serve import ServeSettings
 from tests.fixtures.little_controlnets import little_controlled
 from tests.serve.conftest import Running, running
-from tests.serve.page.conftest import Opened, png
+from tests.serve.page.conftest import PHONE, Opened, barriers, png
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +45,14 @@ def test_a_picture_leads_by_the_models_controlnet(visit: Callable[..., Opened], 
     opened.page.click("#control-remove")
     opened.generate(prompt="a red circle", steps=4, seed=4)
     assert "controls" not in opened.job()["pictures"][0]["record"]
+
+
+def test_the_forms_of_control_pictures_have_no_barriers(visit: Callable[..., Opened], led: Running, axe: str) -> None:
+    opened = visit(server=led, viewport=PHONE)
+    opened.page.evaluate(axe)
+    for summary in opened.page.locator("#form summary:visible").all():
+        summary.click()
+    opened.page.set_input_files("#control-file", {"name": "a.png", "mimeType": "image/png", "buffer": png()})
+    opened.page.locator("#control-picture").wait_for()
+    assert not barriers(opened.page)
+    assert opened.width() <= PHONE["width"]

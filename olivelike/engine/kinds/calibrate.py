@@ -1,0 +1,100 @@
+"""`calibrate`: a few pictures drawn in float, and what passed through the networks that are to be rounded to 8 bits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from olivelike.engine.execute.stored_tensors import TensorFiles
+from olivelike.engine.kinds.joined import JoinedJob, JoinedNode
+from olivelike.engine.kinds.kind import Estimate
+from olivelike.engine.plan.node import CALIBRATION
+from olivelike.errors import SafetyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from olivelike.engine.calibration import Observe
+    from olivelike.engine.kinds.kind import Assignment, Done, Job, Workbench, Workplace
+    from olivelike.engine.plan.node import Node
+    from olivelike.pass_api import Progress
+    from olivelike.sources import PipelineSource
+
+_MEMORY = 1200 << 20
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class CalibrateJob(JoinedJob):
+    """Draw, and observe."""
+
+    settings: Mapping[str, Any]
+    """The fields of a `Calibration`."""
+    observed: Sequence[str]
+    """Components whose values are wanted."""
+
+    def run(self, bench: Workbench) -> Done:
+        """Make the observations of each network: `calibration.COMPONENT`; the networks are written for that alone."""
+        from olivelike.engine.calibration import calibrate
+        from olivelike.model.observations import to_bytes
+
+        models, assets = self.read_models(bench), self.read_assets(bench)
+        with bench.store.scratch() as scratch:
+            files = TensorFiles(bench.store, self.weight_files)
+            draw = partial(_draw, self.settings, bench.progress)
+            found, facts = calibrate(models, files, self.index, assets, self.observed, scratch, draw)
+        if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
+            raise SafetyError(
+                f"the safety checker flags what {len(facts['flagged'])} prompts of the calibration draw, the first of "
+                f"them {facts['flagged'][0]!r}; name others under `calibration: {{prompts: …}}`"
+            )
+        self.check_unchanged()
+        return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
+
+
+def _draw(
+    said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe
+) -> Iterator[tuple[str, bool]]:
+    """Draw with a folder's networks; yield each prompt, and whether the safety checker objects to its picture.
+
+    The runtime loads what only a run knows, plugins of providers, so its code is in no key.
+    """
+    from olivelike.runtime.pipeline.observing import draw_observed
+    from olivelike.runtime.pipeline.request import Request
+
+    requests = [
+        Request(
+            (prompt,), steps=said["steps"], guidance_scale=said["guidance_scale"], seed=said["seed"] + number,
+            size=None if said["size"] is None else tuple(said["size"]),
+        )
+        for number, prompt in enumerate(said["prompts"])
+    ]  # fmt: skip
+    for number, (request, flagged) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
+        progress(number, len(requests))
+        yield request.prompts[0], flagged
+
+
+class CalibrateNode(JoinedNode):
+    """What draws before networks are rounded; it joins their chains as they are in front of that."""
+
+    job_type = CalibrateJob
+    libraries = ("diffusers", "olivelike", "onnxruntime", "torch")
+    """What draws."""
+
+    def options(self, node: Node) -> dict[str, Any]:
+        """Return what is drawn, and what is observed."""
+        return {} if node.calibration is None else asdict(node.calibration)
+
+    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
+        """Return the size of the histograms, and the memory of open networks."""
+        size = sum(source.checkpoint(name).elements for name in node.components if name in source.checkpoints)
+        return Estimate(4_000_000, _MEMORY + size * _FLOAT_BYTES)
+
+    def job(self, place: Workplace, assignment: Assignment) -> Job:
+        """Return what a worker is to do."""
+        settings = self.options(assignment.node)
+        return CalibrateJob(
+            place, **self.joined_fields(assignment), observed=settings.pop("components"), settings=settings
+        )

@@ -1,0 +1,99 @@
+"""What nodes have in common that take the models of several chains together, and the files beside the networks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from olivelike.digest import digest_file
+from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
+from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
+from olivelike.model import FACETS, Model, Weights
+from olivelike.model.families import TOKENIZERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from olivelike.engine.kinds.kind import Assignment, Needs, Upstream, Workbench
+    from olivelike.engine.plan.inputs import Inputs
+    from olivelike.engine.plan.node import Node
+    from olivelike.store import Store
+
+
+@dataclass(frozen=True)
+class JoinedJob(ModelJob):
+    """A job that takes several models; facets are called `COMPONENT.FACET`."""
+
+    assets: str
+    """Digest of the table of assets."""
+    index: Mapping[str, Any]
+    """The source's `model_index.json`."""
+
+    def needs(self, store: Store) -> Needs:
+        """Return also the assets."""
+        needs = super().needs(store)
+        return replace(needs, objects=needs.objects | objects_of_assets(store, self.assets))
+
+    def read_models(self, bench: Workbench) -> dict[str, Model]:
+        """Return the models by component."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, digest in self.facets.items():
+            component, _, facet = name.rpartition(".")
+            if digest in self.tables:
+                value: Any = Weights.from_json(self.tables[digest])
+            else:
+                value = FACETS[facet].from_bytes(bench.store.require_bytes(digest, f"{component}: its {facet}"))
+            found.setdefault(component, {})[facet] = value
+        return {component: Model(component, **facets) for component, facets in found.items()}
+
+    def read_assets(self, bench: Workbench) -> dict[str, bytes]:
+        """Return the files beside the networks, by relative path."""
+        table = json.loads(bench.store.require_bytes(self.assets, f"{self.place.node}: its table of assets"))
+        return {path: bench.store.require_bytes(digest, path) for path, digest in table.items()}
+
+
+class JoinedNode(ModelNode):
+    """A node behind several chains and the assets."""
+
+    def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:  # noqa: ARG002
+        """Return the files that must be hashed before the node's key is known."""
+        return tuple(path for component in node.components for path in inputs.weight_files(component))
+
+    def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
+        """Return the digest of each facet of each component, and of the files that say what else the pipeline is."""
+        from olivelike.engine.output.scheduler_defaults import TABLE
+
+        found = {ASSETS: upstream.made[ASSETS], "scheduler defaults": digest_file(TABLE)}
+        for component in node.components:
+            start = f"{component}."
+            made = {name.removeprefix(start): d for name, d in upstream.made.items() if name.startswith(start)}
+            found |= {f"{start}{name}": made[name] for name in ("architecture", "graph") if name in made}
+            if component not in TOKENIZERS:
+                found[f"{start}weights"] = weights_digest(component, made, inputs)
+        return found
+
+    def joined_fields(self, assignment: Assignment) -> dict[str, Any]:
+        """Return the fields of a `JoinedJob`."""
+        inputs, upstream = assignment.inputs, assignment.upstream
+        networks = [name for name in assignment.node.components if name not in TOKENIZERS]
+        files = {path for component in networks for path in inputs.weight_files(component)}
+        # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
+        files |= {lora.file.path for component in networks for lora in inputs.adapters.loras_of(component)}
+        files |= {path for component in networks for path in inputs.ip_adapter_files(component)}
+        tables: dict[str, list[Any]] = {}
+        for component in networks:
+            adaptation = upstream.made.get(f"{component}.adaptation")
+            if adaptation is not None:
+                bound = inputs.bound_weights(component, adaptation)
+                if bound in assignment.facets.values():
+                    tables[bound] = inputs.weight_table(component, adaptation).to_json()
+        return {
+            "facets": {name: digest for name, digest in assignment.facets.items() if "." in name},
+            "tables": tables,
+            "files": {inputs.digests[path]: str(path) for path in sorted(files)},
+            "stamps": {str(path): inputs.digests.stamps[path] for path in sorted(files)},
+            "assets": assignment.facets[ASSETS],
+            "index": dict(inputs.source.index),
+        }

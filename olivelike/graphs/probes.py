@@ -1,0 +1,74 @@
+"""Which values of a network may be rounded to 8 bits, and how a graph shows what they are when it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import onnx_ir as ir
+
+from olivelike.graphs.editing.values import attribute
+from olivelike.model.graph import weight_values
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+PROBE: Final = "calibration/"
+"""Begins the names of outputs that show values: least, largest, sum, and a sample of the elements, in float32."""
+SAMPLE: Final = 4096
+"""Elements of a sample."""
+_STRIDE: Final = 2654435761
+"""A prime, so that elements are from everywhere: of sizes that it does not divide, none comes twice."""
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def multiplying(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[ir.Node]:
+    """Yield the operators that multiply an activation by a weight: convolutions and linear layers."""
+    for node in graph:
+        if node.domain or node.op_type not in {"Conv", "MatMul", "Gemm"} or len(node.inputs) < 2:
+            continue
+        activation, weight = node.inputs[:2]
+        if weight not in weights or activation is None or activation in weights or activation.dtype not in _FLOATS:
+            continue
+        if node.op_type == "Gemm" and attribute(node, "transA", 0):
+            continue
+        yield node
+
+
+def add_probes(model: ir.Model) -> None:
+    """Give a graph an output for each value that an operator of `multiplying` takes or gives."""
+    graph = model.graph
+    values = dict.fromkeys(
+        value
+        for node in multiplying(graph, weight_values(graph))
+        for value in (node.inputs[0], node.outputs[0])
+        if value is not None
+    )
+    places = _constant(graph, "places", np.arange(SAMPLE, dtype=np.int64) * _STRIDE)
+    flat = _constant(graph, "flat", np.array([-1], np.int64))
+    for value in values:
+        name = f"{PROBE}{value.name}"
+        wide = value if value.dtype == ir.DataType.FLOAT else _add(graph, "Cast", [value], {"to": ir.DataType.FLOAT})
+        row = _add(graph, "Reshape", [wide, flat])
+        at = _add(graph, "Mod", [places, _add(graph, "Size", [value])])
+        parts = [_add(graph, f"Reduce{kind}", [row], {"keepdims": 1}) for kind in ("Min", "Max", "Sum")]
+        shown = _add(graph, "Concat", [*parts, _add(graph, "Gather", [row, at])], {"axis": 0})
+        shown.name, shown.dtype, shown.shape = name, ir.DataType.FLOAT, ir.Shape([SAMPLE + len(parts)])
+        graph.outputs.append(shown)
+
+
+def _add(
+    graph: ir.Graph, op_type: str, inputs: list[ir.Value], attributes: dict[str, int | ir.DataType] | None = None
+) -> ir.Value:
+    node = ir.node(op_type, inputs, attributes or {})
+    graph.append(node)
+    return node.outputs[0]
+
+
+def _constant(graph: ir.Graph, name: str, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> ir.Value:
+    value = ir.Value(
+        name=f"{PROBE}{name}", shape=ir.Shape(array.shape), type=ir.TensorType(ir.DataType.INT64),
+        const_value=ir.tensor(array, name=f"{PROBE}{name}"),
+    )  # fmt: skip
+    graph.register_initializer(value)
+    return value

@@ -1,0 +1,86 @@
+"""What `weights8` and `weights4` share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from olivelike.pass_api import Context, Pass
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+    from olivelike.model.targets import Target
+
+
+class BlockWeights(Pass):
+    """Keep weights as whole numbers of some bits, with a scale for each block of them."""
+
+    reads: ClassVar = ("graph", "target")
+    writes: ClassVar = ("graph",)
+    once: ClassVar = True
+
+    block_size: Literal[16, 32, 64, 128, 256]
+    """Weights that share a scale; of a row that it does not divide, the largest part of it that does."""
+
+    method: Literal["rtn", "k_quant"] = "rtn"
+    """`rtn` rounds to nearest; `k_quant` searches scale and zero point for the least error, some ten times slower."""
+
+    symmetric: bool
+    """Without zero points; `k_quant` has them always."""
+
+    convolutions: bool = True
+    """Quantise their weights too: for size alone, since each run widens them first."""
+
+    embeddings: bool = True
+    """Quantise tables that rows are looked up in, to 8 bits at that."""
+
+    float_blocks: tuple[str, ...]
+    """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
+
+    fine_blocks: tuple[str, ...] = (
+        "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
+        "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
+        "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
+        "decoder.mid_block.resnets.0", "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
+        "embeddings.position_embedding", "text_model.embeddings.position_embedding",
+    )  # fmt: skip
+    """Blocks whose weights have twice the bits, likewise: few weights with a large part in the error."""
+
+    int8_compute: bool = False
+    """Let MatMulNBits round activations to 8 bits as well: faster on a CPU, and less exact."""
+
+    @property
+    @abstractmethod
+    def bits(self) -> Literal[4, 8]:
+        """Of a weight."""
+
+    def unsupported_reason(self, target: Target) -> str | None:
+        """Each weight needs MatMulNBits or DequantizeLinear in blocks."""
+        if self.bits in target.block_weights:
+            return None
+        return (
+            f"target {target.name!r} has no kernel that is known to run weights in blocks of {self.bits} bits; "
+            "use target `cpu`, `openvino` or `webgpu`"
+        )
+
+    def run(self, model: Model, context: Context) -> Model:
+        """Put numbers and scales in the place of weights, and count."""
+        from olivelike.graphs.quantisation import BlockQuantisation
+        from olivelike.model import Graph
+        from olivelike.model.block_values import BlockFormat
+
+        graph = model.require("graph").to_ir()
+        symmetric = self.symmetric and self.method == "rtn"
+        form = BlockFormat(self.bits, self.block_size, 0, symmetric, packed=False, method=self.method)
+        quantisation = BlockQuantisation(
+            graph,
+            form,
+            context.target,
+            convolutions=self.convolutions,
+            embeddings=self.embeddings,
+            float_blocks=self.float_blocks,
+            fine_blocks=self.fine_blocks,
+            accuracy_level=4 if self.int8_compute else 0,
+        )
+        context.report(**quantisation.quantise())
+        return model.replace(graph=Graph.from_ir(graph))

@@ -1,0 +1,148 @@
+"""Calibration in a run: when pictures are drawn and when not, what decides that, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from olivelike.cli.app import run_command_line
+from olivelike.engine import ConvertRequest, Options, draft
+from olivelike.engine.calibration import calibrate
+from olivelike.engine.run_record import readable_runs
+from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
+from olivelike.graphs.inspect import inspect_model
+from olivelike.measure.verify.folder_verification import verify_folder
+from olivelike.model.observations import from_bytes
+from olivelike.model.records.run_record import NodeRecord
+from olivelike.runtime import Request, open_pipeline
+from olivelike.store import Store
+from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
+
+from .conftest import Project, lend_graphs_of
+
+WORKFLOW = """
+name: rounded
+source: ./checkpoint
+target: cpu
+calibration: {prompts: [a cat, two dogs], steps: 2, size: [32, 32]}
+components:
+  text_encoder: [convert, fuse]
+  unet: [convert, fuse, int8: {float_blocks: []}]
+  vae_decoder: [convert, fuse]
+  safety_checker: [convert, fuse]
+output: models/small
+"""
+NETWORKS = ("text_encoder", "unet", "vae_decoder", "safety_checker")
+
+
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that has drawn two pictures; tests leave its output as it is."""
+    project = Project(tmp_path_factory.mktemp("rounded"))
+    project.workflow.parent.mkdir()
+    shutil.copytree(little_checkpoint(), project.folder / "checkpoint")
+    project.workflow.write_text(WORKFLOW, encoding="utf-8")
+    lend_graphs_of(project.folder / "checkpoint", project.folder, *NETWORKS)
+    project.run()
+    return project
+
+
+def drawing(project: Project) -> NodeRecord:
+    """Return how the node that draws ended last, where it ran."""
+    record = next(readable_runs(Store.open(project.folder / "cache")))
+    return next(node for node in record.nodes if node.id == "pipeline.calibrate")
+
+
+def test_pictures_are_drawn_once_and_again_with_the_same_bytes(rounded: Project) -> None:
+    digest, facts = drawing(rounded).outputs["calibration.unet"], drawing(rounded).facts
+    assert facts["pictures"] == 2
+    assert facts["runs"] == {"unet": 6}  # PNDM: one more than steps
+    seen = from_bytes(Store.open(rounded.folder / "cache").require_bytes(digest, "ranges"))
+    assert len(seen) == facts["values"]["unet"] > 20
+    assert all(one.low <= one.high and sum(one.counts) == 6 * 4096 for one in seen.values())
+    before = rounded.files()
+    assert rounded.run().executed == 0
+    assert rounded.run(clean_cache=True).executed > 0
+    assert "pipeline.calibrate" in rounded.executed()
+    assert drawing(rounded).outputs["calibration.unet"] == digest
+    assert rounded.files() == before
+
+
+def test_other_prompts_and_weights_draw_again_and_other_methods_do_not(rounded: Project, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    rounded.run("components.unet=[convert, fuse, int8: {method: percentile}]", output=out)
+    assert rounded.executed() >= {"unet.int8", "unet.materialize"}
+    assert "pipeline.calibrate" not in rounded.executed()
+    rounded.run("calibration.prompts=[a cat]", output=out)
+    assert {"pipeline.calibrate", "unet.int8"} <= rounded.executed()
+    other = tmp_path / "other"
+    shutil.copytree(little_checkpoint(), other)
+    file = other / "unet" / "diffusion_pytorch_model.safetensors"
+    save_file({name: array * 1.1 for name, array in load_file(file).items()}, file)
+    rounded.run(f"source={other}", output=out, overwrite=True)
+    assert rounded.executed() == {"pipeline.calibrate", "unet.int8", "unet.materialize"}
+
+
+def test_the_folder_draws_and_is_verified_and_inspected(rounded: Project) -> None:
+    request = Request(("a cat",), steps=2, seed=1, size=(32, 32))
+    pictures = [open_pipeline(path).generate(request).pictures for path in (rounded.output, little_pipeline())]
+    assert pictures[0][0].image != pictures[1][0].image
+    (verdict,) = verify_folder(rounded.output, components=["unet"]).components
+    assert (verdict.verification.precision, verdict.passed) == ("int8", True)
+    found = inspect_model(rounded.output / "unet" / "model.onnx", targets=())
+    assert found.parameters["int8"].elements > found.parameters["float32"].elements / 4
+
+
+def test_unsafe_and_empty_prompts_are_refused(rounded: Project, tmp_path: Path, monkeypatch) -> None:
+    from olivelike.runtime.pipeline.safety import SafetyCheck
+
+    for prompts, reason in (("[a, '  ']", "a prompt of `calibration` is empty"), ("[]", "calibration.prompts")):
+        with pytest.raises(WorkflowError, match=reason):
+            rounded.run(f"calibration.prompts={prompts}", output=tmp_path)
+    (tmp_path / "empty.txt").write_text("\n \n")
+    with pytest.raises(WorkflowError, match="has no prompts; write one in each line"):
+        rounded.run(f"calibration.prompts={tmp_path / 'empty.txt'}", output=tmp_path)
+    monkeypatch.setattr(SafetyCheck, "flags", lambda _, images: [True] * len(images))
+    with pytest.raises(SafetyError, match="flags what 1 prompts of the calibration draw, the first of them 'a knife'"):
+        rounded.run("calibration.prompts=[a knife]", output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_chains_without_what_draws_are_refused(rounded: Project, tmp_path: Path) -> None:
+    with pytest.raises(WorkflowError, match="there is no vae_decoder to draw with; add it to `components`"):
+        rounded.run(only=("text_encoder", "unet"), output=tmp_path)
+    with pytest.raises(WorkflowError, match="vae_encoder"):
+        rounded.run("components.vae_encoder=[convert, fuse, int8]", output=tmp_path)
+    with pytest.raises(WorkflowError, match="target 'directml' is not known to compute in 8 bits"):
+        rounded.run("target=directml", output=tmp_path)
+
+
+def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) -> None:
+    import numpy as np
+
+    def draw(_folder, prefix, observe):
+        observe("unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
+        yield "a cat", False
+
+    with pytest.raises(PassError, match="unet: in run 1 of calibration, 'conv' has values that are not finite"):
+        calibrate({}, {}, {}, {}, ["unet"], tmp_path, draw)
+
+
+def test_convert_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("a cat\n")
+    source, out = str(little_checkpoint()), tmp_path / "out"
+    place, _ = draft(ConvertRequest(source, "cpu", out, precision="int8", calibration=str(prompts)), Options())
+    assert place.text is not None
+    lines = [line.split() for line in place.text.splitlines()]
+    assert ["unet:", "[merge_lora,", "convert,", "fuse,", "int8]"] in lines
+    assert ["vae_decoder:", "[convert,", "fuse]"] in lines
+    assert str(prompts) in place.text
+    command = ["convert", source, "-t", "cpu", "--precision", "int8", "-o", str(out), "--dry-run"]
+    assert run_command_line([*command, "--cache-dir", str(tmp_path / "cache")]) == 0
+    assert "pipeline.calibrate" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--calibration is for --precision int8 and fp8"):
+        draft(ConvertRequest(source, "cpu", out, calibration=str(prompts)), Options())

@@ -1,0 +1,206 @@
+"""The passes `int8` and `fp8`: what they write, what runtimes make of it, how near it is, and where it is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from olivelike.engine.output.materialize import materialize
+from olivelike.errors import PassError, VerificationError
+from olivelike.graphs.probes import PROBE, add_probes
+from olivelike.measure.verify.evaluation import Evaluation
+from olivelike.model import Graph
+from olivelike.model.observations import Observer
+from olivelike.model.targets import TARGETS
+from olivelike.pass_api import Cache, Context
+from olivelike.testing import run_pass
+from olivelike.workflow.passes import Registry
+
+FUSE, INT8, FP8, VERIFY = (Registry.built_in().get(name).cls for name in ("fuse", "int8", "fp8", "verify"))
+
+
+def write(model, folder):
+    folder.mkdir(exist_ok=True)
+    materialize(model.graph, model.weights, model.tensors.files, folder, lambda _, __: None)
+    return folder / "model.onnx"
+
+
+def feeds(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "sample": rng.standard_normal((2, 4, 16, 16)).astype(np.float32),
+        "timestep": np.array([500 + 400 * seed], np.int64),
+        "encoder_hidden_states": rng.standard_normal((2, 77, 32)).astype(np.float32),
+    }
+
+
+def session(path, optimised=None):
+    options = onnxruntime.SessionOptions()
+    if optimised is None:  # Fusions around float8 make operators that have no such kernel.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    options.log_severity_level = 3
+    if optimised is not None:
+        options.optimized_model_filepath = str(optimised)
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def shaped(opened, given):
+    wanted = {one.name: one for one in opened.get_inputs()}
+    types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+    found = {}
+    for name, one in wanted.items():
+        array = given[name]
+        dims = [size if isinstance(size, int) else array.shape[axis] for axis, size in enumerate(one.shape)]
+        found[name] = np.resize(array, dims).astype(types[one.type])
+    return found
+
+
+@pytest.fixture(scope="module")
+def calibrated(tiny, tmp_path_factory):
+    """A fused UNet for `cpu`, its file, and what passes through it."""
+    fused = run_pass(FUSE, tiny("unet"), target="cpu")
+    graph = fused.graph.to_ir()
+    add_probes(graph)
+    folder = tmp_path_factory.mktemp("probed")
+    probed = session(write(fused.replace(graph=Graph.from_ir(graph)), folder))
+    seen = {}
+    for seed in (0, 1):
+        names = [one.name for one in probed.get_outputs() if one.name.startswith(PROBE)]
+        for name, figures in zip(names, probed.run(names, shaped(probed, feeds(seed))), strict=True):
+            observer = seen.setdefault(name.removeprefix(PROBE), Observer())
+            observer.add(float(figures[0]), float(figures[1]), figures[3:])
+            assert figures[0] <= figures[3:].min() <= figures[3:].max() <= figures[1]
+    return fused, write(fused, tmp_path_factory.mktemp("float")), {n: one.result() for n, one in seen.items()}
+
+
+def outputs(path, optimised=None):
+    opened = session(path, optimised)
+    return opened.run(None, shaped(opened, feeds()))[0]
+
+
+def distance(found, wanted):
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, tmp_path):
+    fused, as_float, seen = calibrated
+    result = run_pass(INT8, fused, target="cpu", calibration=seen)
+    path = write(result, tmp_path)
+    assert 1e-3 < distance(outputs(path, tmp_path / "optimised.onnx"), outputs(as_float)) < 0.2
+    ran = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph.node)
+    assert ran["QLinearConv"] == result.facts["quantised_convolutions"] > 10
+    assert ran["MatMulIntegerToFloat"] + ran["QGemm"] == result.facts["quantised_linear"] > 10
+    assert path.with_name("weights.pb").stat().st_size < 0.5 * as_float.with_name("weights.pb").stat().st_size
+    assert {entry.domain for entry in onnx.load(path).opset_import} == {"", "com.microsoft"}
+
+
+def test_openvino_reads_the_same_form(calibrated, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    fused, as_float, seen = calibrated
+    network = openvino.Core().compile_model(
+        str(write(run_pass(INT8, fused, target="openvino", calibration=seen), tmp_path)), "CPU"
+    )
+    found = network(shaped(session(as_float), feeds()))[0]
+    assert 1e-3 < distance(found, outputs(as_float)) < 0.2
+
+
+def test_verify_knows_it(calibrated):
+    fused, _, seen = calibrated
+    for make, target, name in ((INT8, "cpu", "int8"), (FP8, "tensorrt", "fp8")):
+        found = run_pass(VERIFY, run_pass(make, fused, target=target, calibration=seen), samples=1)
+        figures = found.facts["verification"]
+        assert (figures["precision"], figures["passed"]) == (name, True)
+        assert figures["relative_error"] > 1e-3
+
+
+def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, tmp_path):
+    fused, as_float, seen = calibrated
+    result = run_pass(FP8, fused, target="tensorrt", calibration=seen)
+    assert 1e-3 < distance(outputs(write(result, tmp_path)), outputs(as_float)) < 0.2
+    graph = onnx.parser.parse_graph(
+        "agraph (float[N] x, float scale) => (float[N] y) <float8e4m3fn zero = {0}>"
+        "{ rounded = QuantizeLinear(x, scale, zero)  y = DequantizeLinear(rounded, scale, zero) }"
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
+    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32) * 99
+    given = {"x": np.append(values, [0, 1e4, -1e4]).astype(np.float32), "scale": np.array(0.31, np.float32)}
+    evaluated = Evaluation(ir.from_proto(model)).run(given)["y"]
+    np.testing.assert_array_equal(evaluated, session(model.SerializeToString()).run(None, given)[0])
+
+
+def test_what_stays_in_float_is_an_option(calibrated):
+    fused, _, seen = calibrated
+    usual = run_pass(INT8, fused, target="cpu", calibration=seen).facts
+    less = run_pass(INT8, fused, target="cpu", calibration=seen, linear=False, float_blocks=["down_blocks.*"]).facts
+    assert usual["left_in_float"] < less["left_in_float"]
+    assert "quantised_linear" not in less
+    paths = {node.metadata_props.get("olivelike.block", "") for node in
+             run_pass(INT8, fused, target="cpu", calibration=seen).graph.to_ir().graph
+             if node.op_type == "QuantizeLinear"}  # fmt: skip
+    assert not {path for path in paths if path.startswith(("conv_in", "time_embedding"))}
+
+
+@pytest.mark.parametrize("method", ["percentile", "entropy"])
+def test_methods_give_other_ranges(calibrated, method):
+    fused, _, seen = calibrated
+    usual = run_pass(INT8, fused, target="cpu", calibration=seen, linear=False)
+    other = run_pass(INT8, fused, target="cpu", calibration=seen, linear=False, method=method)
+    assert other.graph.digest != usual.graph.digest
+
+
+def test_symmetric_activations_have_no_zero_point(calibrated):
+    fused, _, seen = calibrated
+    graph = run_pass(INT8, fused, target="openvino", calibration=seen, activations="int8").graph.to_ir().graph
+    zeros = [node.inputs[2].const_value.numpy() for node in graph if node.op_type == "QuantizeLinear"]
+    assert {zero.dtype for zero in zeros} == {np.dtype(np.int8)}
+    assert not any(zero.any() for zero in zeros)
+
+
+def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated):
+    fused, _, seen = calibrated
+    with pytest.raises(PassError, match="calibration has not seen '.*'; nothing may change the graph"):
+        run_pass(INT8, fused, target="cpu", calibration={})
+    with pytest.raises(PassError, match="quantised already"):
+        run_pass(INT8, run_pass(INT8, fused, target="cpu", calibration=seen), target="cpu", calibration=seen)
+
+
+@pytest.mark.parametrize(("make", "name"), [(INT8, "tensorrt"), (INT8, "webgpu"), (FP8, "cpu"), (FP8, "cuda")])
+def test_targets_without_a_kernel_are_refused(make, name):
+    assert f"target '{name}'" in make().unsupported_reason(TARGETS[name])
+
+
+@pytest.mark.slow
+def test_a_search_leaves_in_float_what_costs_most(calibrated):
+    fused, _, seen = calibrated
+    cache = {}
+
+    class Remembering(Cache):
+        def get(self, question):
+            return cache.get(json.dumps(question))
+
+        def put(self, question, answer):
+            cache[json.dumps(question)] = answer
+
+    usual = run_pass(VERIFY, run_pass(INT8, fused, target="cpu", calibration=seen), samples=1, max_relative_error=1)
+    error = usual.facts["verification"]["relative_error"]
+    asked = {"target": "cpu", "calibration": seen, "auto": True, "samples": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("olivelike.testing.pass_runner.Context", partial(Context, cache=Remembering()))
+        found = run_pass(INT8, fused, max_relative_error=0.7 * error, **asked).facts
+        trials = len(cache)
+        assert 0 < len(found["auto"]["kept_fp32_blocks"]) < 10
+        assert found["auto"]["relative_error"] < 0.7 * error
+        assert found["auto"]["without"]["relative_error"] == pytest.approx(error)
+        assert found["quantised_linear"] > 5
+        run_pass(INT8, fused, max_relative_error=0.7 * error, **asked)
+        assert len(cache) == trials
+        with pytest.raises(VerificationError, match="further from torch than 1.0e-09 before int8 already"):
+            run_pass(INT8, fused, max_relative_error=1e-9, **asked)
+    assert run_pass(INT8, fused, max_relative_error=2 * error, **asked).facts["auto"]["kept_fp32_blocks"] == []
