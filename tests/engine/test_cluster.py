@@ -23,8 +23,9 @@ from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.inline_executor import InlineExecutor
 from olivelike.errors import MissingError, PassError, SessionError, UsageError
 from olivelike.workflow.passes.allowed_plugins import plugin_code
+from tests.fixtures.little_pipeline import little_checkpoint
 
-from .conftest import Project
+from .conftest import Project, lend_graphs_of
 
 WORKFLOW = """
 name: small
@@ -32,6 +33,17 @@ source: DEMO
 target: cpu
 components:
   text_encoder: [convert, fuse]
+  vae_decoder: [convert, fuse]
+output: models/small
+"""
+ROUNDED = """
+name: rounded
+source: LITTLE
+target: cpu
+calibration: {prompts: [a cat], steps: 1, size: [32, 32]}
+components:
+  text_encoder: [convert, fuse]
+  unet: [convert, fuse, int8: {float_blocks: []}]
   vae_decoder: [convert, fuse]
 output: models/small
 """
@@ -125,6 +137,19 @@ def test_workers_with_stores_of_their_own_give_the_same_bytes(
     )
     assert any(event.name == "node_progress" for event in emptied.events)
     assert any((tmp_path / "theirs" / "objects").iterdir())
+
+
+@pytest.mark.slow
+def test_pictures_for_calibration_are_drawn_elsewhere_as_here(tmp_path: Path, apart: str) -> None:
+    project = Project(tmp_path / "rounded")
+    project.workflow.parent.mkdir(parents=True)
+    project.workflow.write_text(ROUNDED.replace("LITTLE", str(little_checkpoint())), encoding="utf-8")
+    lend_graphs_of(little_checkpoint(), project.folder, "text_encoder", "unet", "vae_decoder")
+    project.run()
+    here = project.files()
+    run_on(project, apart, clean_cache=True)
+    assert "pipeline.calibrate" in {node["id"] for node in last_record(project)}
+    assert project.files() == here
 
 
 def test_plugins_travel_with_their_code_and_data_where_a_worker_allows_them(
