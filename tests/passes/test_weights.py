@@ -93,9 +93,12 @@ def test_few_sensitive_weights_have_twice_the_bits(fused):
     errors = [run_pass(VERIFY, model, samples=1).facts["verification"]["relative_error"] for model in (coarse, fine)]
     assert errors[1] < errors[0]
     widths = [
-        {node.attributes["bits"].as_int() for node in run_pass(make, model, target="cpu").graph.to_ir().graph
+        {node.attributes["bits"].as_int() for node in run_pass(make, model, target="cpu", **options).graph.to_ir().graph
          if node.op_type == "QuantizeBlocks"}
-        for make, model in ((EIGHT, fused), (FOUR, fused), (EIGHT, run_pass(FLOAT16, fused, target="cpu")))
+        for make, model, options in (
+            (EIGHT, fused, {}), (FOUR, fused, {"fine_blocks": ("mid_block",)}),
+            (EIGHT, run_pass(FLOAT16, fused, target="cpu"), {}),
+        )
     ]  # fmt: skip
     assert widths == [{8, 16}, {4, 8}, {8}]  # In half precision they stay as they are.
 
