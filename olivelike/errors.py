@@ -8,7 +8,8 @@ OlivelikeError                     1  a bug
 │   ├── SessionError               3  a network can't be opened or run here: provider, device, memory, options
 │   ├── PluginError                3  a plugin or pass that can't be loaded
 │   └── StoreError                 3  the store can't be read or written (full, read-only, busy)
-│       └── DamagedError           3  an object was damaged; it is set aside, and a rerun remakes it
+│       ├── DamagedError           3  an object was damaged; it is set aside, and a rerun remakes it
+│       └── UnreachableError       3  a shared store does not answer, or refuses
 ├── PassError                      4  a pass failed, was killed, or broke its promise
 ├── VerificationError              5  the result does not match the original model
 ├── SafetyError                    6  every attempt was flagged by the safety checker
@@ -69,6 +70,10 @@ class StoreError(MissingError):
 
 class DamagedError(StoreError):
     """A stored object was damaged or lost; it is set aside, so that a rerun remakes it."""
+
+
+class UnreachableError(StoreError):
+    """A shared store does not answer, refuses, or breaks off; the local one is as it was."""
 
 
 class PassError(OlivelikeError):

@@ -90,6 +90,25 @@ def allowed_plugins(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def bucket_server():
+    """An S3 server for whoever needs buckets."""
+    from tests.fixtures.faulty_bucket import FaultyBucket
+
+    server = FaultyBucket()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def bucket(bucket_server, monkeypatch):
+    """A new bucket, which the environment leads to; its proxy can be told to do its work badly."""
+    bucket_server.renew()
+    for name, value in bucket_server.environment().items():
+        monkeypatch.setenv(name, value)
+    return bucket_server
+
+
+@pytest.fixture(scope="session")
 def one_torch_thread():
     """Leave the other cores to the other processes of the suite."""
     import torch

@@ -46,12 +46,29 @@ Plugins = Annotated[
     typer.Option("--plugin", metavar="PLUGIN", help="File, folder or module with more passes; may be repeated."),
 ]
 StoreDir = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--cache-dir", metavar="DIR", help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else ./cache."
     ),
 ]
-"""For commands that name no workflow."""
+StorePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR|URL",
+        help="The store's folder, by default $OLIVELIKE_CACHE_DIR, else ./cache; or the URL of a shared store.",
+    ),
+]
+"""For commands that name no workflow; `StorePlace` for those of them that can look at a shared store too."""
+WorkflowStore = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="DIR|URL",
+        help="The store's folder, by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder; or "
+        "the URL of a store to share, such as s3://BUCKET/FOLDER, by default $OLIVELIKE_SHARED_CACHE.",
+    ),
+]
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="DIR", help="Write here, not where the workflow says.")
 ]
@@ -115,13 +132,7 @@ class WorkflowOptions(FileOptions):
             help="Merge this LoRA too, after those of the workflow: a file or hub id; may be repeated.",
         ),
     ] = None
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The store's folder; by default $OLIVELIKE_CACHE_DIR, else cache/ in the workflow's project folder.",
-        ),
-    ] = None
+    cache_dir: WorkflowStore = None
     allow_pickle: AllowPickle = False
 
 
@@ -176,22 +187,32 @@ class ReportOptions:
         return last_writer(open_store(self.cache_dir, writes=True), folder) if self.keep else None
 
 
-def store_dir(named: Path | None) -> Path:
-    """Return the store's folder for a command that names no workflow."""
-    return named or Path(os.environ.get("OLIVELIKE_CACHE_DIR") or "cache").expanduser()
+def store_dir(named: str | None) -> Path:
+    """Return the store's folder for a command that names no workflow.
+
+    Raises:
+        UsageError: if it is no folder but a URL.
+    """
+    text, where = (named, "--cache-dir") if named else (os.environ.get("OLIVELIKE_CACHE_DIR"), "$OLIVELIKE_CACHE_DIR")
+    if text and "://" in text:
+        from olivelike.errors import UsageError
+
+        raise UsageError(f"{where} is a URL, and this command is about the store of this machine: name its folder")
+    return Path(text or "cache").expanduser()
 
 
-def open_store(named: Path | None, *, writes: bool = False) -> "Store":
+def open_store(named: str | None, *, writes: bool = False, create: bool = False) -> "Store":
     """Open the store of a command that names no workflow.
 
     Raises:
+        UsageError: if it is no folder but a URL.
         StoreError: if there is none.
     """
     from olivelike.errors import StoreError
     from olivelike.store import Store
 
     path = store_dir(named)
-    if not path.is_dir():
+    if not path.is_dir() and not create:
         raise StoreError(f"there is no store in {path.absolute()}; name its folder with --cache-dir")
     return Store.open(path, create=writes)
 
@@ -211,6 +232,11 @@ def engine_options(*groups: Any, **more: Any) -> "Options":
     said = {field.name: getattr(group, field.name) for group in groups for field in fields(group)} | more
     if (limit := said.pop("memory_limit", None)) is not None:
         said["memory_limit"] = byte_count(limit, "--memory-limit")
+    place = said.pop("cache_dir", None)
+    if place and "://" in place:
+        said["shared_cache"] = place
+    elif place:
+        said["cache_dir"] = Path(place)
     for name in {"overrides", "plugins", "loras", "only"} & said.keys():
         said[name] = tuple(said[name] or ())
     return Options(**said, ask_plugins=ask_plugins)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -18,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.engine.execute.events import Event, Listener
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand
+from olivelike.engine.execute.sharing import open_for_looking, open_sharing
 from olivelike.engine.preparation import DEFAULTS, EarlierRuns, Options, prepare, validate
 from olivelike.engine.run import RunResult, make_executor, run
 from olivelike.errors import Interrupted, OlivelikeError, StoreError
+from olivelike.store import new_run_id
 from olivelike.workflow.code.once import read_once
 from olivelike.workflow.matrix import Combination, read_combinations
 from olivelike.workflow.places import Place, find_workflow
@@ -90,10 +93,14 @@ def plan_fleet(ref: str | Place, options: Options = DEFAULTS) -> FleetPlan:
         OlivelikeError: as `prepare`, for the first combination that is wrong.
     """
     plans: dict[str, tuple[Prepared, Plan]] = {}
-    with read_once():
+    with read_once(), contextlib.ExitStack() as stack:
         for one in combinations(ref):
             prepared = prepare(ref, replace(options, combination=one), writes=False)
-            options = replace(options, earlier=options.earlier or EarlierRuns(prepared.store))
+            if options.sharing is None:
+                sharing = open_for_looking(prepared.shared, prepared.store)
+                stack.callback(sharing.close, hurry=True)
+                options = replace(options, earlier=EarlierRuns(prepared.store), sharing=sharing)
+                prepared.options = replace(options, combination=one)
             plans[one.name] = prepared, prepared.plan()
     return FleetPlan(plans)
 
@@ -124,16 +131,22 @@ def run_fleet(
         validate(ref, replace(options, combination=one))
     if not found:
         return FleetResult({}, time.perf_counter() - start)
-    store = prepare(ref, replace(options, combination=found[0]), writes=True).store
-    options = replace(options, earlier=EarlierRuns(store))
+    first = prepare(ref, replace(options, combination=found[0]), writes=True)
+    store = first.store
     telling = threading.Lock()
+
+    def tell_all(event: Event) -> None:
+        with telling:
+            listener(event)
+
+    sharing = open_sharing(first.shared, store, tell_all, new_run_id())
+    options = replace(options, earlier=EarlierRuns(store), sharing=sharing)
     results: dict[str, RunResult | OlivelikeError] = {}
     pool = _SharedExecutor(lambda log: make_executor(options, executor, log))
 
     def do(one: Combination) -> RunResult | OlivelikeError:
         def tell(event: Event) -> None:
-            with telling:
-                listener(Event(event.name, {"combination": one.name, **event.data}))
+            tell_all(Event(event.name, {"combination": one.name, **event.data}))
 
         try:
             asked = replace(options, combination=one)
@@ -155,6 +168,7 @@ def run_fleet(
             raise Interrupted("interrupted; what was finished is stored, run again to continue") from None
         finally:
             pool.close()
+            sharing.close(hurry=sys.exception() is not None)
     if store.writable:
         try:
             store.gc()

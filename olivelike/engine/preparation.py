@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from olivelike.engine.execute.sharing import Unshared, open_for_looking
 from olivelike.engine.output.admission import check_apart
 from olivelike.engine.output.output_files import OutputStates
 from olivelike.engine.plan import Inputs, Resolver, active_steps, build_nodes, check_chains, make_plan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan import Adapters, Node, Plan
     from olivelike.engine.plan.forecast import Forecast
     from olivelike.model.records.run_record import RunRecord
+    from olivelike.store.shared import Address
     from olivelike.workflow import IpAdapter
     from olivelike.workflow.matrix import Combination
     from olivelike.workflow.passes.allowed_plugins import Ask
@@ -57,6 +59,8 @@ class Options:
     ask_plugins: Ask | None = None
     """Asks about those that were not; without it they are refused."""
     cache_dir: Path | None = None
+    shared_cache: str | None = None
+    """URL of a store that several machines share; by default `$OLIVELIKE_SHARED_CACHE`."""
     output: Path | None = None
     combination: str | Combination | None = None
     """Which one of the workflow's `matrix`."""
@@ -78,6 +82,8 @@ class Options:
     """What was typed, where that stands in place of a workflow file."""
     earlier: EarlierRuns | None = None
     """Records of earlier runs in the store, where several runs share them."""
+    sharing: Unshared | None = None
+    """The shared store, where several runs ask it together."""
     overwrite: bool = False
     """Replace outputs that hold another pipeline, and files of theirs that were changed since."""
 
@@ -153,15 +159,23 @@ class Prepared:
     nodes: tuple[Node, ...]
     history: History
     options: Options = field(default_factory=Options)
+    shared: Address | None = None
+    """Where the store is that several machines share."""
 
-    def resolver(self) -> Resolver:
+    def resolver(self, sharing: Unshared | None = None) -> Resolver:
         """Return a fresh resolver: it looks at the store and the outputs anew."""
-        inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf())
+        elsewhere = (sharing or Unshared()).content
+        inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf(), elsewhere)
         return Resolver(inputs, OutputStates(self.store))
 
     def plan(self) -> Plan:
         """Compute the plan; nothing changes."""
-        return make_plan(self.nodes, self.resolver(), self.source, self.history)
+        sharing = self.options.sharing or open_for_looking(self.shared, self.store)
+        try:
+            return make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
+        finally:
+            if sharing is not self.options.sharing:
+                sharing.close(hurry=True)
 
     def workers(self) -> int:
         """Return how many nodes run at once."""
@@ -202,6 +216,7 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     loaded = _load(ref, options)
     outputs = _outputs(loaded, options)
     _check_variants(outputs)
+    shared = shared_address(options.shared_cache)
     store = Store.open(options.cache_dir or default_cache_dir(loaded), create=writes)
 
     def read_pickle(path: Path) -> dict[str, RawTensor]:
@@ -222,7 +237,27 @@ def prepare(ref: str | Place, options: Options, *, writes: bool) -> Prepared:
     check_chains(loaded, steps, source, materialized=options.until is None)
     source = source.distilled(adapters.few_steps)
     history = History(options.earlier or EarlierRuns(store), loaded.workflow.name)
-    return Prepared(loaded, source, adapters, store, outputs, nodes, history, options)
+    return Prepared(loaded, source, adapters, store, outputs, nodes, history, options, shared)
+
+
+def shared_address(named: str | None, where: str = "--cache-dir") -> Address | None:
+    """Return where the shared store is: as named, else as `$OLIVELIKE_SHARED_CACHE` says, else nowhere.
+
+    Raises:
+        UsageError: for what is no such URL.
+        MissingError: if the packages for such a URL are not installed.
+    """
+    from olivelike.store.shared.address import VARIABLE, parse_address
+
+    if not named:
+        named, where = os.environ.get(VARIABLE, "").strip(), f"${VARIABLE}"
+    if not named:
+        return None
+    from olivelike.store.shared import SharedStore
+
+    address = parse_address(named, where)
+    SharedStore(address)
+    return address
 
 
 def workflow_spec(workflow: Workflow) -> SourceSpec:

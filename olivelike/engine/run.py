@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from olivelike._text import listed
 from olivelike.engine.execute.events import Event, Listener
+from olivelike.engine.execute.sharing import Unshared, open_sharing
 from olivelike.engine.output.admission import check_output, check_room
 from olivelike.engine.output.assemble import Stagings, assets_are_current, publish_output
 from olivelike.engine.output.output_files import resolved
@@ -152,6 +153,7 @@ class _Run:
         self._id = new_run_id()
         self._make_executor = executor
         self._driver: Driver | None = None
+        self._sharing = Unshared()
         self._has_ended = False
         # With `until`, nothing is published.
         self._outputs = () if self._options.until is not None else prepared.outputs
@@ -177,6 +179,7 @@ class _Run:
                 self._take_outputs(stack)
                 root = stack.enter_context(self._store.live_run(self._id)) if self._store.writable else None
                 stagings = stack.enter_context(Stagings(self._prepared, self._outputs))
+                self._sharing = stack.enter_context(self._shared())
                 execution = self._execute_and_publish(stagings, root)
             failed = [result for result in execution.results.values() if result.status == "failed"]
             if failed:
@@ -192,6 +195,20 @@ class _Run:
         finally:
             if not self._has_ended:  # A bug ends it, ours or that of a listener.
                 self._finish("failed", self._so_far(), f"a bug: {type(sys.exception()).__name__}")
+
+    @contextlib.contextmanager
+    def _shared(self) -> Iterator[Unshared]:
+        """Lend the shared store: that of several runs, or one of this run, which ends with it."""
+        if self._options.sharing is not None:
+            yield self._options.sharing
+            return
+        sharing = open_sharing(self._prepared.shared, self._store, self._listener, self._id)
+        done = False
+        try:
+            yield sharing
+            done = True
+        finally:
+            sharing.close(hurry=not done)
 
     def _so_far(self) -> Execution | None:
         return self._driver.execution if self._driver is not None else None
@@ -282,6 +299,7 @@ class _Run:
             memory_limit=prepared.memory_limit(),
             root=root,
             began=self._start,
+            sharing=self._sharing,
             force=options.clean_cache and force,
             fail_fast=options.fail_fast,
         )

@@ -11,7 +11,7 @@ from olivelike.errors import DamagedError
 from olivelike.store import objects
 from olivelike.store.folder import StoreFolder, is_digest, seal, unseal
 
-_KIND = "action/1"
+KIND = "action/1"
 """Kind of the sealed record; a change of meaning takes the next number."""
 
 
@@ -38,7 +38,7 @@ class Action:
 def put(folder: StoreFolder, action: Action) -> None:
     """Write the record; raises as `Store.put_action`."""
     path = folder.action(action.key)
-    data = seal(_KIND, asdict(action))
+    data = seal(KIND, asdict(action))
     if parse(folder, path, data) is None:
         raise ValueError(f"the action {action.key} has digests, sizes or outputs that don't fit together")
     if missing := missing_part(folder, action):
@@ -84,14 +84,20 @@ def missing_part(folder: StoreFolder, action: Action) -> str | None:
 
 def parse(folder: StoreFolder, path: Path, data: bytes | None) -> Action | None:
     """Return the action that a record at `path` holds, or `None` if it is damaged or misplaced."""
-    content = unseal(_KIND, data)
+    action = decoded(data, path.stem)
+    return action if action is not None and folder.action(action.key) == path else None
+
+
+def decoded(data: bytes | None, key: str) -> Action | None:
+    """Return the action that a record holds, or `None` if it is damaged or has another key."""
+    content = unseal(KIND, data)
     if content is None or content.keys() != {field.name for field in fields(Action)}:
         return None
     outputs, parts = content["outputs"], content["parts"]
-    if not (isinstance(outputs, dict) and isinstance(parts, dict) and is_digest(content["key"])):
+    if not (isinstance(outputs, dict) and isinstance(parts, dict) and is_digest(key)):
         return None
     sizes_are_counts = all(type(size) is int and size >= 0 for size in parts.values())
     if not sizes_are_counts or not all(map(is_digest, [*parts, *outputs.values()])):
         return None
-    sound = parts.keys() >= set(outputs.values()) and folder.action(content["key"]) == path
+    sound = parts.keys() >= set(outputs.values()) and content["key"] == key
     return Action(**content) if sound else None

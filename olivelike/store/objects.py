@@ -79,8 +79,11 @@ class Objects:
             self._folder.write(path, data)
         return digest
 
-    def put_file(self, source: Path) -> str:
-        """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied."""
+    def put_file(self, source: Path, expected: str | None = None) -> str:
+        """Store a finished file and return its digest; moved if it is in this store's `tmp/`, else copied.
+
+        Raises `DamagedError`, and stores nothing, if a file in `tmp/` does not have the digest that is expected.
+        """
         folder = self._folder
         folder.check_writable()
         if not source.absolute().is_relative_to(folder.temporary.absolute()):
@@ -90,6 +93,8 @@ class Objects:
                 return writer.commit()
         with explained(source, "read"), NewFile(source, folder.fs, written=True) as moved:
             digest = _digest_of(folder, moved.descriptor)
+            if expected is not None and digest != expected:
+                raise DamagedError(f"what should be the object {expected[:12]} is something else")
             folder.publish(moved, folder.object(digest), lambda: is_whole(folder, digest))
         return digest
 
@@ -112,6 +117,10 @@ class Objects:
         if data is None:
             raise DamagedError(f"{what} ({digest[:12]}) was lost or damaged; run again to remake it")
         return data
+
+    def object_size(self, digest: str) -> int | None:
+        """Return an object's size in bytes, or `None` if it is absent; its content is not looked at."""
+        return size(self._folder, digest)
 
     def check_object(self, digest: str) -> bool:
         """Read an object through; if it does not match its digest, quarantine it and return `False`."""

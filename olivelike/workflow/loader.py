@@ -179,6 +179,8 @@ def default_cache_dir(loaded: LoadedWorkflow) -> Path:
     lies in, or beside the file itself, or in the current folder for a shipped workflow that was named.
     """
     named = os.environ.get("OLIVELIKE_CACHE_DIR")
+    if named and "://" in named:
+        raise UsageError("$OLIVELIKE_CACHE_DIR names a folder; a shared store's URL goes into $OLIVELIKE_SHARED_CACHE")
     return absolute(named, Path.cwd()) if named else loaded.project_folder / "cache"
 
 

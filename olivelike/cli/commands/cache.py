@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from olivelike.cli import options as shared
+from olivelike.cli.commands.shared_cache import (
+    add_exchange,
+    collect_shared,
+    open_shared,
+    show_shared_size,
+    verify_shared,
+)
 from olivelike.cli.display.help_pages import Command, command_group
 from olivelike.cli.display.text import count, moment, size, table
 from olivelike.cli.stdout import write_found, write_line
@@ -19,7 +26,9 @@ if TYPE_CHECKING:
 
 app = command_group("Look at the store, check it, free space.")
 
+add_exchange(app)
 _SHOWN_DIGITS = 12
+_GRACE_SECONDS = 3600.0
 _BESIDE = {"README.md", ".gitignore"}
 """What may lie in a store's folder beside its own folders."""
 
@@ -50,8 +59,11 @@ def ls(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
 
 
 @app.command("size", cls=Command)
-def show_size(cache_dir: shared.StoreDir = None, json: shared.Json = False) -> None:
+def show_size(cache_dir: shared.StorePlace = None, json: shared.Json = False) -> None:
     """Show how much each of the store's folders holds."""
+    if (there := open_shared(cache_dir)) is not None:
+        show_shared_size(there, json=json)
+        return
     store = shared.open_store(cache_dir)
     found = store.size()
     folders = {name: {"bytes": found.bytes[name], "files": found.files[name]} for name in found.bytes}
@@ -69,13 +81,16 @@ def verify(
     repair: Annotated[
         bool, typer.Option("--repair", help="Move what is wrong to quarantine; the next run remakes it.")
     ] = False,
-    cache_dir: shared.StoreDir = None,
+    cache_dir: shared.StorePlace = None,
     json: shared.Json = False,
 ) -> None:
     """Check every byte against its hash.
 
     The exit status is 3 if something is wrong and not repaired.
     """
+    if (there := open_shared(cache_dir)) is not None:
+        verify_shared(there, repair=repair, json=json)
+        return
     store = shared.open_store(cache_dir, writes=repair)
     report = store.verify(repair=repair)
     problems = [{"path": str(problem.path), "reason": problem.reason} for problem in report.problems]
@@ -97,20 +112,34 @@ def gc(
     max_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="The cap; by default $OLIVELIKE_CACHE_SIZE, else 20 GB.")
     ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="In a shared store, also what was not used for so long: 30d.")
+    ] = None,
     grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Leave objects alone that nothing needs and are younger.")
-    ] = 3600.0,
-    cache_dir: shared.StoreDir = None,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Leave objects alone that nothing needs and are younger; by default an hour, in a shared store a day.",
+            show_default=False,
+        ),
+    ] = None,
+    cache_dir: shared.StorePlace = None,
     json: shared.Json = False,
 ) -> None:
     """Free space until the store fits its cap.
 
-    Leftovers go first, then the results that were used least recently.
+    Leftovers go first, then the results that were used least recently. A shared store has no cap by default.
     """
     from olivelike._text import byte_count
 
     cap = None if max_size is None else byte_count(max_size, "--max-size")
-    report = shared.open_store(cache_dir, writes=True).gc(cap, grace)
+    if (there := open_shared(cache_dir)) is not None:
+        collect_shared(there, cap, older_than, grace, json=json)
+        return
+    if older_than is not None:
+        raise UsageError("--older-than is for a shared store; name its URL with --cache-dir")
+    report = shared.open_store(cache_dir, writes=True).gc(cap, _GRACE_SECONDS if grace is None else grace)
     removed = f"{count(report.actions_removed, 'result')} and {count(report.objects_removed, 'object')}"
     left = f"{size(report.bytes_after)} left, the cap is {size(report.max_bytes)}"
     told = f"removed {removed}, freed {size(max(0, report.bytes_freed))}; {left}"

@@ -74,7 +74,7 @@ def convert(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="When a component fails, finish and store the others first.")
     ] = False,
-    cache_dir: shared.StoreDir = None,
+    cache_dir: shared.WorkflowStore = None,
     overwrite: shared.Overwrite = False,
     cluster: shared.Cluster = None,
     allow_pickle: shared.AllowPickle = False,

@@ -89,7 +89,7 @@ def serve(
     checkpoints_dir: Annotated[
         Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
     ] = None,
-    cache_dir: shared.StoreDir = None,
+    cache_dir: shared.WorkflowStore = None,
     allow_plugins: Annotated[
         bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
     ] = False,

@@ -55,6 +55,8 @@ def show_plan(workflow: str | Place, options: Options, json: bool) -> None:
         "totals": totals,
         "nodes": [{**planned.to_json(), "expected_seconds": seconds.get(planned.node.id)} for planned in found.nodes],
     }
+    for warning in found.warnings:
+        write_error(f"warning: {warning}")
     write_found(value, map(fitted, _lines(name, found, totals, seconds)), json=json)
 
 
@@ -162,6 +164,8 @@ class RunDisplay:
                 self._progress(data)
             case "warning":
                 write_error(f"warning: {data['message']}")
+            case "shared_store":
+                write_line(_traffic(data))
             case "node_waiting":
                 write_line(f"{data['node']} waits: {data['reason']}")
             case "node_started":
@@ -261,6 +265,17 @@ class RunDisplay:
         total = len(self._nodes)
         width = max(map(len, self._nodes), default=0)
         write_line(f"{len(self._ended):>{len(str(total))}} of {total}  {node:<{width}}  {text}")
+
+
+def _traffic(data: Mapping[str, Any]) -> str:
+    """Return what was fetched from a shared store and given to it, and how fast."""
+    told = []
+    for way in ("fetched", "given"):
+        if data[way]["results"]:
+            speed = data[way]["bytes_per_second"]
+            fast = "" if speed is None else f" at {size(speed)}/s"
+            told.append(f"{way} {count(data[way]['results'], 'result')}, {size(data[way]['bytes'])}{fast}")
+    return f"{data['address']}: {'; '.join(told)}"
 
 
 class JsonLines:

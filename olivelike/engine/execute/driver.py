@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from olivelike._files import Lock
     from olivelike.engine.execute.events import EventName, Listener
     from olivelike.engine.execute.executor import Answer, Executor
+    from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.kinds.kind import Done
     from olivelike.engine.plan import Key, Node, Resolver
     from olivelike.engine.plan.forecast import Forecast
@@ -67,6 +68,8 @@ class Settings:
     """That of the run, in a store that may be written."""
     began: float
     """When the run did, by `perf_counter`."""
+    sharing: Unshared
+    """The store behind that of this machine."""
     force: bool = False
     """Drop stored results in place of using them."""
     fail_fast: bool = False
@@ -175,9 +178,26 @@ class Driver:
         if resolution.shelved is not None:
             self._take(node, resolution, resolution.shelved, reason)
             return True
+        key = resolution.key
+        if key is not None and node.output is None and not self._settings.force:
+            found = self._settings.sharing.fetched(key.digest, self._settings.forecast.seconds(node.id))
+            if found is None:
+                self._wait(node, self._settings.sharing.waits_for(key.digest))
+                return False
+            if found.action is not None:
+                self._hit(node, Resolution(key, found.action, done=True), found.reason)
+                return True
+            reason = "; ".join(filter(None, (reason, found.reason)))
         if resolution.damage:
             self._settings.listener(Event("warning", {"message": f"{resolution.damage}; it is made anew"}))
         return self._start(node, resolution, reason)
+
+    def _wait(self, node: Node, reason: str | None) -> None:
+        """Look at a node again soon; people are told once why, if there is a reason that may last."""
+        self._waiting.add(node.id)
+        if reason is not None and node.id not in self._announced:
+            self._announced.add(node.id)
+            self._emit("node_waiting", node, reason=reason)
 
     def _resolve(self, node: Node) -> tuple[Resolution, str]:
         if node.id not in self._resolutions:
@@ -195,6 +215,7 @@ class Driver:
     def _hit(self, node: Node, resolution: Resolution, reason: str) -> None:
         if resolution.action is not None:
             self._resolver.record_outputs(node, resolution.action.outputs)
+            self._settings.sharing.use(resolution.action.key)
             made = {"outputs": resolution.action.outputs, "facts": resolution.action.facts}
         else:
             made = {}
@@ -218,10 +239,11 @@ class Driver:
         facts: Mapping[str, Any],
         seconds: float,
         peak: int,
-    ) -> None:
+    ) -> Action:
         created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         action = Action(key.digest, key.inputs(), dict(outputs), dict(parts), dict(facts), seconds, peak, created)
         self._store.put_action(action)
+        return action
 
     def _start(self, node: Node, resolution: Resolution, reason: str) -> bool:
         memory = estimate(node, self._nodes, self._resolver.inputs.source).memory_bytes
@@ -234,10 +256,7 @@ class Driver:
         if node.output is None and resolution.key is not None:
             lock = self._store.try_lock(resolution.key.digest)
             if lock is None:
-                if node.id not in self._announced:
-                    self._announced.add(node.id)
-                    self._emit("node_waiting", node, reason=f"{self._maker(resolution.key)} is making it")
-                self._waiting.add(node.id)
+                self._wait(node, f"{self._maker(resolution.key)} is making it")
                 return False
             if not self._settings.force and self._store.get_action(resolution.key.digest) is not None:
                 lock.release()  # Another run made it in the meantime.
@@ -285,7 +304,8 @@ class Driver:
         node, key = running.node, running.resolution.key
         if node.output is None:
             if key is not None:
-                self._put_action(key, done.outputs, done.parts, done.facts, done.seconds, peak)
+                action = self._put_action(key, done.outputs, done.parts, done.facts, done.seconds, peak)
+                self._settings.sharing.offer(action, anew=self._settings.force)
             self._resolver.record_outputs(node, done.outputs)
         costs = {"peak_memory_bytes": peak, "memory_before_bytes": done.memory_before_bytes}
         self._end(

@@ -20,6 +20,7 @@ EventName = Literal[
     "node_skipped",
     "output_unchanged",
     "output_published",
+    "shared_store",
     "warning",
     "run_finished",
 ]

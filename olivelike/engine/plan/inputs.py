@@ -37,6 +37,8 @@ class Inputs:
     store: Store
     shelf: Shelf
     """What is known without being made."""
+    elsewhere: Callable[[str], bytes | None] = lambda _: None
+    """Returns what the store lacks and another has, by digest."""
     _bound: dict[str, str] = field(default_factory=dict)
     _known: dict[str, bytes] = field(default_factory=dict)
 
@@ -80,6 +82,9 @@ class Inputs:
         Raises:
             DamagedError: if the store lost it; `what` names it.
         """
+        if digest not in self._known and self.store.object_size(digest) is None:
+            data = self.elsewhere(digest)
+            self._known.update({} if data is None else {digest: data})
         return self._known.get(digest) or self.store.require_bytes(digest, what)
 
     def bound_weights(self, component: str, adaptation: str) -> str:

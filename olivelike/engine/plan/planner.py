@@ -13,6 +13,7 @@ from olivelike.errors import DamagedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
     from olivelike.engine.kinds.kind import Estimate
     from olivelike.engine.plan.node import Node
@@ -57,6 +58,8 @@ class Plan:
     """All nodes of a workflow, parents first."""
 
     nodes: tuple[PlannedNode, ...]
+    warnings: tuple[str, ...] = ()
+    """What could not be asked."""
 
     def by_component(self) -> dict[str, list[PlannedNode]]:
         """Return the nodes of each component, in order."""
@@ -70,7 +73,9 @@ class Plan:
         return sum(planned.status == status for planned in self.nodes)
 
 
-def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord]) -> Plan:
+def make_plan(
+    nodes: Sequence[Node], resolver: Resolver, source: PipelineSource, history: Iterable[RunRecord], sharing: Unshared
+) -> Plan:
     """Resolve every node as far as stored results allow.
 
     Args:
@@ -78,6 +83,7 @@ def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource,
         resolver: Told along the way what the store holds.
         source: Sizes for the estimates.
         history: Run records of this workflow, newest first.
+        sharing: Asked for what is not stored here.
     """
     planned = []
     for node in nodes:
@@ -88,9 +94,14 @@ def make_plan(nodes: Sequence[Node], resolver: Resolver, source: PipelineSource,
         if (known := resolution.action or resolution.shelved) is not None:
             resolver.record_outputs(node, known.outputs)
         status, reason = explain_status(node, resolution, history)
+        if status == "miss" and node.output is None and resolution.key is not None:
+            found = sharing.look(resolution.key.digest)
+            if found.action is not None:
+                resolver.record_outputs(node, found.action.outputs)
+                status, reason = "hit", found.reason
         cost = estimate(node, nodes, source)
         planned.append(PlannedNode(node, status, reason, resolution.key, cost.write_bytes, cost.memory_bytes))
-    return Plan(tuple(planned))
+    return Plan(tuple(planned), tuple(sharing.problems()))
 
 
 def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resolution] | None:

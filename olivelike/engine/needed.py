@@ -1,0 +1,30 @@
+"""Which results a workflow needs, as far as that is known before it has run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from olivelike.engine.preparation import Options, plan
+
+if TYPE_CHECKING:
+    from olivelike.store.shared import Address
+
+
+def needed_keys(ref: str, store: Path, shared: Address) -> frozenset[str]:
+    """Return the keys of a workflow's stored results, here or in a shared store.
+
+    Args:
+        ref: Path of a workflow file, or name of a shipped one.
+        store: The store's folder.
+        shared: The shared store.
+
+    Raises:
+        OlivelikeError: as `plan`.
+    """
+    _, found = plan(ref, Options(cache_dir=store, shared_cache=shared.url))
+    return frozenset(
+        planned.key.digest
+        for planned in found.nodes
+        if planned.status == "hit" and planned.key is not None and planned.node.output is None
+    )

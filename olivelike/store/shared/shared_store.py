@@ -1,0 +1,229 @@
+"""Results that several machines share: found, fetched into a local store, and given from one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from olivelike.errors import DamagedError, UnreachableError
+from olivelike.store import actions
+from olivelike.store.folder import checked_digest, is_digest, seal, unseal
+from olivelike.store.shared.remote_folder import RemoteFolder
+
+if TYPE_CHECKING:
+    from olivelike.store import Store
+    from olivelike.store.actions import Action
+    from olivelike.store.shared.address import Address
+
+MARK: Final = "olivelike-store.json"
+_MARK_KIND: Final = "shared-store/1"
+_AT_ONCE: Final = 4
+"""Transfers of one result at once."""
+_TELLING_BYTES: Final = 1 << 20
+"""How much must have moved to say how fast."""
+
+
+class Traffic:
+    """What went over the line in one direction; threads add to it."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.results = 0
+        self.seconds = 0.0
+        """During which something was on its way."""
+        self._moving = 0
+        self._since = 0.0
+        self._guard = threading.Lock()
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """How fast it went; `None` if too little did."""
+        return self.bytes / self.seconds if self.seconds > 0 and self.bytes >= _TELLING_BYTES else None
+
+    def add(self, count: int) -> None:
+        """Note that bytes have moved."""
+        with self._guard:
+            self.bytes += count
+
+    @contextlib.contextmanager
+    def moving(self) -> Iterator[None]:
+        """Count the time of the block, once where several threads are in one."""
+        with self._guard:
+            self._moving += 1
+            if self._moving == 1:
+                self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._moving -= 1
+                if not self._moving:
+                    self.seconds += time.monotonic() - self._since
+
+
+class SharedStore:
+    """Objects and action records behind a URL.
+
+    A result that is damaged, misplaced or not whole counts as absent, and is removed where that is allowed, so that the
+    next machine that makes it puts it anew. Methods raise `UnreachableError` if the other side fails.
+    """
+
+    def __init__(self, address: Address) -> None:
+        """Connect to nothing yet; `check` does.
+
+        Raises:
+            MissingError: if the packages for such a URL are not installed.
+        """
+        self.address = address
+        self.folder = RemoteFolder(address)
+        self.fetched, self.sent = Traffic(), Traffic()
+
+    @property
+    def writable(self) -> bool:
+        """Whether results are given to it."""
+        return not self.address.read_only
+
+    def check(self, ends: float | None = None) -> None:
+        """Make sure that there is a shared store, or begin one; at least one request.
+
+        Raises:
+            UnreachableError: if there is no bucket, it refuses, it does not answer, or holds something else.
+        """
+        found = self.folder.read(MARK, ends)
+        if found is None and self.writable:
+            self.folder.put_new(MARK, seal(_MARK_KIND, {}))
+        elif found is None:
+            raise UnreachableError(f"{self.address} holds no shared store (no {MARK}), and may only be read")
+        else:
+            self._check_mark(found)
+
+    def require(self) -> None:
+        """Make sure that there is a shared store; nothing is changed.
+
+        Raises:
+            UnreachableError: if there is none, or it can't be reached.
+        """
+        found = self.folder.read(MARK)
+        if found is None:
+            raise UnreachableError(f"{self.address} holds no shared store (no {MARK}); a run that may write begins one")
+        self._check_mark(found)
+
+    def find(self, key: str, ends: float | None = None) -> Action | None:
+        """Return the record of a result, or `None`; its objects may still be missing."""
+        data = self.folder.read(_action(key), ends)
+        if data is None:
+            return None
+        action = actions.decoded(data, key)
+        if action is None:
+            self._forget(key)
+        return action
+
+    def missing_bytes(self, action: Action, store: Store) -> int:
+        """Return how many bytes `fetch` would bring."""
+        return sum(action.parts[part] for part in _missing(action, store))
+
+    def fetch(self, action: Action, store: Store, *, ends: float | None = None) -> bool:
+        """Bring a result into a local store; tell whether it was whole.
+
+        Args:
+            action: As `find` gave it.
+            store: What it lacks is fetched; nothing else changes.
+            ends: When to give up, by `monotonic`.
+
+        Raises:
+            UnreachableError: if it could not be brought, `LateError` if not in time.
+            StoreError: if the local disk refuses.
+        """
+        with self.fetched.moving(), store.scratch() as scratch, ThreadPoolExecutor(_AT_ONCE) as threads:
+
+            def bring(part: str) -> bool:
+                path = scratch / part
+                if not self.folder.download(_object(part), path, action.parts[part], ends=ends, moved=self.fetched.add):
+                    return False
+                try:
+                    store.put_file(path, part)
+                except DamagedError:
+                    if self.writable:
+                        self.folder.remove([_object(part)])
+                    return False
+                return True
+
+            whole = all(list(threads.map(bring, _missing(action, store))))
+        if not whole:
+            self._forget(action.key)
+            return False
+        store.put_action(action)
+        self.fetched.results += 1
+        return True
+
+    def content(self, digest: str) -> bytes | None:
+        """Return a small object, or `None` if it is absent or damaged."""
+        from olivelike.digest import digest_bytes
+
+        data = self.folder.read(_object(digest))
+        return data if data is not None and digest_bytes(data) == digest else None
+
+    def give(self, action: Action, store: Store, *, anew: bool = False) -> bool:
+        """Put a result of a local store, objects first; tell whether the record was not there yet.
+
+        Args:
+            action: As recorded in the store.
+            store: Where its objects lie; one that is damaged there is an error.
+            anew: Replace what is there.
+
+        Raises:
+            DamagedError: if the local store lost an object.
+        """
+        data = seal(actions.KIND, asdict(action))
+        with self.sent.moving(), ThreadPoolExecutor(_AT_ONCE) as threads:
+
+            def put(part: str) -> None:
+                if self.folder.size(_object(part)) == action.parts[part]:
+                    return
+                if not store.check_object(part):
+                    raise DamagedError(f"the object {part[:12]} was lost or damaged; run again to remake it")
+                self.folder.upload(store.object_path(part), _object(part))
+                self.sent.add(action.parts[part])
+
+            list(threads.map(put, action.parts))
+            if anew:
+                self.folder.put(_action(action.key), data)
+            elif not self.folder.put_new(_action(action.key), data):
+                return False
+        self.sent.results += 1
+        return True
+
+    def all_keys(self) -> list[str]:
+        """Return the keys of all results."""
+        found = (Path(file.name).stem for file in self.folder.files("actions"))
+        return sorted(key for key in found if is_digest(key))
+
+    def has(self, key: str) -> bool:
+        """Tell whether there is a record of a result."""
+        return self.folder.size(_action(key)) is not None
+
+    def _check_mark(self, mark: bytes) -> None:
+        if unseal(_MARK_KIND, mark) is None:
+            raise UnreachableError(f"{self.address} holds a store of another version of olivelike; take another folder")
+
+    def _forget(self, key: str) -> None:
+        if self.writable:
+            self.folder.remove([_action(key)])
+
+
+def _missing(action: Action, store: Store) -> list[str]:
+    return [part for part, size in action.parts.items() if store.object_size(part) != size]
+
+
+def _object(digest: str) -> str:
+    return f"objects/{checked_digest(digest)[:2]}/{digest}"
+
+
+def _action(key: str) -> str:
+    return f"actions/{checked_digest(key)[:2]}/{key}.json"

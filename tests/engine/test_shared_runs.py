@@ -1,0 +1,258 @@
+"""Runs on several machines that share a store: what one has made another fetches, whatever the bucket does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from olivelike.engine import Options, plan
+from olivelike.errors import MissingError, UsageError
+from tests.fixtures.faulty_bucket import FaultyBucket
+
+from .conftest import WORKFLOW, Project, lend_graphs_of
+
+STEPS = [
+    f"{component}.{step}" for component in ("text_encoder", "vae_decoder") for step in ("load", "convert", "float16")
+]
+KEPT = {*STEPS, "pipeline.assets"}
+WRITTEN = {"text_encoder.materialize", "vae_decoder.materialize"}
+
+
+@pytest.fixture
+def machine(checkpoints: Path, tmp_path: Path):
+    """Returns a project on a machine that has run nothing yet, by its name; with its own store."""
+
+    def new(name: str) -> Project:
+        folder = tmp_path / name
+        (folder / "workflows").mkdir(parents=True)
+        shutil.copytree(checkpoints / "one", folder / "checkpoint")
+        project = Project(folder)
+        project.workflow.write_text(WORKFLOW, encoding="utf-8")
+        return project
+
+    return new
+
+
+@pytest.fixture
+def first(machine, bucket: FaultyBucket) -> Project:
+    """A machine that has given what it made to the bucket."""
+    project = machine("first")
+    lend_graphs_of(project.folder / "checkpoint", project.folder, "text_encoder", "vae_decoder")
+    project.run(shared_cache=url(bucket))
+    assert project.executed() == KEPT | WRITTEN
+    return project
+
+
+def url(bucket: FaultyBucket, more: str = "") -> str:
+    return f"s3://{bucket.name}/team{more}"
+
+
+def warnings(project: Project) -> list[str]:
+    return [event.data["message"] for event in project.events if event.name == "warning"]
+
+
+def told(project: Project) -> dict[str, dict[str, float]]:
+    (event,) = [event for event in project.events if event.name == "shared_store"]
+    return event.data
+
+
+def test_a_second_machine_makes_nothing_and_writes_the_same_bytes(first, machine, bucket):
+    given = told(first)["given"]
+    assert given["results"] == len(KEPT)
+    second = machine("second")
+    result = second.run(shared_cache=url(bucket))
+    assert second.executed() == WRITTEN
+    assert second.files(skip=()).keys() == first.files(skip=()).keys()
+    assert second.files() == first.files()
+    assert result.hits == len(KEPT)
+    hits = {e.data["node"]: e.data["reason"] for e in second.events if e.name == "node_hit"}
+    assert all(reason.startswith(f"fetched from {url(bucket)}, ") for reason in hits.values())
+    assert told(second)["fetched"]["results"] == len(KEPT)
+    assert told(second)["given"]["results"] == 0
+    # From here on it needs nobody.
+    bucket.mode = "403"
+    bucket.requests.clear()
+    second.run(shared_cache=url(bucket))
+    assert bucket.requests == []
+
+
+def test_requests_are_as_many_as_results_and_objects(first, machine, bucket):
+    objects = len(bucket.names("team/objects"))
+    assert bucket.count("PUT") <= len(KEPT) + objects + 3  # and a mark, and a lease twice
+    assert bucket.count("GET") + bucket.count("HEAD") <= 3 * (len(KEPT) + objects) + 5
+    bucket.requests.clear()
+    machine("second").run(shared_cache=url(bucket))
+    assert bucket.count("GET") <= len(KEPT) + objects + 2
+    assert bucket.count("PUT") == 2
+
+
+def test_another_checkpoint_of_the_same_form_converts_nothing(first, machine, bucket, checkpoints):
+    second = machine("second")
+    shutil.rmtree(second.folder / "checkpoint")
+    shutil.copytree(checkpoints / "two", second.folder / "checkpoint")
+    second.run(shared_cache=url(bucket))
+    assert second.executed() == WRITTEN
+
+
+def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, bucket):
+    second = machine("second")
+    bucket.requests.clear()
+    _, found = plan(str(second.workflow), Options(shared_cache=url(bucket)))
+    planned = {node.node.id: (node.status, node.reason) for node in found.nodes}
+    for name in STEPS:
+        assert planned[name][0] == "hit"
+        assert f"stored in {url(bucket)}, " in planned[name][1]
+    assert not (second.folder / "cache").exists()
+    assert {method for method, _ in bucket.requests} == {"GET"}
+    bucket.mode = "403"
+    _, found = plan(str(second.workflow), Options(shared_cache=url(bucket)))
+    (warning,) = found.warnings
+    assert "refuses these credentials" in warning
+
+
+@pytest.mark.parametrize("mode", ["503", "403", "half", "silent"])
+@pytest.mark.parametrize("only", ["", "/objects/"])
+def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
+    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", (0.05,))
+    second = machine("second")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    bucket.mode, bucket.only = mode, only
+    second.run(shared_cache=url(bucket, "?timeout=0.5"))
+    assert second.files() == first.files()
+    (warning,) = warnings(second)
+    assert url(bucket) in warning
+    assert second.leftovers() == []
+
+
+def test_a_server_that_is_not_there_costs_one_warning(first, machine, bucket, monkeypatch):
+    monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", ())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    second = machine("second")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    second.run(shared_cache=url(bucket, "?timeout=0.5"))
+    assert second.files() == first.files()
+    assert len(warnings(second)) == 1
+
+
+def test_damage_in_the_bucket_is_made_anew_and_mended(first, machine, bucket):
+    names = [*bucket.names("team/objects"), *bucket.names("team/actions")]
+    for number, name in enumerate(names):
+        if number % 3 == 0:
+            bucket.flip(name, number * 37)
+    second = machine("second")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    second.run(shared_cache=url(bucket))
+    assert second.executed() & KEPT
+    assert second.files() == first.files()
+    third = machine("third")
+    third.run(shared_cache=url(bucket))
+    assert third.executed() == WRITTEN
+    assert third.files() == first.files()
+
+
+def test_who_may_only_read_fetches_and_gives_nothing(first, machine, bucket):
+    second = machine("second")
+    bucket.requests.clear()
+    second.run(shared_cache=url(bucket, "?read-only"))
+    assert second.executed() == WRITTEN
+    assert {method for method, _ in bucket.requests} == {"GET"}
+    second.run("components.text_encoder=[convert]", shared_cache=url(bucket, "?read-only"))
+    assert {method for method, _ in bucket.requests} == {"GET"}
+
+
+def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeypatch):
+    from olivelike.store.shared.remote_folder import RemoteFolder
+
+    def refuse(folder, path, call):
+        from olivelike.errors import UnreachableError
+
+        raise UnreachableError("could not put: it refuses these credentials")
+
+    monkeypatch.setattr(RemoteFolder, "_put", refuse)
+    second = machine("second")
+    second.run(shared_cache=url(bucket))
+    assert second.executed() == WRITTEN
+    (warning,) = warnings(second)
+    assert warning.endswith("what is made is kept here alone")
+
+
+def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket, monkeypatch):
+    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 0.3)
+    second = machine("second")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    bucket.mode, bucket.only, bucket.slow_seconds = "slow", "/objects/", 1.0
+    second.run(shared_cache=url(bucket))
+    assert second.files() == first.files()
+    assert any("takes longer than making it" in reason for reason in second.reasons().values())
+    assert warnings(second) == []
+
+
+def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket):
+    from olivelike.store import Store
+
+    second = machine("second")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    Store.open(second.folder / "cache").remember_json("shared-speed/1", url(bucket), 10.0)
+    bucket.requests.clear()
+    second.run(shared_cache=url(bucket))
+    assert any(" would take " in reason for reason in second.reasons().values())
+    assert not any(method == "GET" and "/objects/" in path for method, path in bucket.requests)
+
+
+def test_clean_cache_makes_anew_and_replaces_what_is_shared(first, machine, bucket):
+    name = next(name for name in bucket.names("team/actions"))
+    before = bucket.client.head_object(Bucket=bucket.name, Key=name)["LastModified"]
+    time.sleep(1.01)
+    first.run(shared_cache=url(bucket), clean_cache=True)
+    assert first.executed() == KEPT | WRITTEN
+    assert bucket.client.head_object(Bucket=bucket.name, Key=name)["LastModified"] > before
+
+
+def test_the_environment_names_a_shared_store(first, machine, bucket, monkeypatch):
+    monkeypatch.setenv("OLIVELIKE_SHARED_CACHE", url(bucket))
+    second = machine("second")
+    second.run()
+    assert second.executed() == WRITTEN
+    monkeypatch.setenv("OLIVELIKE_SHARED_CACHE", "s4://bucket")
+    with pytest.raises(UsageError, match=r"\$OLIVELIKE_SHARED_CACHE: there is no kind of store 's4'"):
+        second.run()
+    monkeypatch.setenv("OLIVELIKE_SHARED_CACHE", "gs://bucket/x")
+    with pytest.raises(MissingError, match=r"pip install 'olivelike\[gs\]'"):
+        second.run()
+    monkeypatch.setenv("OLIVELIKE_SHARED_CACHE", "")
+    monkeypatch.setenv("OLIVELIKE_CACHE_DIR", url(bucket))
+    with pytest.raises(UsageError, match=r"\$OLIVELIKE_CACHE_DIR names a folder"):
+        second.run()
+
+
+def test_all_runs_of_a_fleet_share_one_connection(first, machine, bucket):
+    from olivelike.engine.execute.inline_executor import InlineExecutor
+    from olivelike.engine.fleet import plan_fleet, run_fleet
+
+    second = machine("second")
+    text = second.workflow.read_text(encoding="utf-8").replace("target: cuda", "matrix: {target: [cuda, cpu]}")
+    second.workflow.write_text(text, encoding="utf-8")
+    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
+    options = Options(shared_cache=url(bucket))
+    statuses = Counter(
+        node.status for _, made in plan_fleet(str(second.workflow), options).plans.values() for node in made.nodes
+    )
+    assert statuses["hit"] >= len(STEPS)
+    events = []
+    result = run_fleet(str(second.workflow), options, events.append, InlineExecutor)
+    assert not result.failed
+    assert sum(event.name == "shared_store" for event in events) == 1
+    assert sum("/leases/" in path for method, path in bucket.requests if method == "PUT") <= 4
+    bucket.mode = "403"
+    events.clear()
+    second.workflow.write_text(text.replace("float16", "fuse, float16"), encoding="utf-8")
+    result = run_fleet(str(second.workflow), options, events.append, InlineExecutor)
+    assert not result.failed
+    assert sum(event.name == "warning" for event in events) == 1
+    assert os.listdir(second.folder / "models" / "small")

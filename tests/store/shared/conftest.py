@@ -1,0 +1,28 @@
+"""A shared store in a new bucket, and stores of several machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from olivelike.store import Store
+from olivelike.store.shared import SharedStore
+from tests.fixtures.faulty_bucket import FaultyBucket
+from tests.store.shared.shared_results import shared
+
+
+@pytest.fixture
+def there(bucket: FaultyBucket) -> SharedStore:
+    """A shared store in a new bucket."""
+    made = shared(bucket)
+    made.check()
+    bucket.requests.clear()
+    return made
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[[str], Store]:
+    """Returns the store of a machine, by its name."""
+    return lambda name: Store.open(tmp_path / name)

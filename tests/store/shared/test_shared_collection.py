@@ -1,0 +1,127 @@
+"""Garbage of a shared store: by age, by size, never what a live run needs, whatever the clocks say."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from olivelike.store.shared import leases
+from olivelike.store.shared.collection import collect, measure, verify
+from olivelike.store.shared.leases import HeldLease, read_leases
+from tests.store.shared.shared_results import made
+
+FIRST, SECOND, THIRD = (letter * 64 for letter in "abc")
+SHARED = b"an object that two results need" * 10
+
+
+@pytest.fixture
+def filled(there, machine):
+    """Three results, the oldest first; the first two share an object."""
+    ours = machine("ours")
+    for key, contents in ((FIRST, (SHARED, b"1" * 1000)), (SECOND, (SHARED, b"2" * 1000)), (THIRD, (b"3" * 1000,))):
+        there.give(made(ours, key, *contents), ours)
+        time.sleep(1.01)  # Moments of a bucket are whole seconds.
+    return there
+
+
+def test_size_counts_results_and_objects(filled):
+    found = measure(filled)
+    assert (found.results, found.objects) == (3, 4)
+    assert found.bytes > 3 * 1000 + len(SHARED)
+
+
+def test_nothing_goes_without_a_cap_or_an_age(filled):
+    report = collect(filled, max_bytes=None, older_than=None)
+    assert (report.results_removed, report.objects_removed, report.live_runs) == (0, 0, 0)
+    assert report.bytes_before == report.bytes_after == measure(filled).bytes
+
+
+def test_the_least_recently_used_go_first(bucket, filled):
+    use = HeldLease(filled.folder, "run-1")
+    use.use(FIRST)
+    use.end()
+    time.sleep(1.01)
+    report = collect(filled, max_bytes=measure(filled).bytes - 1, older_than=None)
+    assert (report.results_removed, report.objects_removed) == (1, 1)
+    assert filled.all_keys() == [FIRST, THIRD]  # Of the second one object stays, which the first needs.
+    assert report.bytes_after == measure(filled).bytes
+    report = collect(filled, max_bytes=0, older_than=None)
+    assert (filled.all_keys(), report.bytes_after) == ([], 0)
+    assert bucket.names("team/objects") == []
+
+
+def test_what_was_not_used_for_long_goes(filled):
+    collect(filled, max_bytes=None, older_than=2.5)
+    assert FIRST not in filled.all_keys()
+    assert THIRD in filled.all_keys()
+
+
+def test_what_a_live_run_uses_or_has_seen_stays(filled, monkeypatch):
+    live = HeldLease(filled.folder, "run-1")
+    live.use(FIRST)
+    live.hold()
+    report = collect(filled, max_bytes=0, older_than=0)
+    assert report.live_runs == 1
+    assert filled.all_keys() == [FIRST]
+    live.end()
+    collect(filled, max_bytes=0, older_than=None)
+    assert filled.all_keys() == [FIRST]  # Used a moment ago, by the clock of the bucket.
+    time.sleep(1.01)
+    collect(filled, max_bytes=0, older_than=None)
+    assert filled.all_keys() == []
+
+
+def test_a_run_that_died_holds_nothing_for_long(filled, monkeypatch):
+    lost = HeldLease(filled.folder, "run-1")
+    lost.use(FIRST)
+    lost.hold()
+    monkeypatch.setattr(leases, "LIVE_SECONDS", 0.5)
+    time.sleep(1.01)
+    assert collect(filled, max_bytes=0, older_than=None).live_runs == 0
+    assert filled.all_keys() == []
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_clocks_of_machines_do_not_matter(filled, monkeypatch, hours):
+    really = time.time
+    monkeypatch.setattr(time, "time", lambda: really() + hours * 3600)
+    live = HeldLease(filled.folder, "run-1")
+    live.use(FIRST)
+    live.hold()
+    (file, lease), *_ = read_leases(filled.folder)
+    assert abs(lease.began - lease.told) < 5
+    report = collect(filled, max_bytes=None, older_than=3600)
+    assert (report.results_removed, report.live_runs) == (0, 1)
+    live.end()
+
+
+def test_objects_that_nobody_needs_go_after_a_while(bucket, filled):
+    bucket.write(f"team/objects/ff/{'f' * 64}", b"left by a giver that was killed")
+    time.sleep(1.01)
+    assert collect(filled, max_bytes=None, older_than=None).objects_removed == 0
+    assert collect(filled, max_bytes=None, older_than=None, grace_seconds=0.5).objects_removed == 1
+    assert len(filled.all_keys()) == 3
+
+
+def test_what_is_damaged_is_found_and_removed(bucket, filled, machine):
+    objects, records = bucket.names("team/objects"), bucket.names("team/actions")
+    bucket.flip(objects[0])
+    bucket.write("team/objects/zz/what", b"?")
+    bucket.flip(records[-1], 200)
+    report = verify(filled, repair=False)
+    wrong = {name.removeprefix("team/") for name in (objects[0], "team/objects/zz/what", records[-1])}
+    assert wrong <= set(report.problems)
+    assert all(reason.startswith("needs the object") for path, reason in report.problems.items() if path not in wrong)
+    verify(filled, repair=True)
+    assert verify(filled, repair=False).problems == {}
+    theirs = machine("theirs")
+    for key in filled.all_keys():
+        assert filled.fetch(filled.find(key), theirs)
+
+
+def test_damaged_leases_hold_nothing(bucket, filled):
+    bucket.write("team/leases/x.json", b"{}")
+    assert [lease for _, lease in read_leases(filled.folder)] == [None]
+    collect(filled, max_bytes=None, older_than=None)
+    assert bucket.names("team/leases") == []
