@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections import Counter
@@ -12,39 +11,63 @@ import pytest
 
 from olivelike.engine import Options, plan
 from olivelike.errors import MissingError, UsageError
+from olivelike.graphs.shelf import Shelf
 from tests.fixtures.faulty_bucket import FaultyBucket
 
-from .conftest import WORKFLOW, Project, lend_graphs_of
+from .conftest import WORKFLOW, Project
 
-STEPS = [
-    f"{component}.{step}" for component in ("text_encoder", "vae_decoder") for step in ("load", "convert", "float16")
-]
+COMPONENTS = ("text_encoder", "vae_decoder")
+STEPS = [f"{component}.{step}" for component in COMPONENTS for step in ("load", "convert", "fuse", "float16")]
 KEPT = {*STEPS, "pipeline.assets"}
 WRITTEN = {"text_encoder.materialize", "vae_decoder.materialize"}
 
 
-@pytest.fixture
-def machine(checkpoints: Path, tmp_path: Path):
-    """Returns a project on a machine that has run nothing yet, by its name; with its own store."""
+@pytest.fixture(scope="module")
+def anywhere(checkpoints: Path):
+    """Returns a project on a machine that has run nothing yet, with its own store, in a folder."""
 
-    def new(name: str) -> Project:
-        folder = tmp_path / name
+    def new(folder: Path) -> Project:
         (folder / "workflows").mkdir(parents=True)
         shutil.copytree(checkpoints / "one", folder / "checkpoint")
         project = Project(folder)
-        project.workflow.write_text(WORKFLOW, encoding="utf-8")
+        text = WORKFLOW.replace("convert, float16", "convert, fuse, float16")
+        project.workflow.write_text(text, encoding="utf-8")
         return project
 
     return new
 
 
 @pytest.fixture
-def first(machine, bucket: FaultyBucket) -> Project:
-    """A machine that has given what it made to the bucket."""
-    project = machine("first")
-    lend_graphs_of(project.folder / "checkpoint", project.folder, "text_encoder", "vae_decoder")
-    project.run(shared_cache=url(bucket))
+def machine(anywhere, tmp_path: Path):
+    """Returns the same by the name of the machine."""
+    return lambda name: anywhere(tmp_path / name)
+
+
+@pytest.fixture(scope="module")
+def given(anywhere, template: Project, bucket_server: FaultyBucket, tmp_path_factory: pytest.TempPathFactory):
+    """A machine that has given what it made to a bucket, what that bucket holds, and the requests that took.
+
+    The template has run before it, so that all is imported: here, server and client have one interpreter to share.
+    """
+    bucket_server.renew()
+    project = anywhere(tmp_path_factory.mktemp("first") / "project")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in bucket_server.environment().items():
+            patch.setenv(name, value)
+        project.run(shared_cache=url(bucket_server))
     assert project.executed() == KEPT | WRITTEN
+    assert warnings(project) == []
+    requests = list(bucket_server.requests)
+    return project, {name: bucket_server.read(name) for name in bucket_server.names()}, requests
+
+
+@pytest.fixture
+def first(given, bucket: FaultyBucket) -> Project:
+    """That machine, not to be changed; the newest bucket holds what it gave."""
+    project, contents, requests = given
+    for name, data in contents.items():
+        bucket.write(name, data)
+    bucket.requests[:] = requests
     return project
 
 
@@ -99,9 +122,10 @@ def test_another_checkpoint_of_the_same_form_converts_nothing(first, machine, bu
     assert second.executed() == WRITTEN
 
 
-def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, bucket):
+def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, bucket, monkeypatch):
     second = machine("second")
     bucket.requests.clear()
+    monkeypatch.setattr("olivelike.engine.preparation.open_shelf", lambda: Shelf([]))
     _, found = plan(str(second.workflow), Options(shared_cache=url(bucket)))
     planned = {node.node.id: (node.status, node.reason) for node in found.nodes}
     for name in STEPS:
@@ -119,14 +143,16 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
 @pytest.mark.parametrize("only", ["", "/objects/"])
 def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
     monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("olivelike.engine.execute.sharing._CONTACT_SECONDS", 2.0)
     monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", (0.05,))
     second = machine("second")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     bucket.mode, bucket.only = mode, only
     second.run(shared_cache=url(bucket, "?timeout=0.5"))
     assert second.files() == first.files()
-    (warning,) = warnings(second)
-    assert url(bucket) in warning
+    told_of = warnings(second)
+    assert all(url(bucket) in warning for warning in told_of)
+    # Objects that break off again and again are given up when they take longer than making them.
+    assert len(told_of) == 1 or (mode, only) == ("half", "/objects/")
     assert second.leftovers() == []
 
 
@@ -134,7 +160,6 @@ def test_a_server_that_is_not_there_costs_one_warning(first, machine, bucket, mo
     monkeypatch.setattr("olivelike.store.shared.requests._PAUSES", ())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     second = machine("second")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     second.run(shared_cache=url(bucket, "?timeout=0.5"))
     assert second.files() == first.files()
     assert len(warnings(second)) == 1
@@ -146,7 +171,6 @@ def test_damage_in_the_bucket_is_made_anew_and_mended(first, machine, bucket):
         if number % 3 == 0:
             bucket.flip(name, number * 37)
     second = machine("second")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     second.run(shared_cache=url(bucket))
     assert second.executed() & KEPT
     assert second.files() == first.files()
@@ -183,9 +207,8 @@ def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeyp
 
 
 def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket, monkeypatch):
-    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 0.6)
     second = machine("second")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     bucket.mode, bucket.only, bucket.slow_seconds = "slow", "/objects/", 1.0
     second.run(shared_cache=url(bucket))
     assert second.files() == first.files()
@@ -197,7 +220,6 @@ def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket
     from olivelike.store import Store
 
     second = machine("second")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     Store.open(second.folder / "cache").remember_json("shared-speed/1", url(bucket), 10.0)
     bucket.requests.clear()
     second.run(shared_cache=url(bucket))
@@ -206,11 +228,13 @@ def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket
 
 
 def test_clean_cache_makes_anew_and_replaces_what_is_shared(first, machine, bucket):
+    second = machine("second")
+    second.run(shared_cache=url(bucket))
     name = next(name for name in bucket.names("team/actions"))
     before = bucket.client.head_object(Bucket=bucket.name, Key=name)["LastModified"]
     time.sleep(1.01)
-    first.run(shared_cache=url(bucket), clean_cache=True)
-    assert first.executed() == KEPT | WRITTEN
+    second.run(shared_cache=url(bucket), clean_cache=True)
+    assert second.executed() == KEPT | WRITTEN
     assert bucket.client.head_object(Bucket=bucket.name, Key=name)["LastModified"] > before
 
 
@@ -238,7 +262,6 @@ def test_all_runs_of_a_fleet_share_one_connection(first, machine, bucket):
     second = machine("second")
     text = second.workflow.read_text(encoding="utf-8").replace("target: cuda", "matrix: {target: [cuda, cpu]}")
     second.workflow.write_text(text, encoding="utf-8")
-    lend_graphs_of(second.folder / "checkpoint", second.folder, "text_encoder", "vae_decoder")
     options = Options(shared_cache=url(bucket))
     statuses = Counter(
         node.status for _, made in plan_fleet(str(second.workflow), options).plans.values() for node in made.nodes
@@ -255,4 +278,3 @@ def test_all_runs_of_a_fleet_share_one_connection(first, machine, bucket):
     result = run_fleet(str(second.workflow), options, events.append, InlineExecutor)
     assert not result.failed
     assert sum(event.name == "warning" for event in events) == 1
-    assert os.listdir(second.folder / "models" / "small")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections import deque
 from pathlib import Path
@@ -30,11 +31,14 @@ class InlineExecutor:
         """Take a job."""
         self._jobs.append(job)
 
-    def next_answer(self, timeout: float) -> Answer | None:  # noqa: ARG002
-        """Do the next job, and return what it says, one answer after the other."""
+    def next_answer(self, timeout: float) -> Answer | None:
+        """Do the next job, and return what it says, one answer after the other; without a job, wait."""
         if not self._answers and self._jobs:
             self._do(self._jobs.popleft())
-        return self._answers.popleft() if self._answers else None
+        if self._answers:
+            return self._answers.popleft()
+        time.sleep(timeout)  # Other threads have work: files to hash, results to fetch.
+        return None
 
     def cancel(self, node: str) -> None:
         """Forget a job that has not begun, and what it said."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS: Final = 5.0
 """How long to wait for a word about a result, if making it takes no longer."""
+_CONTACT_SECONDS: Final = 10.0
+"""How long to wait for the first answer: until then libraries are loaded and lines opened."""
 _WORTH: Final = 2.0
 """How many times as long as making it a fetch that was begun may take."""
 _LAST_SECONDS: Final = 30.0
@@ -245,7 +247,7 @@ class Sharing(Unshared):
         with self._opening:
             if not self._is_open and self._asks:
                 try:
-                    self._shared.check(time.monotonic() + _PATIENCE_SECONDS)
+                    self._shared.check(time.monotonic() + _CONTACT_SECONDS)
                 except StoreError as error:
                     self._fail(error)
                     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from olivelike._text import did_you_mean
 from olivelike.errors import UsageError
@@ -91,7 +91,7 @@ def parse_address(text: str, where: str) -> Address:
             timeout = _seconds(value, where)
         else:
             raise UsageError(f"{where}: unknown `{name}={value}`; there are `read-only` and `timeout=SECONDS`")
-    return Address(parts._replace(query="").geturl().rstrip("/"), kind, read_only, timeout)
+    return Address(urlunsplit((*parts[:3], "", "")).rstrip("/"), kind, read_only, timeout)
 
 
 def _seconds(text: str, where: str) -> float:

@@ -72,7 +72,8 @@ def exchange(
     def fetch(key: str) -> None:
         action = shared.find(key)
         if action is None or not shared.fetch(action, store):
-            problems.append(f"the result {key[:12]} is damaged or not whole in {shared.address}")
+            damage = f"the result {key[:12]} is damaged or not whole in {shared.address}"
+            problems.append(f"{damage}; `cache verify --repair` removes it")
 
     lacking = sorted(there - here.keys()) if fetches else []
     surplus = [here[key] for key in sorted(here.keys() - there)] if gives else []

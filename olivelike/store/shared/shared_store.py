@@ -70,8 +70,9 @@ class Traffic:
 class SharedStore:
     """Objects and action records behind a URL.
 
-    A result that is damaged, misplaced or not whole counts as absent, and is removed where that is allowed, so that the
-    next machine that makes it puts it anew. Methods raise `UnreachableError` if the other side fails.
+    A result that is damaged, misplaced or not whole counts as absent, and who makes it then puts it anew. Nothing is
+    removed here: another machine may have mended it meanwhile. Methods raise `UnreachableError` if the other side
+    fails.
     """
 
     def __init__(self, address: Address) -> None:
@@ -83,6 +84,8 @@ class SharedStore:
         self.address = address
         self.folder = RemoteFolder(address)
         self.fetched, self.sent = Traffic(), Traffic()
+        self._damaged: set[str] = set()
+        """Keys of results that were found so."""
 
     @property
     def writable(self) -> bool:
@@ -121,7 +124,7 @@ class SharedStore:
             return None
         action = actions.decoded(data, key)
         if action is None:
-            self._forget(key)
+            self._damaged.add(key)
         return action
 
     def missing_bytes(self, action: Action, store: Store) -> int:
@@ -149,14 +152,12 @@ class SharedStore:
                 try:
                     store.put_file(path, part)
                 except DamagedError:
-                    if self.writable:
-                        self.folder.remove([_object(part)])
                     return False
                 return True
 
             whole = all(list(threads.map(bring, _missing(action, store))))
         if not whole:
-            self._forget(action.key)
+            self._damaged.add(action.key)
             return False
         store.put_action(action)
         self.fetched.results += 1
@@ -175,16 +176,16 @@ class SharedStore:
         Args:
             action: As recorded in the store.
             store: Where its objects lie; one that is damaged there is an error.
-            anew: Replace what is there.
+            anew: Replace what is there, as it is done with what was found damaged.
 
         Raises:
             DamagedError: if the local store lost an object.
         """
-        data = seal(actions.KIND, asdict(action))
+        data, anew = seal(actions.KIND, asdict(action)), anew or action.key in self._damaged
         with self.sent.moving(), ThreadPoolExecutor(_AT_ONCE) as threads:
 
             def put(part: str) -> None:
-                if self.folder.size(_object(part)) == action.parts[part]:
+                if not anew and self.folder.size(_object(part)) == action.parts[part]:
                     return
                 if not store.check_object(part):
                     raise DamagedError(f"the object {part[:12]} was lost or damaged; run again to remake it")
@@ -211,10 +212,6 @@ class SharedStore:
     def _check_mark(self, mark: bytes) -> None:
         if unseal(_MARK_KIND, mark) is None:
             raise UnreachableError(f"{self.address} holds a store of another version of olivelike; take another folder")
-
-    def _forget(self, key: str) -> None:
-        if self.writable:
-            self.folder.remove([_action(key)])
 
 
 def _missing(action: Action, store: Store) -> list[str]:

@@ -185,6 +185,7 @@ NOT_INSTALLED = "not installed"
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "PIL": "pillow",
     "accelerate": "accelerate",
+    "aiohttp": "aiohttp",
     "anyio": "anyio",
     "cv2": "opencv-python-headless",
     "diffusers": "diffusers",
@@ -192,6 +193,7 @@ DISTRIBUTIONS: Final[Mapping[str, str]] = {
     "distributed": "distributed",
     "fastapi": "fastapi",
     "filelock": "filelock",
+    "fsspec": "fsspec",
     "google": "protobuf",
     "h11": "h11",
     "huggingface_hub": "huggingface_hub",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-
 import pytest
 
 from olivelike.errors import MissingError, UsageError
@@ -65,14 +63,9 @@ def test_passwords_are_not_shown():
     ("url", "extra"), [("s3://b", "s3"), ("gs://b", "gs"), ("az://b", "az"), ("http://b/c", "http")]
 )
 def test_packages_that_are_missing_are_named(monkeypatch, url, extra):
-    really_import = builtins.__import__
+    def refuse(*_, **__):
+        raise ImportError("Install it")
 
-    def imported(name, *more):
-        if name.partition(".")[0] in {"s3fs", "gcsfs", "adlfs", "aiohttp"}:
-            raise ImportError(name=name)
-        return really_import(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", imported)
-    monkeypatch.setattr("importlib.import_module", imported)
+    monkeypatch.setattr("fsspec.url_to_fs", refuse)
     with pytest.raises(MissingError, match=rf"pip install 'olivelike\[{extra}\]'"):
         SharedStore(parse_address(url, "here"))

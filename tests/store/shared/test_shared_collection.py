@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from olivelike.store.shared import leases
 from olivelike.store.shared.collection import collect, measure, verify
 from olivelike.store.shared.leases import HeldLease, read_leases
-from tests.store.shared.shared_results import made
+from tests.store.shared.shared_results import made, shared_at
 
 FIRST, SECOND, THIRD = (letter * 64 for letter in "abc")
 SHARED = b"an object that two results need" * 10
 
 
+PAUSE = 0.1
+"""Seconds between two moments."""
+
+
+class Share:
+    """The folder of a shared store, as a bucket for tests."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def names(self, folder: str) -> list[str]:
+        found = (path for path in (self._root / folder).rglob("*") if path.is_file())
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def flip(self, name: str, at: int = 0) -> None:
+        data = bytearray((self._root / name).read_bytes())
+        data[at] ^= 1
+        self.write(name, bytes(data))
+
+
 @pytest.fixture
-def filled(there, machine):
-    """Three results, the oldest first; the first two share an object."""
+def bucket(tmp_path):
+    return Share(tmp_path / "share")
+
+
+@pytest.fixture
+def filled(machine, tmp_path):
+    """Three results in a file share, the oldest first; the first two share an object."""
+    there = shared_at(f"file://{tmp_path}/share")
+    there.check()
     ours = machine("ours")
     for key, contents in ((FIRST, (SHARED, b"1" * 1000)), (SECOND, (SHARED, b"2" * 1000)), (THIRD, (b"3" * 1000,))):
         there.give(made(ours, key, *contents), ours)
-        time.sleep(1.01)  # Moments of a bucket are whole seconds.
+        time.sleep(PAUSE)
     return there
 
 
@@ -41,18 +74,18 @@ def test_the_least_recently_used_go_first(bucket, filled):
     use = HeldLease(filled.folder, "run-1")
     use.use(FIRST)
     use.end()
-    time.sleep(1.01)
+    time.sleep(PAUSE)
     report = collect(filled, max_bytes=measure(filled).bytes - 1, older_than=None)
     assert (report.results_removed, report.objects_removed) == (1, 1)
     assert filled.all_keys() == [FIRST, THIRD]  # Of the second one object stays, which the first needs.
     assert report.bytes_after == measure(filled).bytes
     report = collect(filled, max_bytes=0, older_than=None)
     assert (filled.all_keys(), report.bytes_after) == ([], 0)
-    assert bucket.names("team/objects") == []
+    assert bucket.names("objects") == []
 
 
 def test_what_was_not_used_for_long_goes(filled):
-    collect(filled, max_bytes=None, older_than=2.5)
+    collect(filled, max_bytes=None, older_than=2.5 * PAUSE)
     assert FIRST not in filled.all_keys()
     assert THIRD in filled.all_keys()
 
@@ -65,9 +98,7 @@ def test_what_a_live_run_uses_or_has_seen_stays(filled, monkeypatch):
     assert report.live_runs == 1
     assert filled.all_keys() == [FIRST]
     live.end()
-    collect(filled, max_bytes=0, older_than=None)
-    assert filled.all_keys() == [FIRST]  # Used a moment ago, by the clock of the bucket.
-    time.sleep(1.01)
+    time.sleep(PAUSE)
     collect(filled, max_bytes=0, older_than=None)
     assert filled.all_keys() == []
 
@@ -76,8 +107,8 @@ def test_a_run_that_died_holds_nothing_for_long(filled, monkeypatch):
     lost = HeldLease(filled.folder, "run-1")
     lost.use(FIRST)
     lost.hold()
-    monkeypatch.setattr(leases, "LIVE_SECONDS", 0.5)
-    time.sleep(1.01)
+    monkeypatch.setattr(leases, "LIVE_SECONDS", PAUSE / 2)
+    time.sleep(PAUSE)
     assert collect(filled, max_bytes=0, older_than=None).live_runs == 0
     assert filled.all_keys() == []
 
@@ -89,7 +120,7 @@ def test_clocks_of_machines_do_not_matter(filled, monkeypatch, hours):
     live = HeldLease(filled.folder, "run-1")
     live.use(FIRST)
     live.hold()
-    (file, lease), *_ = read_leases(filled.folder)
+    (_, lease), *_ = read_leases(filled.folder)
     assert abs(lease.began - lease.told) < 5
     report = collect(filled, max_bytes=None, older_than=3600)
     assert (report.results_removed, report.live_runs) == (0, 1)
@@ -97,20 +128,20 @@ def test_clocks_of_machines_do_not_matter(filled, monkeypatch, hours):
 
 
 def test_objects_that_nobody_needs_go_after_a_while(bucket, filled):
-    bucket.write(f"team/objects/ff/{'f' * 64}", b"left by a giver that was killed")
-    time.sleep(1.01)
+    bucket.write(f"objects/ff/{'f' * 64}", b"left by a giver that was killed")
+    time.sleep(PAUSE)
     assert collect(filled, max_bytes=None, older_than=None).objects_removed == 0
-    assert collect(filled, max_bytes=None, older_than=None, grace_seconds=0.5).objects_removed == 1
+    assert collect(filled, max_bytes=None, older_than=None, grace_seconds=PAUSE / 2).objects_removed == 1
     assert len(filled.all_keys()) == 3
 
 
 def test_what_is_damaged_is_found_and_removed(bucket, filled, machine):
-    objects, records = bucket.names("team/objects"), bucket.names("team/actions")
+    objects, records = bucket.names("objects"), bucket.names("actions")
     bucket.flip(objects[0])
-    bucket.write("team/objects/zz/what", b"?")
+    bucket.write("objects/zz/what", b"?")
     bucket.flip(records[-1], 200)
     report = verify(filled, repair=False)
-    wrong = {name.removeprefix("team/") for name in (objects[0], "team/objects/zz/what", records[-1])}
+    wrong = {objects[0], "objects/zz/what", records[-1]}
     assert wrong <= set(report.problems)
     assert all(reason.startswith("needs the object") for path, reason in report.problems.items() if path not in wrong)
     verify(filled, repair=True)
@@ -121,7 +152,7 @@ def test_what_is_damaged_is_found_and_removed(bucket, filled, machine):
 
 
 def test_damaged_leases_hold_nothing(bucket, filled):
-    bucket.write("team/leases/x.json", b"{}")
+    bucket.write("leases/x.json", b"{}")
     assert [lease for _, lease in read_leases(filled.folder)] == [None]
     collect(filled, max_bytes=None, older_than=None)
-    assert bucket.names("team/leases") == []
+    assert bucket.names("leases") == []
