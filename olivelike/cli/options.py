@@ -82,6 +82,12 @@ Cluster = Annotated[
     str | None,
     typer.Option(metavar="ADDRESS", help="Run on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N."),
 ]
+DrawingCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="ADDRESS", help="Draw on a Dask cluster: tcp://HOST:PORT of its scheduler, or local:N."
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
 OutputFile = Annotated[
     Path | None, typer.Option("--output", metavar="FILE", help="Write here, not to standard output.")

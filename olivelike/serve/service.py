@@ -69,7 +69,7 @@ class Service:
         self.journal = self.gallery.journal
         self.feed = Feed()
         self.dispatcher = Dispatcher(settings, self.catalogue, self.gallery, self.feed)
-        self.painter = self.dispatcher.painter
+        self.painter = self.dispatcher.planner
         self.runs: Runs | None = None
         """Workflows and conversions, where the operator allows them."""
 
@@ -77,7 +77,7 @@ class Service:
         """Queue again what was left unfinished, and begin to draw."""
         self.dispatcher.start()
         if self.settings.warm and self._current:
-            self.painter.warm(self.catalogue.folder(self._current), safety=self.settings.safety)
+            self.dispatcher.warm(self.catalogue.folder(self._current))
 
     async def close(self) -> None:
         """End all that listens and draws; what is not finished is, at the next start."""
@@ -134,8 +134,9 @@ class Service:
         return self._view(row)
 
     def running(self) -> JobView | None:
-        """Return the job that is drawn now."""
-        return self.job(self.dispatcher.running) if self.dispatcher.running else None
+        """Return the job that is drawn now; of several, the one that was begun first."""
+        first = next(iter(self.dispatcher.running), None)
+        return self.job(first) if first is not None else None
 
     async def events(self, job: str | None = None, *, previews: bool = False) -> AsyncGenerator[Event, None]:
         """Return what happens from now on; of one job, its present state first, until it has ended.
@@ -143,7 +144,7 @@ class Service:
         Raises `SourceError` if there is none of that id.
         """
         with self.feed.listening(job, previews=previews) as listener:
-            self.painter.show_previews(wanted=self.feed.shows_previews)
+            self.dispatcher.show_previews(wanted=self.feed.shows_previews)
             try:
                 if job is not None:
                     view = self.job(job)
@@ -160,7 +161,7 @@ class Service:
                         return
             finally:
                 listener.previews = False
-                self.painter.show_previews(wanted=self.feed.shows_previews)
+                self.dispatcher.show_previews(wanted=self.feed.shows_previews)
 
     async def finished(self, job: str) -> JobView:
         """Wait until a job has ended. Raises `SourceError` if there is none of that id."""
@@ -216,7 +217,7 @@ class Service:
 
     async def unload(self) -> None:
         """Close all open folders, once what is drawn is done."""
-        self.painter.unload()
+        self.dispatcher.unload()
 
     def _require_room(self) -> None:
         if len(self.dispatcher.waiting) >= self.settings.max_queue:
@@ -282,7 +283,8 @@ class Service:
     def _view(self, row: JobRow) -> JobView:
         waits = self.dispatcher.waiting.order() if row.state == "queued" else []
         pictures = self.gallery.of_job(row.id) if row.started else []
-        progress = self.dispatcher.progress if row.id == self.dispatcher.running else None
+        running = self.dispatcher.running.get(row.id)
+        progress = running.progress if running is not None else None
         sheet = next((picture_view(one) for one in pictures if one.sheet), None)
         steps, batches = row.plan.get("steps", 0), row.plan.get("batches", 0)
         done = (steps, batches) if row.state == "done" else (0, 0)

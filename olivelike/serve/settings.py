@@ -46,6 +46,8 @@ class ServeSettings:
     session_options: tuple[str, ...] = ()
     threads: int = 0
 
+    cluster: str | None = None
+    """`tcp://HOST:PORT` of a Dask scheduler whose workers draw, or `local:N`; by default this machine does."""
     warm: bool = False
     """Open the first folder at the start."""
     memory_limit: int | None = None

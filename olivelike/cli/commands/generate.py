@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -12,6 +12,8 @@ from olivelike.cli import options as shared
 from olivelike.cli.options import AllSessionOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from olivelike.cli.display.generate_display import JsonLines, Lines
     from olivelike.runtime.jobs import JobPlan
     from olivelike.runtime.pictures import PictureWriter
@@ -165,6 +167,7 @@ class PictureOptions:
 class ServerOptions:
     """Who draws, if not this process."""
 
+    cluster: shared.DrawingCluster = None
     server: Annotated[
         str | None,
         typer.Option(
@@ -291,14 +294,20 @@ def generate(
     from olivelike.runtime.pictures import PictureWriter
     from olivelike.runtime.pictures.preview_file import PreviewFile
     from olivelike.runtime.pipeline.pipeline_folder import check_folder
+    from olivelike.runtime.pipeline.request import SEEDS
     from olivelike.runtime.prompts.wildcards import Wildcards
     from olivelike.serve.remote.client import Server
-    from olivelike.serve.remote.remote_orders import plan_orders
+    from olivelike.serve.remote.remote_orders import plan_orders, spread
+    from olivelike.serve.settings import ServeSettings
 
     with JsonLines() if json else Lines(live=sys.stdout.isatty()) as display:
         name = folder.resolve().name
         writer = PictureWriter(output, name, overwrite=overwrite, metadata=metadata)
-        if at.server is None:
+        if at.server is not None and at.cluster is not None:
+            raise UsageError("--server and --cluster are two places to draw; name one")
+        if at.cluster is not None:
+            _check_for_cluster(session, {"--upscaler": picture.upscaler, "--preview": preview, "--api-key": at.api_key})
+        elif at.server is None:
             if at.api_key is not None:
                 raise UsageError("--api-key is that of a server; name it with --server")
             settings = session.settings(folder)
@@ -333,6 +342,25 @@ def generate(
             _draw_at(server, orders, writer, display, sheet=sheet)
             return
         lora_files = LiveLoras(lora_folders(lora_dirs or (), folder), allow_pickle=allow_pickle)
+        opened = [lora_files.named(text) for text in loras or ()]
+        if at.cluster is not None:
+            from olivelike.serve.remote.cluster_server import ClusterLoras, cluster_server
+
+            named = ClusterLoras(opened, lora_dirs or ())
+            chosen = ServeSettings(
+                folders=(folder,), lora_dirs=named.folders, wildcard_dirs=tuple(wildcard_dirs or ()),
+                allow_pickle=allow_pickle, safety=safety, metadata=metadata, providers=tuple(session.providers or ()),
+                provider_options=tuple(session.provider_options or ()), device=session.device,
+                session_options=tuple(session.session_options or ()), threads=session.threads or 0, cluster=at.cluster,
+            )  # fmt: skip
+            with cluster_server(chosen) as server:
+                orders = plan_orders(
+                    server, name, lines, fields,
+                    made_before=made_before, init_image=init_image, mask=mask, controls=led_by,
+                    ip_adapter_images=shown, loras=named.texts, save=metadata, fast=fast,
+                )  # fmt: skip
+                _draw_at(server, spread(orders, SEEDS), writer, display, sheet=sheet)
+            return
         plan = plan_jobs(
             folder,
             lines,
@@ -344,7 +372,7 @@ def generate(
             ip_adapter_images=shown,
             wildcards=Wildcards(wildcard_dirs, named=True) if wildcard_dirs else None,
             lora_files=lora_files,
-            loras=[lora_files.named(text) for text in loras or ()],
+            loras=opened,
             fast=fast,
         )
         for note in plan.notes:
@@ -352,6 +380,18 @@ def generate(
         _draw(
             plan, writer, settings, display, safety=safety, sheet=sheet, shown=PreviewFile(preview) if preview else None
         )
+
+
+def _check_for_cluster(session: AllSessionOptions, others: "Mapping[str, object]") -> None:
+    """Refuse what workers of a cluster do not do."""
+    from olivelike.errors import UsageError
+
+    names = ("providers", "provider_options", "device", "session_options", "threads")
+    given = [option for option, value in others.items() if value]
+    if session != replace(AllSessionOptions(), **{name: getattr(session, name) for name in names}):
+        given.append("options of sessions beyond provider, device and threads")
+    if given:
+        raise UsageError(f"{', '.join(given)}: workers of a cluster do not have it; leave it out")
 
 
 def _draw(

@@ -90,6 +90,7 @@ def serve(
         Path | None, typer.Option("--checkpoints", metavar="DIR", help="Checkpoints that the page may convert.")
     ] = None,
     cache_dir: shared.WorkflowStore = None,
+    cluster: shared.DrawingCluster = None,
     allow_plugins: Annotated[
         bool, typer.Option("--allow-plugins", help="Run the code that workflows name under `plugins:`.")
     ] = False,
@@ -140,6 +141,7 @@ def serve(
             workflows_dir=workflows_dir,
             checkpoints_dir=checkpoints_dir,
             cache_dir=cache_dir,
+            cluster=cluster,
             allow_plugins=allow_plugins,
         ),
         lambda url: write_line(f"{url} is ready; Ctrl-C ends it"),

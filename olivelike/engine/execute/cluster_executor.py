@@ -7,37 +7,26 @@ digests, and its results come back as such. What a lost worker was doing is done
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import re
 import secrets
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
+from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
 from olivelike.engine.execute.executor import LIGHT, Advanced, Answer, Demand, Failed
 from olivelike.engine.kinds.kind import Done
-from olivelike.engine.run_record import versions
-from olivelike.errors import (
-    DamagedError,
-    MissingError,
-    OlivelikeError,
-    PassError,
-    PluginError,
-    SessionError,
-    UsageError,
-)
+from olivelike.errors import DamagedError, OlivelikeError, PassError, PluginError, SessionError
 from olivelike.store import Store
-from olivelike.workflow.code.code_digest import engine_code
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Future
 
     from olivelike.engine.execute.cluster_site import Outcome
     from olivelike.engine.kinds.kind import Job, Needs
@@ -52,32 +41,6 @@ _MOST_LOSSES: Final = 25
 _MOST_PLUGIN_BYTES: Final = 64 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
-
-
-@dataclass
-class _Site:
-    """A worker of the cluster, as this run knows it."""
-
-    address: str
-    facts: Mapping[str, Any]
-    threads: int
-    busy: dict[str, int] = field(default_factory=dict)
-    """Expected bytes of the jobs that it does for this run, by node."""
-    runs: dict[str | None, bool] = field(default_factory=dict)
-    """Whether it runs networks on an execution provider, by name, as far as that was asked."""
-
-    @property
-    def host(self) -> str:
-        return f"{self.facts['host']} ({self.address})"
-
-    def has_room(self, demand: Demand) -> bool:
-        used = sum(self.busy.values())
-        fits = not self.busy or used + demand.memory_bytes <= self.facts["memory_bytes"]
-        return len(self.busy) < self.threads and fits
-
-
-class _LostError(Exception):
-    """A worker is gone, or started anew."""
 
 
 class _CancelledError(Exception):
@@ -100,33 +63,25 @@ class ClusterExecutor:
             SessionError: if no worker has this olivelike with these libraries.
         """
         self._most, self._log = most, log
-        self._cluster, self._client = _connect(address)
+        self._workers = ClusterWorkers(address, log.parent)
         self._run = secrets.token_hex(6)
-        self._sites: dict[str, _Site] = {}
-        self._refused: dict[str, str] = {}
-        self._changed = threading.Condition()
         self._cancelled: set[str] = set()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(256, "cluster-job")
         self._store: Store | None = None
         self._peak = 0
-        try:
-            self._wait_for_workers()
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def size(self) -> int:
         """How many jobs the workers do at once now."""
-        self._look()
-        threads = sum(site.threads for site in self._sites.values()) or 1
+        self._workers.look()
+        threads = sum(site.threads for site in self._workers.sites.values()) or 1
         return min(threads, self._most or threads)
 
     @property
     def memory_limit(self) -> int:
         """Bytes of memory of all workers together."""
-        return sum(site.facts["memory_bytes"] for site in self._sites.values()) or 1
+        return sum(site.facts["memory_bytes"] for site in self._workers.sites.values()) or 1
 
     def submit(self, job: Job, demand: Demand = LIGHT) -> None:
         """Begin a job as soon as a worker has room."""
@@ -148,14 +103,11 @@ class ClusterExecutor:
 
     def close(self) -> int:
         """End all jobs; return the most bytes that one of them had resident."""
-        with self._changed:
-            self._cancelled |= {node for site in self._sites.values() for node in site.busy}
-            self._changed.notify_all()
+        with self._workers.changed:
+            self._cancelled |= {node for site in self._workers.sites.values() for node in site.busy}
+            self._workers.changed.notify_all()
         self._threads.shutdown(wait=True, cancel_futures=True)
-        with contextlib.suppress(Exception):
-            self._client.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        self._workers.close()
         return self._peak
 
     # One job, in a thread of its own
@@ -169,12 +121,12 @@ class ClusterExecutor:
                 try:
                     answer = self._do_at(site, job, demand)
                     break
-                except _LostError:
-                    self._forget(site)
+                except LostError:
+                    self._workers.forget(site)
                 finally:
-                    with self._changed:
+                    with self._workers.changed:
                         site.busy.pop(node, None)
-                        self._changed.notify_all()
+                        self._workers.changed.notify_all()
             else:
                 message = f"{_MOST_LOSSES} workers of the cluster were lost while they did it, the last one {host}"
                 answer = Answer(node, Failed(message, PassError.word), host=host)
@@ -187,14 +139,14 @@ class ClusterExecutor:
             answer = Answer(node, Failed(message, PassError.word), host=host)
         self._answers.put(answer)
 
-    def _do_at(self, site: _Site, job: Job, demand: Demand) -> Answer:
+    def _do_at(self, site: Site, job: Job, demand: Demand) -> Answer:
         from olivelike.engine.execute import cluster_site
 
         store = self._open_store(job)
         needs = job.needs(store)
         links = {path: store.file_digest(Path(path)) for path in needs.files}
         plugins = self._plugins(site, needs, job)
-        shares = site.facts["shares"] and self._ask(site, cluster_site.sees, _paths(needs))
+        shares = site.facts["shares"] and self._workers.ask(site, cluster_site.sees, _paths(needs))
         name = f"olivelike-{job.place.node}-{(demand.key or self._run)[:16]}-{secrets.token_hex(4)}"
         if not shares:
             job = job.elsewhere()
@@ -212,11 +164,11 @@ class ClusterExecutor:
             if isinstance(answer, Done):
                 self._fetch(site, store, answer, outcome, needs, job)
             if outcome.folder is not None:
-                with contextlib.suppress(_LostError):
-                    self._ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
+                with contextlib.suppress(LostError):
+                    self._workers.ask(site, cluster_site.forget, str(Path(outcome.folder).parent))
         return Answer(job.place.node, answer, outcome.peak_memory_bytes, site.host)
 
-    def _watch(self, site: _Site, job: Job, parcel: Any) -> Outcome:
+    def _watch(self, site: Site, job: Job, parcel: Any) -> Outcome:
         """Have a job done, and pass on what is told meanwhile."""
         from distributed import CancelledError, KilledWorker
 
@@ -232,8 +184,8 @@ class ClusterExecutor:
             else:
                 self._answers.put(Answer(node, Advanced(**said["advanced"])))
 
-        self._client.subscribe_topic(parcel.name, hear)
-        future: Future[Any] = self._client.submit(
+        self._workers.client.subscribe_topic(parcel.name, hear)
+        future: Future[Any] = self._workers.client.submit(
             cluster_site.do, parcel, key=parcel.name, workers=[site.address], pure=False, retries=0
         )
         try:
@@ -243,24 +195,24 @@ class ClusterExecutor:
                     return outcome
                 except TimeoutError:
                     self._stop_if_cancelled(site, node, parcel.name)
-                    if not self._is_there(site):
-                        raise _LostError from None
+                    if not self._workers.is_there(site):
+                        raise LostError from None
                 except (cluster_site.ReplacedError, KilledWorker, CancelledError, OSError):
-                    raise _LostError from None
+                    raise LostError from None
         finally:
             with contextlib.suppress(Exception):
                 future.cancel()
-                self._client.unsubscribe_topic(parcel.name)
+                self._workers.client.unsubscribe_topic(parcel.name)
 
-    def _stop_if_cancelled(self, site: _Site, node: str, name: str) -> None:
+    def _stop_if_cancelled(self, site: Site, node: str, name: str) -> None:
         from olivelike.engine.execute import cluster_site
 
         if node in self._cancelled:
-            with contextlib.suppress(_LostError):
-                self._ask(site, cluster_site.cancel, name)
+            with contextlib.suppress(LostError):
+                self._workers.ask(site, cluster_site.cancel, name)
             raise _CancelledError
 
-    def _plugins(self, site: _Site, needs: Needs, job: Job) -> dict[str, dict[str, str]]:
+    def _plugins(self, site: Site, needs: Needs, job: Job) -> dict[str, dict[str, str]]:
         """Return the files of each plugin, if the worker allows its code.
 
         Raises:
@@ -272,7 +224,7 @@ class ClusterExecutor:
         from olivelike.workflow.passes.allowed_plugins import plugin_code
 
         codes = {plugin: plugin_code(Path(plugin)) for plugin in needs.plugins}
-        for plugin in self._ask(site, cluster_site.refused_plugins, codes):
+        for plugin in self._workers.ask(site, cluster_site.refused_plugins, codes):
             raise PluginError(
                 f"the worker {site.host} does not allow the code of {plugin}; whoever keeps the worker allows it with "
                 f"{cluster_site.PLUGINS_VARIABLE}={codes[plugin]}, or any code with `any`"
@@ -281,23 +233,13 @@ class ClusterExecutor:
 
     # What goes there and comes back
 
-    def _send(self, site: _Site, name: str, files: Mapping[str, Path], job: Job) -> None:
-        from olivelike.engine.execute import cluster_site
+    def _send(self, site: Site, name: str, files: Mapping[str, Path], job: Job) -> None:
+        try:
+            self._workers.send(site, name, files, lambda: self._stop_if_cancelled(site, job.place.node, name))
+        except FileNotFoundError as error:
+            raise DamagedError(f"{job.place.node}: {error.filename} was lost; run again to remake it") from None
 
-        for digest in self._ask(site, cluster_site.lacking, list(files)):
-            try:
-                with files[digest].open("rb") as file:
-                    piece, last = file.read(cluster_site.PIECE_BYTES), False
-                    while not last:
-                        self._stop_if_cancelled(site, job.place.node, name)
-                        following = file.read(cluster_site.PIECE_BYTES)
-                        last = not following
-                        self._ask(site, cluster_site.receive, name, digest, piece, last)
-                        piece = following
-            except FileNotFoundError:
-                raise DamagedError(f"{job.place.node}: {files[digest]} was lost; run again to remake it") from None
-
-    def _fetch(self, site: _Site, store: Store, done: Done, outcome: Outcome, needs: Needs, job: Job) -> None:
+    def _fetch(self, site: Site, store: Store, done: Done, outcome: Outcome, needs: Needs, job: Job) -> None:
         for digest, size in done.parts.items():
             if _DIGEST.fullmatch(digest) is None:
                 raise PassError(f"{job.place.node}: its worker gave no digest, but {one_line(digest)}")
@@ -321,45 +263,26 @@ class ClusterExecutor:
             if digest_file(path) != digest:
                 raise DamagedError(f"{job.place.node}: {relative} came back damaged; run again")
 
-    def _pieces(self, site: _Site, what: str, size: int) -> Iterator[bytes]:
+    def _pieces(self, site: Site, what: str, size: int) -> Iterator[bytes]:
         from olivelike.engine.execute import cluster_site
 
         offset = 0
         while offset < size:
-            piece = self._ask(site, cluster_site.give, what, offset)
+            piece = self._workers.ask(site, cluster_site.give, what, offset)
             if not piece:
-                raise _LostError
+                raise LostError
             offset += len(piece)
             yield piece
 
-    def _ask(self, site: _Site, function: Callable[..., Any], *values: Any) -> Any:
-        """Have a short function run at a worker, beside the job that it does.
-
-        Raises:
-            _LostError: if it is not there.
-        """
-        from olivelike.engine.execute import cluster_site
-
-        try:
-            return self._client.run(function, *values, workers=[site.address])[site.address]
-        except OlivelikeError:
-            raise
-        except cluster_site.ReplacedError:
-            raise _LostError from None
-        except (OSError, KeyError, TimeoutError, ValueError) as error:
-            if self._is_there(site) and not isinstance(error, OSError):
-                raise
-            raise _LostError from error
-
     def _open_store(self, job: Job) -> Store:
-        with self._changed:
+        with self._workers.changed:
             if self._store is None:
                 self._store = Store.open(Path(job.place.store))
             return self._store
 
     # Workers
 
-    def _take_site(self, node: str, demand: Demand) -> _Site:
+    def _take_site(self, node: str, demand: Demand) -> Site:
         """Wait for a worker with room, and note that it has the job.
 
         Raises:
@@ -367,14 +290,13 @@ class ClusterExecutor:
         """
         waited = time.monotonic()
         while True:
-            self._look()
-            self._try_provider(demand.provider)
-            with self._changed:
+            self._workers.look()
+            self._workers.try_provider(demand.provider)
+            with self._workers.changed:
                 if node in self._cancelled:
                     raise _CancelledError
-                able = [
-                    site for site in self._sites.values() if site.runs.get(demand.provider, demand.provider is None)
-                ]
+                sites = self._workers.sites.values()
+                able = [site for site in sites if site.runs.get(demand.provider, demand.provider is None)]
                 free = [site for site in able if site.has_room(demand)]
                 if free:
                     site = min(free, key=lambda site: (len(site.busy) / site.threads, site.address))
@@ -382,94 +304,9 @@ class ClusterExecutor:
                     return site
                 if able:
                     waited = time.monotonic()
-                elif time.monotonic() - waited > _WAIT_SECONDS or (self._sites and demand.provider):
-                    raise SessionError(self._lack(demand))
-                self._changed.wait(_LOOK_SECONDS)
-
-    def _try_provider(self, provider: str | None) -> None:
-        """Learn which workers run networks on a provider."""
-        from olivelike.engine.execute import cluster_site
-
-        for site in list(self._sites.values()) if provider is not None else ():
-            if provider not in site.runs:
-                with contextlib.suppress(_LostError):
-                    site.runs[provider] = self._ask(site, cluster_site.runs, provider)
-
-    def _lack(self, demand: Demand) -> str:
-        if self._sites and demand.provider:
-            return f"no worker of the cluster has {demand.provider}; start one on a machine that has it"
-        refused = "".join(f"\n  {address}: {why}" for address, why in self._refused.items())
-        return "no worker of the cluster can do it; start one with `dask worker`" + refused
-
-    def _wait_for_workers(self) -> None:
-        try:
-            self._client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
-        except TimeoutError:
-            raise MissingError("the cluster has no worker; start one with `dask worker ADDRESS`") from None
-        self._look()
-        if not self._sites:
-            raise SessionError(self._lack(LIGHT))
-
-    def _look(self) -> None:
-        """Learn of workers that came or went."""
-        try:
-            known = self._client.scheduler_info(n_workers=-1)["workers"]
-        except (OSError, TimeoutError) as error:
-            raise SessionError(f"the scheduler of the cluster no longer answers ({error}); run again") from None
-        with self._changed:
-            for address in self._sites.keys() - known.keys():
-                del self._sites[address]
-            new = [address for address in known if address not in self._sites and address not in self._refused]
-        for address in new:
-            facts = self._describe(address)
-            if facts is None:
-                continue
-            reason = _difference(facts)
-            with self._changed:
-                if reason is None:
-                    self._sites[address] = _Site(address, facts, known[address]["nthreads"])
-                else:
-                    self._refused[address] = reason
-                self._changed.notify_all()
-
-    def _describe(self, address: str) -> Mapping[str, Any] | None:
-        from olivelike.engine.execute import cluster_site
-
-        probe, token = self._log.parent / f"probe-{self._run}", secrets.token_hex(8)
-        probe.write_text(token, encoding="ascii")
-        try:
-            found = self._client.run(cluster_site.describe, str(probe), token, workers=[address])
-        except (OSError, KeyError, TimeoutError, ValueError):
-            return None  # It is gone again.
-        except ModuleNotFoundError as error:
-            return {"versions": {}, "code": None, "lack": str(error)}
-        finally:
-            probe.unlink(missing_ok=True)
-        facts: Mapping[str, Any] | None = found.get(address)
-        return facts
-
-    def _forget(self, site: _Site) -> None:
-        with self._changed:
-            if self._sites.get(site.address) is site:
-                del self._sites[site.address]
-
-    def _is_there(self, site: _Site) -> bool:
-        self._look()
-        return self._sites.get(site.address) is site
-
-
-def _difference(facts: Mapping[str, Any]) -> str | None:
-    """Return why a worker would not give the same results, `None` if it would."""
-    if "lack" in facts:
-        return f"{facts['lack']}; install olivelike there"
-    theirs, ours = facts["versions"], versions()
-    for name in ("olivelike", *ours):
-        if name != "python" and theirs.get(name) != ours.get(name):
-            there, here = theirs.get(name, "is missing"), ours.get(name, "is missing")
-            return f"{name} {there} there, and {here} on this machine; install the same"
-    if facts["code"] != engine_code():
-        return f"its olivelike {ours['olivelike']} has other code than this machine's; install the same"
-    return None
+                elif time.monotonic() - waited > _WAIT_SECONDS or (self._workers.sites and demand.provider):
+                    raise SessionError(self._workers.lack(demand))
+                self._workers.changed.wait(_LOOK_SECONDS)
 
 
 def _paths(needs: Needs) -> list[str]:
@@ -494,27 +331,3 @@ def _plugin_files(plugin: Path, job: Job) -> dict[str, str]:
     if sum(path.stat().st_size for path in files) > _MOST_PLUGIN_BYTES:
         raise PluginError(f"{plugin}: its files are larger than {_MOST_PLUGIN_BYTES >> 20} MB, which is not sent about")
     return {path.relative_to(folder).as_posix(): digest_file(path) for path in files}
-
-
-def _connect(address: str) -> tuple[LocalCluster | None, Client]:
-    try:
-        from distributed import Client, LocalCluster
-    except ModuleNotFoundError:
-        raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
-    from olivelike.engine.execute.cluster_site import PLUGINS_VARIABLE, STORE_VARIABLE
-
-    if (local := _LOCAL.fullmatch(address)) is not None:
-        # What the user has allowed here is allowed there.
-        cluster = LocalCluster(
-            int(local[1]), threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1",
-            env={PLUGINS_VARIABLE: "any", STORE_VARIABLE: ""}, silence_logs=logging.CRITICAL,
-        )  # fmt: skip
-        return cluster, Client(cluster)
-    if re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address) is None:
-        raise UsageError(f"--cluster {address!r} is no cluster; give tcp://HOST:PORT of a Dask scheduler, or local:N")
-    try:
-        return None, Client(address, timeout=_CONNECT_SECONDS)
-    except (OSError, TimeoutError) as error:
-        raise MissingError(
-            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`"
-        ) from None

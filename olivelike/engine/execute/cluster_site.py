@@ -215,7 +215,7 @@ def do(parcel: Parcel) -> Outcome:
         raise ReplacedError
     with _bench(parcel) as (job, folder):
         with _LOCK:
-            executor = ProcessExecutor(1, _home() / "workers.log") if _SIDES.empty() else _SIDES.get()
+            executor = ProcessExecutor(1, home_folder() / "workers.log") if _SIDES.empty() else _SIDES.get()
         answer = None
         try:
             executor.submit(job, Demand(**parcel.demand))
@@ -262,7 +262,7 @@ def _bench(parcel: Parcel) -> Iterator[tuple[Job, Path | None]]:
         yield Job.from_json(parcel.job), None if parcel.folder is None else Path(parcel.folder)
         return
     store = own_store()
-    home = _home() / parcel.name
+    home = home_folder() / parcel.name
     home.mkdir(parents=True)
     try:
         here = {path: str(_linked(home / "files", path, store.object_path(d))) for path, d in parcel.links.items()}
@@ -319,7 +319,7 @@ def _written(folder: Path) -> dict[str, tuple[int, str]]:
 
 def own_store() -> Store:
     """Return the store of this worker."""
-    return _store(os.environ.get(STORE_VARIABLE) or str(_home() / "cache"))
+    return _store(os.environ.get(STORE_VARIABLE) or str(home_folder() / "cache"))
 
 
 @cache
@@ -327,7 +327,7 @@ def _store(folder: str) -> Store:
     return Store.open(Path(folder).expanduser())
 
 
-def _home() -> Path:
+def home_folder() -> Path:
     """Return this worker's folder.
 
     Raises:

@@ -54,7 +54,7 @@ def _lines(service: Service) -> Iterator[str]:
     yield from _family("drawing_seconds_total", "counter", "Time that jobs were drawn.", {"": counts["seconds"]})
     yield from _family("painter_starts_total", "counter", "Starts of the process that draws.", {"": counts["starts"]})
     yield from _family("jobs_waiting", "gauge", "Jobs in the queue.", {"": len(dispatcher.waiting)})
-    yield from _family("jobs_drawing", "gauge", "Jobs that are drawn.", {"": int(dispatcher.running is not None)})
+    yield from _family("jobs_drawing", "gauge", "Jobs that are drawn.", {"": len(dispatcher.running)})
     yield from _family("folders_open", "gauge", "Folders kept open.", {"": len(dispatcher.open_folders)})
     yield from _family("memory_bytes", "gauge", "Resident memory.", memory)
 

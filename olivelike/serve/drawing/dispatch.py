@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.errors import OlivelikeError
 from olivelike.serve.catalogue import Catalogue
-from olivelike.serve.drawing.painter import ChildEnded, Painter
+from olivelike.serve.drawing.painter import ChildEnded, ChildLost, Painter
 from olivelike.serve.drawing.plots import cells
 from olivelike.serve.drawing.waiting import FairQueue
 from olivelike.serve.feed import Feed
@@ -25,14 +25,19 @@ from olivelike.serve.orders import Order
 from olivelike.serve.settings import ServeSettings
 from olivelike.serve.views import Event
 
+if TYPE_CHECKING:
+    from olivelike.serve.drawing.drawing_cluster import DrawingCluster
+
 _INSIDE: Final = frozenset({"answer", "folder", "folders"})
 """What the process that draws tells the server alone."""
 _TIDYING_SECONDS: Final = 600.0
+_FOLLOWING_SECONDS: Final = 5.0
+"""How often workers that have come are looked for."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the running job is."""
+    """How far a running job is."""
 
     step: int
     steps_total: int
@@ -40,25 +45,42 @@ class Progress:
     eta: float | None
 
 
+@dataclass
+class Running:
+    """A job that is drawn."""
+
+    painter: Painter
+    progress: Progress | None = None
+    why: dict[str, Any] | None = None
+    """Why it was ended, if it was not its client who did."""
+
+
 class Dispatcher:
-    """The queue, and the job that is drawn."""
+    """The queue, and the jobs that are drawn: one at a time here, or one by each worker of a cluster.
+
+    Raises what `DrawingCluster` does.
+    """
 
     def __init__(self, settings: ServeSettings, catalogue: Catalogue, gallery: Gallery, feed: Feed) -> None:
         self._settings, self._catalogue, self._gallery, self._feed = settings, catalogue, gallery, feed
         self._journal = gallery.journal
         self._came = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._why: dict[str, Any] | None = None
-        """Why the running job was ended, if it was not its client who did."""
+        self._tasks: list[asyncio.Task[None]] = []
         self._tidied = 0.0
         self.waiting = FairQueue()
-        self.running: str | None = None
-        self.progress: Progress | None = None
-        self.open_folders: list[str] = []
-        """Paths of those that the process that draws keeps open."""
+        self.running: dict[str, Running] = {}
+        """By job, in the order in which they were begun."""
+        self._open: dict[int, list[str]] = {}
+        """Paths of folders that are kept open, by the number of the process that does."""
         self.counts: Counter[str] = Counter()
         """Jobs by how they ended, `pictures`, `seconds` of drawing, and `starts` of the process that draws."""
-        self.painter = Painter(self._painting_settings(), gallery.folder / INDEX / "painter.log", self._hear)
+        self._cluster = None if settings.cluster is None else _cluster(settings.cluster, gallery.folder / INDEX)
+        self.painters: list[Painter] = []
+        """Those that draw."""
+        self.planner = self._new_painter(None)
+        """Plans orders, and draws where there is no cluster."""
+        if self._cluster is None:
+            self.painters.append(self.planner)
 
     def start(self) -> None:
         """Queue again what was left unfinished, and begin to draw."""
@@ -68,15 +90,21 @@ class Dispatcher:
                 self._journal.update(row.id, state="queued")
             elif row.kind == "pictures":
                 self.waiting.push(row.id, row.client)
-        self.painter.start()
-        self._task = asyncio.create_task(self._draw_all(), name="drawing")
+        self.planner.start()
+        if self._cluster is None:
+            self._tasks = [asyncio.create_task(self._draw_all(self.planner), name="drawing")]
+        else:
+            self._tasks = [asyncio.create_task(self._follow(self._cluster), name="workers")]
 
     async def close(self) -> None:
         """Stop drawing; the running job goes on at the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.to_thread(self.painter.close)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for painter in {self.planner, *self.painters}:
+            await asyncio.to_thread(painter.close)
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.close)
 
     def push(self, job: str, client: str) -> None:
         """Queue a job that is in the journal."""
@@ -90,66 +118,122 @@ class Dispatcher:
             self.counts["cancelled"] += 1
             self._tell_positions()
             return True
-        if job == self.running:
-            self.painter.stop(job)
+        if (running := self.running.get(job)) is not None:
+            running.painter.stop(job)
         return False
 
     def skip(self, job: str) -> None:
         """End the batch that a job draws."""
-        if job == self.running:
-            self.painter.stop(job, skip=True)
+        if (running := self.running.get(job)) is not None:
+            running.painter.stop(job, skip=True)
+
+    @property
+    def open_folders(self) -> list[str]:
+        """Paths of the folders that are kept open."""
+        return list(dict.fromkeys(folder for folders in self._open.values() for folder in folders))
+
+    def show_previews(self, *, wanted: bool) -> None:
+        """Say whether anybody looks at previews."""
+        for painter in self.painters:
+            painter.show_previews(wanted=wanted)
+
+    def unload(self) -> None:
+        """Close all folders, once what is drawn is done."""
+        for painter in self.painters:
+            painter.unload()
+
+    def warm(self, folder: Path) -> None:
+        """Open a folder."""
+        for painter in self.painters:
+            painter.warm(folder, safety=self._settings.safety)
 
     def models_of(self, order: Order) -> dict[str, str]:
         """Return the folders that an order names, by name. Raises `SourceError` for one that is not served."""
         names = {cell.order.model for cell in cells(order)}
         return {name: str(self._catalogue.folder(name)) for name in names if name is not None}
 
-    def _painting_settings(self) -> dict[str, Any]:
+    def _painting_settings(self, cluster: DrawingCluster | None) -> dict[str, Any]:
         import psutil
 
         settings = self._settings
+        loras = [*settings.lora_dirs]
+        limit = {"memory_limit": settings.memory_limit or int(psutil.virtual_memory().available * 4 // 5)}
+        if cluster is not None:
+            # Without a limit, that of its machine.
+            limit = {"memory_limit": settings.memory_limit} if settings.memory_limit else {}
+            loras += [folder for folder in (Path("loras"),) if folder.is_dir()]
         sessions = {
             name: getattr(settings, name)
             for name in ("providers", "provider_options", "device", "session_options", "threads")
         }
         return {
             "uploads": str(self._gallery.folder / UPLOADS),
-            "loras": [str(folder.absolute()) for folder in settings.lora_dirs],
+            "loras": [str(folder.absolute()) for folder in loras],
             "wildcards": [str(folder.absolute()) for folder in settings.wildcard_dirs],
             "allow_pickle": settings.allow_pickle,
             "metadata": settings.metadata,
-            "memory_limit": settings.memory_limit or int(psutil.virtual_memory().available * 4 // 5),
+            **limit,
             "sessions": sessions,
         }
 
-    async def _draw_all(self) -> None:
+    def _new_painter(self, cluster: DrawingCluster | None) -> Painter:
+        number = len(self.painters) + (cluster is not None)
+        log = self._gallery.folder / INDEX / (f"painter-{number}.log" if number else "painter.log")
+
+        def hear(answer: Mapping[str, Any]) -> None:
+            self._open[number] = answer.get("folders", self._open.get(number, []))
+            self.counts["starts"] += answer["answer"] == "ready"
+
+        return Painter(self._painting_settings(cluster), log, hear, cluster)
+
+    async def _follow(self, cluster: DrawingCluster) -> None:
+        """Have a painter for each worker that there has been at once."""
         while True:
-            while (job := self.waiting.pop()) is None:
+            for _ in range(await asyncio.to_thread(lambda: cluster.size) - len(self.painters)):
+                painter = self._new_painter(cluster)
+                painter.previews = self._feed.shows_previews
+                self.painters.append(painter)
+                painter.start()
+                if self._settings.warm and (folder := next(iter(self._catalogue.folders().values()), None)):
+                    painter.warm(folder, safety=self._settings.safety)
+                self._tasks.append(asyncio.create_task(self._draw_all(painter), name="drawing"))
+            await asyncio.sleep(_FOLLOWING_SECONDS)
+
+    async def _draw_all(self, painter: Painter) -> None:
+        while True:
+            await painter.may_draw()
+            if (job := self.waiting.pop()) is None:
                 self._came.clear()
                 await self._came.wait()
+                continue
             self._tell_positions()
-            await self._draw(job)
+            await self._draw(job, painter)
             if time.monotonic() - self._tidied > _TIDYING_SECONDS:
                 self._tidied = time.monotonic()
                 self._tidy()
 
-    async def _draw(self, job: str) -> None:
+    async def _draw(self, job: str, painter: Painter) -> None:
         began = time.monotonic()
         limit = asyncio.get_running_loop().call_later(self._settings.time_limit, self._end_late, job)
-        self.running, self._why = job, None
+        running = self.running[job] = Running(painter)
         error: dict[str, Any] | None = None
         try:
-            await self._have_drawn(job)
+            await self._have_drawn(job, painter)
+        except ChildLost as lost:
+            if running.why is None:
+                self._draw_again(job)
+                return
+            error = running.why or {"code": "session", "message": f"the process that draws {lost}"}
         except ChildEnded as ended:
-            error = self._why or {"code": "session", "message": f"the process that draws {ended}"}
+            error = running.why or {"code": "session", "message": f"the process that draws {ended}"}
         except OlivelikeError as refused:
             error = {"code": refused.word, "message": str(refused)}
         except (OSError, sqlite3.Error) as failed:
             error = {"code": "store", "message": f"the gallery can't be written: {failed}; free some space"}
-            self.painter.stop(job)
+            painter.stop(job)
         finally:
             limit.cancel()
-            self.running = self.progress = None
+            del self.running[job]
         self.counts["seconds"] += time.monotonic() - began  # type: ignore[assignment]  # counters take any number
         with contextlib.suppress(sqlite3.Error):  # A full disk: the next start draws it again.
             if error is not None:
@@ -159,7 +243,13 @@ class Dispatcher:
         self.counts[row.state] += 1
         self._feed.publish({"type": "ended", "job": job})
 
-    async def _have_drawn(self, job: str) -> None:
+    def _draw_again(self, job: str) -> None:
+        """Queue a job whose worker is lost; what of it is there is not drawn again."""
+        self.waiting.push_front(job)
+        self._journal.update(job, state="queued")
+        self._came.set()
+
+    async def _have_drawn(self, job: str, painter: Painter) -> None:
         row = self._journal.find(job)
         assert row is not None
         order = Order.model_validate(row.asked)
@@ -174,21 +264,32 @@ class Dispatcher:
         message = {
             "job": job, "order": row.asked, "models": self.models_of(order), "gallery": str(self._gallery.folder),
             "folder": folder, "first": first, "done": done, "safety": self._settings.safety,
+            "reads": [*row.plan.get("reads", ()), *self._also_read(order)] if self._cluster is not None else [],
         }  # fmt: skip
-        async for answer in self.painter.draw(message):
+        async for answer in painter.draw(message):
             self._heard(job, answer)
+
+    def _also_read(self, order: Order) -> list[str]:
+        """Return the uploads that an order names, and all wildcards: which of them it takes is known as it is drawn."""
+        images = [order.init_image, order.mask, *(one.image for one in order.controls), *order.ip_adapter_images]
+        uploads = [str(Path(self._gallery.folder, UPLOADS, f"{name}.png")) for name in images if name]
+        return uploads + [str(folder.absolute()) for folder in self._settings.wildcard_dirs]
 
     def _end_late(self, job: str) -> None:
         limit = self._settings.time_limit
-        self._why = {"code": "session", "message": f"it took longer than the {limit:g} s that --time-limit allows"}
-        self.painter.stop(job)
+        if (running := self.running.get(job)) is not None:
+            message = f"it took longer than the {limit:g} s that --time-limit allows"
+            running.why = {"code": "session", "message": message}
+            running.painter.stop(job)
 
     def _heard(self, job: str, answer: Mapping[str, Any]) -> None:
         """Write down and tell what is said of the running job."""
         told: Event = {"type": answer["answer"], **{key: answer[key] for key in answer if key not in _INSIDE}}
         match answer["answer"]:
             case "step":
-                self.progress = Progress(answer["done"], answer["steps_total"], answer["batch"], answer["eta"])
+                self.running[job].progress = Progress(
+                    answer["done"], answer["steps_total"], answer["batch"], answer["eta"]
+                )
                 self._feed.publish(told)
             case "picture" | "sheet" as kind:
                 more = {key: answer[key] for key in _PICTURE}
@@ -198,19 +299,16 @@ class Dispatcher:
                 view = picture_view(row).model_dump(mode="json")
                 self._feed.publish({"type": kind, "job": job, "number": row.number, "picture": view})
             case "done" | "failed" | "cancelled" as state:
-                self.open_folders = answer["folders"]
+                painter, why = self.running[job].painter, self.running[job].why
+                self._open[self.painters.index(painter)] = answer["folders"]
                 if state == "failed":
                     self._journal.end(job, state, {"code": answer["word"], "message": answer["message"]})
-                elif state == "cancelled" and self._why is not None:
-                    self._journal.end(job, "failed", self._why)
+                elif state == "cancelled" and why is not None:
+                    self._journal.end(job, "failed", why)
                 else:
                     self._journal.end(job, state)
             case _:
                 self._feed.publish(told)
-
-    def _hear(self, answer: Mapping[str, Any]) -> None:
-        self.open_folders = answer.get("folders", self.open_folders)
-        self.counts["starts"] += answer["answer"] == "ready"
 
     def _tell_positions(self) -> None:
         for position, job in enumerate(self.waiting.order()):
@@ -225,6 +323,12 @@ class Dispatcher:
         with contextlib.suppress(OSError, sqlite3.Error):
             self._gallery.drop_passing()
             prune_uploads(Path(self._gallery.folder, UPLOADS), needed)
+
+
+def _cluster(address: str, folder: Path) -> DrawingCluster:
+    from olivelike.serve.drawing.drawing_cluster import DrawingCluster
+
+    return DrawingCluster(address, folder)
 
 
 _PICTURE: Final = (

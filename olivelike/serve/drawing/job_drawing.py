@@ -7,7 +7,7 @@ import contextlib
 import io
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,8 @@ class DrawMessage:
     done: Mapping[str, str]
     """Files of pictures that are there, below the gallery, by their number in the job."""
     safety: bool
+    reads: Sequence[str] = ()
+    """Files and folders that drawing it opens."""
 
 
 class JobDrawing:

@@ -6,18 +6,24 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from olivelike.engine.execute.json_child import JsonChild, how_it_ended
 from olivelike.errors import SessionError, error_of
 
-_MODULE: Final = "olivelike.serve.drawing.painting"
+if TYPE_CHECKING:
+    from olivelike.serve.drawing.drawing_cluster import ClusterChild, DrawingCluster
+
+MODULE: Final = "olivelike.serve.drawing.painting"
+"""Of the child."""
 _GRACE: Final = 5.0
 """Seconds that a child has to end a job; then it is ended itself."""
 _TAIL: Final = 2000
 """Characters of the log to look for the last line in."""
 _PATIENCE: Final = 120.0
 """Seconds until a child that does not plan an order is taken for stuck."""
+LOST: Final = -1000
+"""Status of a child whose machine is gone."""
 LAST: Final = frozenset({"done", "failed", "cancelled"})
 """Answers after which there are none of the job."""
 
@@ -26,19 +32,34 @@ class ChildEnded(Exception):  # noqa: N818  (named after the event)
     """The child ended in the middle; the text says how."""
 
 
+class ChildLost(ChildEnded):
+    """The machine that the child ran on is gone; what it drew is to be drawn elsewhere."""
+
+
 class Painter:
     """A child that draws, started again when it dies; used in one event loop."""
 
-    def __init__(self, settings: Mapping[str, Any], log: Path, hear: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        log: Path,
+        hear: Callable[[Mapping[str, Any]], None],
+        cluster: DrawingCluster | None = None,
+    ) -> None:
         """Take what the child is told first.
 
         Args:
             settings: as `Painting` takes them.
             log: gets what the child prints.
             hear: is called with what the child tells unasked.
+            cluster: where the child is started; by default on this machine.
         """
+        self._cluster = cluster
+        self._may_draw = asyncio.Event()
+        if cluster is None:
+            self._may_draw.set()  # A child that is not there is started for a job.
         self._settings, self._log, self._hear_more = settings, log, hear
-        self._child: JsonChild | None = None
+        self._child: JsonChild | ClusterChild | None = None
         self._starts = 0
         """How often a child was started; what an earlier one says is not heard any more."""
         self._ready = False
@@ -59,7 +80,11 @@ class Painter:
         """Whether the child has started, and lives."""
         return self._ready
 
-    def start(self) -> JsonChild:
+    async def may_draw(self) -> None:
+        """Wait until a job may be given to it."""
+        await self._may_draw.wait()
+
+    def start(self) -> JsonChild | ClusterChild:
         """Start the child, if there is none."""
         if self._closed:
             raise ChildEnded("the server is ending")
@@ -72,9 +97,16 @@ class Painter:
                 with contextlib.suppress(RuntimeError):  # The loop has ended, and with it the server.
                     loop.call_soon_threadsafe(what, number, value)
 
-            self._child = JsonChild(
-                _MODULE, self._log, lambda answer: soon(self._heard, answer), lambda status: soon(self._ended, status)
-            )
+            def hear(answer: Mapping[str, Any]) -> None:
+                soon(self._heard, answer)
+
+            def end(status: int) -> None:
+                soon(self._ended, status)
+
+            if self._cluster is not None:
+                self._child = self._cluster.child(self._log, hear, end)
+            else:
+                self._child = JsonChild(MODULE, self._log, hear, end)
             self._child.send(self._settings)
             if self.previews:
                 self._child.send({"do": "previews", "wanted": True})
@@ -168,6 +200,7 @@ class Painter:
                 self._settle(answer["number"], lambda future: future.set_exception(error))
             case "ready" | "warmed":
                 self._ready = True
+                self._may_draw.set()
                 self._hear_more(answer)
             case _ if self._drawing is not None and answer["job"] == self._job:
                 self._drawing.put_nowait(answer)
@@ -181,11 +214,13 @@ class Painter:
         if number != self._starts:
             return
         was_ready, self._ready = self._ready, False
+        if self._cluster is not None:
+            self._may_draw.clear()
         child, self._child = self._child, None
         if child is not None:
             child.stop()
-        self._cut_off(ChildEnded(self._how(status)))
-        if was_ready and not self._closed:
+        self._cut_off(ChildLost("lost its worker") if status == LOST else ChildEnded(self._how(status)))
+        if (was_ready or self._cluster is not None) and not self._closed:
             self.start()  # One that does not even start waits for the next job.
         self._hear_more({"answer": "ended", "folders": []})
 

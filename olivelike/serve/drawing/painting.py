@@ -110,6 +110,7 @@ class Painting:
             del self._plans[next(iter(self._plans))]
         return {
             "pictures": len(plan.cells), "batches": plan.batches, "steps": plan.steps, "notes": list(plan.notes),
+            "reads": plan.reads,
         }  # fmt: skip
 
     def _draw_all(self) -> None:

@@ -77,6 +77,12 @@ class OrderPlan:
         return sum(part.job.batches for part in self.parts)
 
     @property
+    def reads(self) -> list[str]:
+        """Folders and LoRAs that drawing it opens."""
+        loras = {str(cast("LiveLora", lora).path.absolute()) for part in self.parts for lora in part.job.loras}
+        return sorted({str(part.folder.absolute()) for part in self.parts} | loras)
+
+    @property
     def steps(self) -> int:
         """About how many steps they take together."""
         return sum(part.job.batches * part.steps for part in self.parts)

@@ -48,6 +48,9 @@ class _Job:
     step: int = 0
     """Of the present batch."""
     began: bool = False
+    ended: bool = False
+    later: list[Mapping[str, Any]] = field(default_factory=list)
+    """Batches that were drawn while pictures of earlier orders were waited for."""
     seen: set[str] = field(default_factory=set)
     """Ids of pictures that are written."""
     batch: list[Picture] = field(default_factory=list)
@@ -180,6 +183,9 @@ class _Drawing:
             self._on_note(note)
 
     def _take(self, event: Mapping[str, Any], job: _Job) -> None:
+        if event.get("type") in ("step", "batch") and job is not next(iter(self._jobs.values())):
+            job.later += [event] if event["type"] == "batch" else []
+            return
         match event.get("type"):
             case "opening":
                 self._opening(event)
@@ -192,7 +198,13 @@ class _Drawing:
             case "batch":
                 self._end_batch(job, event)
             case kind if kind in ENDED:
-                self._catch_up(str(event["job"]))
+                job.ended = True
+                self._write_in_order()
+
+    def _write_in_order(self) -> None:
+        """Fetch what waits of jobs that have ended, up to the first that has not."""
+        while (first := next(iter(self._jobs), None)) is not None and self._jobs[first].ended:
+            self._catch_up(first)
 
     def _opening(self, event: Mapping[str, Any]) -> None:
         """Say once what opens, and again when other LoRAs do."""
@@ -231,8 +243,8 @@ class _Drawing:
         """Fetch and write a picture, once."""
         from olivelike.runtime.pictures.writer import SheetPicture
 
-        if view.id in job.seen:
-            return
+        if view.id in job.seen or job is not next(iter(self._jobs.values())):
+            return  # Several workers draw at once; files are written in the order of the plan.
         job.seen.add(view.id)
         record = self._record(view)
         if not job.began:
@@ -257,12 +269,17 @@ class _Drawing:
         self._on_event(Batch(number, self._batches, pictures, float(event.get("seconds") or 0), ""))
 
     def _catch_up(self, name: str) -> None:
-        """Fetch what is not here of a job, and let it go if it has ended."""
+        """Fetch what is not here of a job, and let it go if it has ended and is the first."""
         job, view = self._jobs[name], JobView.model_validate(self._server.get(f"/api/jobs/{name}"))
         for picture in view.pictures:
             self._picture(job, picture)
         if view.state not in ENDED:
             return
+        job.ended = True
+        if name != next(iter(self._jobs)):
+            return
+        for event in job.later:
+            self._end_batch(job, event)
         del self._jobs[name]
         if view.state == "cancelled":
             raise Interrupted(f"{self._server.url}: the job was cancelled there; {len(self.written)} pictures written")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -58,6 +58,28 @@ class RemotePlan:
     def pictures(self) -> int:
         """How many there will be."""
         return sum(int(order.body.get("num_images", 1)) for order in self.orders)
+
+
+def spread(plan: RemotePlan, seeds: int) -> RemotePlan:
+    """Return a plan with an order for each batch, so that several workers draw one line's pictures at once.
+
+    Args:
+        plan: whose orders have a seed.
+        seeds: how many there are; behind the last one comes 0.
+    """
+    orders: list[RemoteOrder] = []
+    for order in plan.orders:
+        body, batch, total = order.body, int(order.body.get("batch_size", 1)), int(order.body.get("num_images", 1))
+        field = "variation_seed" if body.get("variation_strength") else "seed"
+        if body.get(field) is None:
+            orders.append(order)
+            continue
+        for first in range(0, total, batch):
+            more = {field: (int(body[field]) + first) % seeds, "num_images": min(batch, total - first)}
+            if field == "seed" and body.get("variation_seed") is not None:
+                more["variation_seed"] = (int(body["variation_seed"]) + first) % seeds
+            orders.append(replace(order, body={**body, **more}))
+    return replace(plan, orders=tuple(orders))
 
 
 def plan_orders(

@@ -1,0 +1,252 @@
+"""The workers of a Dask cluster: which of them can do our work, and asking one of them something."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike.engine.execute.executor import LIGHT, Demand
+from olivelike.engine.run_record import versions
+from olivelike.errors import MissingError, OlivelikeError, SessionError, UsageError
+from olivelike.workflow.code.code_digest import engine_code
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
+
+_CONNECT_SECONDS: Final = 20
+_LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+
+
+@dataclass
+class Site:
+    """A worker of the cluster, as we know it."""
+
+    address: str
+    facts: Mapping[str, Any]
+    threads: int
+    busy: dict[str, int] = field(default_factory=dict)
+    """Expected bytes of what it does for us, by name."""
+    runs: dict[str | None, bool] = field(default_factory=dict)
+    """Whether it runs networks on an execution provider, by name, as far as that was asked."""
+
+    @property
+    def host(self) -> str:
+        """Its machine, and its address."""
+        return f"{self.facts['host']} ({self.address})"
+
+    def has_room(self, demand: Demand) -> bool:
+        """Tell whether it may do more."""
+        used = sum(self.busy.values())
+        fits = not self.busy or used + demand.memory_bytes <= self.facts["memory_bytes"]
+        return len(self.busy) < self.threads and fits
+
+
+class LostError(Exception):
+    """A worker is gone, or started anew."""
+
+
+class ClusterWorkers:
+    """The workers of `tcp://HOST:PORT`, the scheduler of a Dask cluster, or of `local:N`, so many processes here."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        """Connect, and see which workers fit.
+
+        Args:
+            address: The cluster.
+            folder: A folder of ours, by which a worker tells whether it sees our files.
+
+        Raises:
+            MissingError: if Dask is not installed, nothing answers, or there is no worker.
+            SessionError: if no worker has this olivelike with these libraries.
+        """
+        self._folder, self._token = folder, secrets.token_hex(6)
+        self._cluster, self.client = _connect(address)
+        self.sites: dict[str, Site] = {}
+        """Those that can do our work, by address; changed under `changed`."""
+        self._refused: dict[str, str] = {}
+        self.changed = threading.Condition()
+        try:
+            self.wait_for_workers()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let the cluster go; one of this machine ends."""
+        with contextlib.suppress(Exception):
+            self.client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def ask(self, site: Site, function: Callable[..., Any], *values: Any) -> Any:
+        """Have a short function run at a worker, beside the job that it does.
+
+        Raises:
+            LostError: if it is not there.
+        """
+        from olivelike.engine.execute import cluster_site
+
+        try:
+            return self.client.run(function, *values, workers=[site.address])[site.address]
+        except OlivelikeError:
+            raise
+        except cluster_site.ReplacedError:
+            raise LostError from None
+        except (OSError, KeyError, TimeoutError, ValueError) as error:
+            if self.is_there(site) and not isinstance(error, OSError):
+                raise
+            raise LostError from error
+
+    def start(self, site: Site, function: Callable[..., Any], *values: Any, **named: Any) -> None:
+        """As `ask`, of a function that takes named values too, and answers nothing."""
+        from olivelike.engine.execute import cluster_site
+
+        try:
+            self.client.run(function, *values, workers=[site.address], **named)
+        except (OSError, KeyError, TimeoutError, ValueError, cluster_site.ReplacedError) as error:
+            raise LostError from error
+
+    def send(self, site: Site, name: str, files: Mapping[str, Path], between: Callable[[], None]) -> None:
+        """Send a worker's own store what it lacks of some files.
+
+        Args:
+            site: The worker.
+            name: What they are for; what comes for it is forgotten when that is cancelled.
+            files: By digest.
+            between: Called before each piece; raising from it gives up.
+
+        Raises:
+            LostError: if the worker is not there.
+            FileNotFoundError: if a file is not.
+        """
+        from olivelike.engine.execute import cluster_site
+
+        for digest in self.ask(site, cluster_site.lacking, list(files)):
+            with files[digest].open("rb") as file:
+                piece, last = file.read(cluster_site.PIECE_BYTES), False
+                while not last:
+                    between()
+                    following = file.read(cluster_site.PIECE_BYTES)
+                    last = not following
+                    self.ask(site, cluster_site.receive, name, digest, piece, last)
+                    piece = following
+
+    def try_provider(self, provider: str | None) -> None:
+        """Learn which workers run networks on a provider."""
+        from olivelike.engine.execute import cluster_site
+
+        for site in list(self.sites.values()) if provider is not None else ():
+            if provider not in site.runs:
+                with contextlib.suppress(LostError):
+                    site.runs[provider] = self.ask(site, cluster_site.runs, provider)
+
+    def lack(self, demand: Demand) -> str:
+        """Return why no worker can do something."""
+        if self.sites and demand.provider:
+            return f"no worker of the cluster has {demand.provider}; start one on a machine that has it"
+        refused = "".join(f"\n  {address}: {why}" for address, why in self._refused.items())
+        return "no worker of the cluster can do it; start one with `dask worker`" + refused
+
+    def wait_for_workers(self) -> None:
+        """Wait for the first workers; raises as the constructor."""
+        try:
+            self.client.wait_for_workers(1, timeout=_CONNECT_SECONDS)
+        except TimeoutError:
+            raise MissingError("the cluster has no worker; start one with `dask worker ADDRESS`") from None
+        self.look()
+        if not self.sites:
+            raise SessionError(self.lack(LIGHT))
+
+    def look(self) -> None:
+        """Learn of workers that came or went."""
+        try:
+            known = self.client.scheduler_info(n_workers=-1)["workers"]
+        except (OSError, TimeoutError) as error:
+            raise SessionError(f"the scheduler of the cluster no longer answers ({error}); run again") from None
+        with self.changed:
+            for address in self.sites.keys() - known.keys():
+                del self.sites[address]
+            new = [address for address in known if address not in self.sites and address not in self._refused]
+        for address in new:
+            facts = self._describe(address)
+            if facts is None:
+                continue
+            reason = _difference(facts)
+            with self.changed:
+                if reason is None:
+                    self.sites[address] = Site(address, facts, known[address]["nthreads"])
+                else:
+                    self._refused[address] = reason
+                self.changed.notify_all()
+
+    def _describe(self, address: str) -> Mapping[str, Any] | None:
+        from olivelike.engine.execute import cluster_site
+
+        probe, token = self._folder / f"probe-{self._token}", secrets.token_hex(8)
+        probe.write_text(token, encoding="ascii")
+        try:
+            found = self.client.run(cluster_site.describe, str(probe), token, workers=[address])
+        except (OSError, KeyError, TimeoutError, ValueError):
+            return None  # It is gone again.
+        except ModuleNotFoundError as error:
+            return {"versions": {}, "code": None, "lack": str(error)}
+        finally:
+            probe.unlink(missing_ok=True)
+        facts: Mapping[str, Any] | None = found.get(address)
+        return facts
+
+    def forget(self, site: Site) -> None:
+        """Note that a worker is lost; one that comes back is another one."""
+        with self.changed:
+            if self.sites.get(site.address) is site:
+                del self.sites[site.address]
+
+    def is_there(self, site: Site) -> bool:
+        """Tell whether a worker is there still, and not another one at its address."""
+        self.look()
+        return self.sites.get(site.address) is site
+
+
+def _difference(facts: Mapping[str, Any]) -> str | None:
+    """Return why a worker would not give the same results, `None` if it would."""
+    if "lack" in facts:
+        return f"{facts['lack']}; install olivelike there"
+    theirs, ours = facts["versions"], versions()
+    for name in ("olivelike", *ours):
+        if name != "python" and theirs.get(name) != ours.get(name):
+            there, here = theirs.get(name, "is missing"), ours.get(name, "is missing")
+            return f"{name} {there} there, and {here} on this machine; install the same"
+    if facts["code"] != engine_code():
+        return f"its olivelike {ours['olivelike']} has other code than this machine's; install the same"
+    return None
+
+
+def _connect(address: str) -> tuple[LocalCluster | None, Client]:
+    try:
+        from distributed import Client, LocalCluster
+    except ModuleNotFoundError:
+        raise MissingError("a cluster takes Dask; run `pip install 'olivelike[cluster]'`") from None
+    from olivelike.engine.execute.cluster_site import PLUGINS_VARIABLE, STORE_VARIABLE
+
+    if (local := _LOCAL.fullmatch(address)) is not None:
+        # What the user has allowed here is allowed there.
+        cluster = LocalCluster(
+            n_workers=int(local[1]), threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1",
+            env={PLUGINS_VARIABLE: "any", STORE_VARIABLE: ""}, silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+        return cluster, Client(cluster)
+    if re.fullmatch(r"(tcp|tls|ws|wss)://[^\s/]+:[0-9]{1,5}", address) is None:
+        raise UsageError(f"--cluster {address!r} is no cluster; give tcp://HOST:PORT of a Dask scheduler, or local:N")
+    try:
+        return None, Client(address, timeout=_CONNECT_SECONDS)
+    except (OSError, TimeoutError) as error:
+        raise MissingError(
+            f"no Dask scheduler answers at {address} ({error}); start one with `dask scheduler`"
+        ) from None

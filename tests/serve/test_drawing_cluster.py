@@ -1,0 +1,177 @@
+"""Pictures on the workers of a Dask cluster: the same files as here, whatever workers do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+from distributed import LocalCluster
+
+from olivelike.cli import stdout
+from olivelike.cli.app import run_command_line
+from olivelike.engine.execute import cluster_workers
+from olivelike.engine.execute.cluster_site import STORE_VARIABLE
+from olivelike.engine.execute.cluster_workers import ClusterWorkers
+from olivelike.errors import MissingError, SessionError, UsageError
+from olivelike.serve.service import Service
+from olivelike.testing.lora_files import make_lora
+from tests.fixtures.little_pipeline import little_checkpoint
+from tests.serve.conftest import SMALL, Running, running, wait_until
+
+LONG = {"prompt": "a red circle", "steps": 40, "seed": 7, "num_images": 12, "batch_size": 1}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory):
+    """Two workers, each a process, that see none of our folders."""
+    theirs = str(tmp_path_factory.mktemp("theirs"))
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0", env={STORE_VARIABLE: theirs}
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def drawing(cluster: LocalCluster, base_settings, tmp_path_factory: pytest.TempPathFactory):
+    """A server whose pictures they draw."""
+    gallery = tmp_path_factory.mktemp("drawing") / "gallery"
+    with running(replace(base_settings, gallery=gallery, cluster=cluster.scheduler_address)) as server:
+        wait_until(lambda: sum(one.is_ready for one in server.service.dispatcher.painters) == 2)
+        yield server
+
+
+def submitted(server: Running, **order: object) -> str:
+    with server.client() as client:
+        return client.post("/api/jobs", json={**SMALL, **order}).json()["id"]
+
+
+def pictures(server: Running, view: dict[str, object]) -> list[bytes]:
+    assert view["state"] == "done", view["error"]
+    with server.client() as client:
+        return [client.get(f"/files/{picture['id']}.png").content for picture in view["pictures"]]
+
+
+def test_both_workers_draw_and_the_pictures_are_those_of_one_process(drawing: Running, server: Running) -> None:
+    orders = [{"seed": seed, "steps": 12, "num_images": 3, "batch_size": 1} for seed in range(4)]
+    jobs = [submitted(drawing, **order) for order in orders]
+    at_once = set()
+    wait_until(lambda: at_once.update({len(drawing.service.dispatcher.running)}) or 2 in at_once)
+    there = [pictures(drawing, drawing.wait(job)) for job in jobs]
+    assert there == [pictures(server, server.draw(**order)) for order in orders]
+    assert all(len(one) == 3 for one in there)
+    (folder,) = drawing.service.dispatcher.open_folders
+    assert folder == str(drawing.settings.folders[0])
+
+
+def test_steps_come_as_they_are_made_and_a_plot_has_its_sheet(drawing: Running) -> None:
+    job = submitted(drawing, steps=6, x={"field": "steps", "values": [2, 4]})
+    seen = []
+
+    async def listen() -> None:
+        async for event in drawing.service.events(job):
+            seen.append(event["type"])
+
+    drawing.call(listen())
+    assert {"picture", "sheet", "done"} <= set(seen)
+    view = drawing.wait(job)
+    assert (view["state"], len(view["pictures"])) == ("done", 2)
+    with drawing.client() as client:
+        assert client.get(f"/files/{view['sheet']['id']}.png").status_code == 200
+
+
+def test_a_cancelled_job_ends(drawing: Running) -> None:
+    job = submitted(drawing, **{**LONG, "num_images": 60})
+    wait_until(lambda: job in drawing.service.dispatcher.running)
+    with drawing.client() as client:
+        assert client.post(f"/api/jobs/{job}/cancel").status_code == 200
+    assert drawing.wait(job)["state"] == "cancelled"
+    assert drawing.draw()["state"] == "done"
+
+
+def test_a_job_of_a_lost_worker_goes_on_elsewhere(drawing: Running, server: Running, cluster: LocalCluster) -> None:
+    job = submitted(drawing, **LONG)
+    wait_until(lambda: len(drawing.service.job(job).pictures) >= 2)
+    painter = drawing.service.dispatcher.running[job].painter
+    address = painter._child.site.address
+    pid = next(worker.pid for worker in cluster.workers.values() if worker.worker_address == address)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: drawing.service.job(job).state == "done", 120)
+    view = drawing.wait(job)
+    assert len(view["pictures"]) == 12
+    assert pictures(drawing, view) == pictures(server, server.draw(**LONG))
+
+
+def test_a_worker_that_comes_later_draws_too(drawing: Running, cluster: LocalCluster) -> None:
+    cluster.scale(3)
+    wait_until(lambda: len(drawing.service.dispatcher.painters) == 3)
+
+
+@pytest.fixture
+def generate(capsys, monkeypatch, tmp_path, little, cluster):
+    """Run `olivelike generate` on the workers or here, and return status, what went wrong, and the files."""
+    monkeypatch.setattr(stdout, "reader_left", False)
+    monkeypatch.chdir(tmp_path)
+
+    def generate(*arguments, name="there", here=False):
+        capsys.readouterr()
+        where = () if here else ("--cluster", cluster.scheduler_address)
+        words = ("generate", little, *arguments, "--threads", 1, "--steps", 3, *where, "-o", f"{name}/")
+        status = run_command_line([str(one) for one in words])
+        folder = tmp_path / name
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        return status, capsys.readouterr().err, files
+
+    return generate
+
+
+def test_generate_writes_the_same_files_by_the_same_names(generate, tmp_path, little):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "animal.txt").write_text("a cat\na dog\n", encoding="utf-8")
+    make_lora(tmp_path / "style.safetensors", "kohya", base=little_checkpoint(), alpha=64.0)
+    prompt = "{red|blue} __animal__ in the garden"
+    options = (prompt, "a house", "--num-images", 4, "--batch-size", 1, "--seed", 5)
+    more = ("--wildcard-dir", "words", "--lora", "style.safetensors:0.7")
+    ours, theirs = (generate(*options, *more, name=str(here), here=here) for here in (True, False))
+    assert (ours[0], theirs[0]) == (0, 0), theirs[1]
+    assert len(ours[2]) == 8
+    assert theirs[2] == ours[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--server", "http://127.0.0.1:9"), "--server and --cluster are two places"),
+        (("--preview", "p.png"), "--preview: workers of a cluster do not have it"),
+        (("--cuda-graph",), "options of sessions beyond provider, device and threads"),
+        (("--api-key", "k"), "--api-key: workers of a cluster"),
+    ],
+)
+def test_what_workers_do_not_have_is_refused(generate, words, said):
+    status, err, files = generate("a house", *words)
+    assert (status, files) == (2, {})
+    assert said in err
+
+
+@pytest.mark.parametrize(("address", "error"), [("tcp://127.0.0.1:9", MissingError), ("here", UsageError)])
+def test_a_server_without_its_cluster_does_not_start(base_settings, tmp_path, monkeypatch, address, error):
+    monkeypatch.setattr(cluster_workers, "_CONNECT_SECONDS", 0.5)
+    with pytest.raises(error):
+        Service(replace(base_settings, gallery=tmp_path / "gallery", cluster=address))
+
+
+def test_workers_of_another_version_do_not_draw(base_settings, tmp_path, monkeypatch, cluster):
+    monkeypatch.setattr(cluster_workers, "versions", lambda: {"olivelike": "99"})
+    with pytest.raises(SessionError, match=r"olivelike .* there, and 99 on this machine"):
+        Service(replace(base_settings, gallery=tmp_path / "gallery", cluster=cluster.scheduler_address))
+
+
+def test_local_n_has_so_many_workers(tmp_path):
+    workers = ClusterWorkers("local:3", tmp_path)
+    try:
+        workers.client.wait_for_workers(3, timeout=60)
+        workers.look()
+        assert len(workers.sites) == 3
+    finally:
+        workers.close()
