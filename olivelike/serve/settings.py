@@ -75,7 +75,7 @@ class ServeSettings:
     """Workflows that the page may run."""
     checkpoints_dir: Path | None = None
     """Checkpoints that the page may convert."""
-    cache_dir: str | None = None
+    cache_dir: str | Path | None = None
     """The store of such runs: a folder, or the URL of a shared one."""
     allow_plugins: bool = False
     """Whether code that a workflow's file names under `plugins:` runs."""

@@ -170,7 +170,7 @@ class Listings:
         output = settings.models_dirs[0].absolute() / self.name(order)
         words = ["--output", str(output)]
         if settings.cache_dir is not None:
-            place = settings.cache_dir
+            place = str(settings.cache_dir)
             words += ["--cache-dir", place if "://" in place else str(Path(place).absolute())]
         if settings.allow_pickle:
             words.append("--allow-pickle")
