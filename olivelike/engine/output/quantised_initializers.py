@@ -47,7 +47,7 @@ class QuantisedInitializers:
         return self._format(name).dequantise(numbers, shape_of(self.derivations[name]))
 
     def parts(self, name: str, array: Array) -> Iterator[tuple[str, Array]]:
-        """Yield the initializers that hold a weight's new values, and theirs, in row order; it is quantised as it was."""
+        """Yield the initializers that hold a weight's new values, and theirs, in row order; quantised as it was."""
         if name not in self._parts:
             yield name, array
             return
