@@ -16,7 +16,9 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.measure.verify.evaluation import Evaluation
+from olivelike.measure.verify.rounding_search import RoundingSearch
 from olivelike.model import Graph
+from olivelike.model.graph import block_of
 from olivelike.model.observations import Observer
 from olivelike.model.targets import TARGETS
 from olivelike.pass_api import Cache, Context
@@ -174,6 +176,24 @@ def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated):
 @pytest.mark.parametrize(("make", "name"), [(INT8, "tensorrt"), (INT8, "webgpu"), (FP8, "cpu"), (FP8, "cuda")])
 def test_targets_without_a_kernel_are_refused(make, name):
     assert f"target '{name}'" in make().unsupported_reason(TARGETS[name])
+
+
+def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(calibrated, monkeypatch):
+    fused, _, seen = calibrated
+    nearest = "mid_block.attentions.0"
+
+    def tried(self, blocks):
+        """As if each block in 8 bits cost 0.02, and one of them half of that."""
+        rounded = [block_of(node) for node in self._convert(()).graph if node.op_type == "QuantizeLinear"]
+        costs = {f"={block}" if f"={block}" in blocks else block: 0.02 for block in rounded if block is not None}
+        costs[nearest] = 0.01
+        error = 1e-6 if blocks == ("*",) else sum(cost for block, cost in costs.items() if block not in blocks)
+        return {"relative_error": error, "nan": 0, "inf": 0}
+
+    monkeypatch.setattr(RoundingSearch, "_try", tried)
+    told = rf"with any block in 8 bits further from torch than 5.0e-03; nearest is {nearest} alone, with 1.0e-02, and"
+    with pytest.raises(VerificationError, match=told):
+        run_pass(INT8, fused, target="cpu", calibration=seen, auto=True, max_relative_error=5e-3)
 
 
 @pytest.mark.slow

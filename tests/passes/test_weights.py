@@ -70,6 +70,21 @@ def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
     assert np.linalg.norm(outputs[0] - outputs[1]) < (2e-2 if make is EIGHT else 0.3) * np.linalg.norm(outputs[1])
 
 
+def test_a_block_that_does_not_divide_a_row_ends_short_or_is_the_largest_that_does(fused):
+    result = run_pass(EIGHT, fused, target="cpu", block_size=256, fine_blocks=())
+    rows = {"MatMulNBits": set(), "DequantizeLinear": set()}
+    for node in result.graph.to_ir().graph:
+        if node.op_type in rows:
+            weight = node.inputs[1 if node.op_type == "MatMulNBits" else 0]
+            block = node.attributes["block_size"].as_int()
+            axis = node.attributes["axis"].as_int() if node.op_type == "DequantizeLinear" else None
+            rows[node.op_type].add((block, node.attributes["K"].as_int() if axis is None else weight.shape[axis]))
+    assert all(depth % block == 0 for block, depth in rows["DequantizeLinear"])
+    assert all(block >= 16 and block & (block - 1) == 0 for block, _ in rows["MatMulNBits"])
+    assert any(depth % 256 for found in rows.values() for _, depth in found)
+    assert run_pass(VERIFY, result, samples=1).facts["verification"]["passed"]
+
+
 def test_targets_without_matmulnbits_widen_all(tiny):
     model = run_pass(EIGHT, run_pass(FUSE, tiny("unet"), target="openvino"), target="openvino")
     assert "MatMulNBits" not in operators(model)
@@ -81,6 +96,12 @@ def test_what_stays_in_float_is_an_option(fused):
     less = run_pass(EIGHT, fused, target="cpu", convolutions=False, float_blocks=["down_blocks.*"]).facts
     assert less["weights_left"] < usual["weights_left"]
     assert less["weights_multiplied"] < usual["weights_multiplied"]
+
+
+@pytest.mark.parametrize("size", [0, 48, 512])
+def test_other_sizes_of_blocks_are_refused(size):
+    with pytest.raises(ValueError, match="Input should be 16, 32, 64, 128 or 256"):
+        EIGHT(block_size=size)
 
 
 def test_quantised_twice_is_refused(fused):
