@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
@@ -78,6 +78,11 @@ def shares(kept: Sequence[KeptWeights]) -> str:
     """Return which share of the weights is kept in which type, such as `8 bits 96 %, float32 4 %`."""
     total = sum(one.weights for one in kept)
     return ", ".join(f"{one.form} {100 * one.weights / total:.0f} %" for one in kept)
+
+
+def facts(model: ir.Model) -> list[dict[str, Any]]:
+    """Return how layers keep their weights as JSON values for a run's record, with the names of those in float."""
+    return [{**asdict(one), "names": one.names if one.in_float else ()} for one in kept_weights(model)]
 
 
 @dataclass(frozen=True)
