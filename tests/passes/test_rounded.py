@@ -14,6 +14,7 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
+from olivelike.graphs.inspect import inspect_model
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.rounding_search import RoundingSearch
@@ -97,6 +98,13 @@ def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, tmp_path):
     path = write(result, tmp_path)
     assert 1e-3 < distance(outputs(path, tmp_path / "optimised.onnx"), outputs(as_float)) < 0.2
     ran = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph.node)
+    rounded, left = result.facts["kept_weights"]
+    counts = result.facts["quantised_convolutions"] + result.facts["quantised_linear"]
+    assert (rounded["form"], rounded["layers"], left["form"]) == ("int8", counts, "float32")
+    assert [one.weights for one in inspect_model(path, targets=()).kept_weights] == [
+        rounded["weights"],
+        left["weights"],
+    ]
     assert ran["QLinearConv"] == result.facts["quantised_convolutions"] > 10
     assert ran["MatMulIntegerToFloat"] + ran["QGemm"] == result.facts["quantised_linear"] > 10
     assert path.with_name("weights.pb").stat().st_size < 0.5 * as_float.with_name("weights.pb").stat().st_size

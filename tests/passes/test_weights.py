@@ -12,6 +12,7 @@ import pytest
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
+from olivelike.graphs.inspect import inspect_model
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
@@ -61,6 +62,13 @@ def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
         if node.op_type == "MatMulNBits":
             assert held.read(node.input[1]).dtype == np.uint8
     assert any(expression.get("op") == "QuantizeBlocks" for expression in written.derivations.values())
+    kept = {one["form"]: one for one in result.facts["kept_weights"]}
+    found = {one.form: one for one in inspect_model(tmp_path / "model.onnx", targets=()).kept_weights}
+    assert {form: (one.blocks, one.layers, one.weights) for form, one in found.items()} == {
+        form: (tuple(one["blocks"]), one["layers"], one["weights"]) for form, one in kept.items()
+    }
+    assert ("8 bits" if make is EIGHT else "4 bits") in kept
+    assert {form: bool(one["names"]) for form, one in kept.items()} == {form: form == "float32" for form in kept}
     outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
     materialize(model.graph, model.weights, model.tensors.files, tmp_path, lambda _, __: None, model_file="float.onnx",
                 data_file="float.pb")  # fmt: skip
