@@ -14,7 +14,7 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
-from olivelike.graphs.inspect import inspect_model
+from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.rounding_search import RoundingSearch
@@ -143,6 +143,17 @@ def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, tmp_p
     given = {"x": np.append(values, [0, 1e4, -1e4]).astype(np.float32), "scale": np.array(0.31, np.float32)}
     evaluated = Evaluation(ir.from_proto(model)).run(given)["y"]
     np.testing.assert_array_equal(evaluated, session(model.SerializeToString()).run(None, given)[0])
+
+
+def test_it_is_known_where_float8_runs(calibrated):
+    fused, _, seen = calibrated
+    graph = run_pass(FP8, fused, target="tensorrt", calibration=seen).graph.to_ir()
+    left = {
+        name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "tensorrt", "directml")
+    }
+    assert not left["cpu"]
+    assert not any("float8" in reason for reason in left["tensorrt"])
+    assert "directml is not known to have it in float8" in left["directml"]
 
 
 def test_what_stays_in_float_is_an_option(calibrated):

@@ -12,7 +12,7 @@ import pytest
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
-from olivelike.graphs.inspect import inspect_model
+from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
@@ -104,6 +104,14 @@ def test_what_stays_in_float_is_an_option(fused):
     less = run_pass(EIGHT, fused, target="cpu", convolutions=False, float_blocks=["down_blocks.*"]).facts
     assert less["weights_left"] < usual["weights_left"]
     assert less["weights_multiplied"] < usual["weights_multiplied"]
+
+
+def test_it_is_known_where_blocks_run(fused):
+    graph = run_pass(EIGHT, fused, target="cpu").graph.to_ir()
+    left = {name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "webgpu", "openvino")}
+    assert not left["cpu"]
+    assert left["webgpu"] == {"webgpu has no kernel for blocks of 16 bits"}
+    assert "openvino has no kernel for it" in left["openvino"]
 
 
 @pytest.mark.parametrize("size", [0, 48, 512])
