@@ -65,6 +65,7 @@ class BlockWeights(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Put numbers and scales in the place of weights, and count."""
+        from olivelike.graphs.inspect.quantised import facts
         from olivelike.graphs.quantisation import BlockQuantisation
         from olivelike.model import Graph
         from olivelike.model.block_values import BlockFormat
@@ -82,5 +83,5 @@ class BlockWeights(Pass):
             fine_blocks=self.fine_blocks,
             accuracy_level=4 if self.int8_compute else 0,
         )
-        context.report(**quantisation.quantise())
+        context.report(**quantisation.quantise(), kept_weights=facts(graph))
         return model.replace(graph=Graph.from_ir(graph))

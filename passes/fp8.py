@@ -51,6 +51,7 @@ class Fp8(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Put QuantizeLinear and DequantizeLinear around what is computed in float8, and count."""
+        from olivelike.graphs.inspect.quantised import facts
         from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
         from olivelike.model import Graph
 
@@ -63,5 +64,5 @@ class Fp8(Pass):
             linear=self.linear,
             float_blocks=self.float_blocks,
         )
-        context.report(**quantisation.quantise())
+        context.report(**quantisation.quantise(), kept_weights=facts(graph))
         return model.replace(graph=Graph.from_ir(graph))

@@ -67,10 +67,11 @@ class Int8(Pass):
 
     def run(self, model: Model, context: Context) -> Model:
         """Put QuantizeLinear and DequantizeLinear around what is computed in 8 bits, and count."""
+        from olivelike.graphs.inspect.quantised import facts
         from olivelike.model import Graph
 
         quantisation = self.quantisation(model, context, self.further_blocks(model, context))
-        context.report(**quantisation.quantise())
+        context.report(**quantisation.quantise(), kept_weights=facts(quantisation.model))
         return model.replace(graph=Graph.from_ir(quantisation.model))
 
     def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:  # noqa: ARG002

@@ -71,6 +71,16 @@ def test_every_network_and_a_picture_are_like_the_originals(folder, original, cl
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["0-optimised.png", "0-original.png"]
 
 
+def test_the_figures_go_into_the_model_card(copy, original, cli):
+    asked = ("verify", copy, "--against", original, "--samples", 1, "--pictures", 0, "--card")
+    done = cli(*asked)
+    assert (done.status, done.out.splitlines()[-1]) == (0, f"card: {copy / 'README.md'}")
+    card = (copy / "README.md").read_text(encoding="utf-8")
+    assert "| unet |  | " in card
+    assert cli(*asked).status == 0
+    assert (copy / "README.md").read_text(encoding="utf-8") == card
+
+
 def test_a_network_can_be_compared_alone(folder, original, cli):
     done = cli("verify", folder, "--against", original, "--component", "vae_decoder", "--samples", 1, "--seed", 4)
     assert done.status == 0

@@ -11,14 +11,22 @@ from safetensors.numpy import load_file, save_file
 from olivelike.cli.app import run_command_line
 from olivelike.engine import ConvertRequest, Options, draft
 from olivelike.engine.calibration import calibrate
+from olivelike.engine.output.swap import swap_loras
+from olivelike.engine.preparation import plan, prepare
 from olivelike.engine.run_record import readable_runs
 from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
 from olivelike.graphs.inspect import inspect_model
+from olivelike.measure.bench.ablation import verified_rows
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
+from olivelike.model.targets import TargetChoice
 from olivelike.runtime import Request, open_pipeline
+from olivelike.runtime.pipeline.pipeline_folder import target_settings
+from olivelike.sources.adapters.lora_file import WeightedLora
+from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.store import Store
+from olivelike.testing.lora_files import make_lora
 from tests.fixtures.little_pipeline import little_checkpoint, little_pipeline
 
 from .conftest import Project, lend_graphs_of
@@ -35,6 +43,7 @@ components:
   safety_checker: [convert, fuse]
 output: models/small
 """
+REQUEST = Request(("a cat",), steps=2, seed=1, size=(32, 32))
 NETWORKS = ("text_encoder", "unet", "vae_decoder", "safety_checker")
 
 
@@ -86,9 +95,59 @@ def test_other_prompts_and_weights_draw_again_and_other_methods_do_not(rounded: 
     assert rounded.executed() == {"pipeline.calibrate", "unet.int8", "unet.materialize"}
 
 
+def test_another_weight_of_a_lora_draws_again_and_the_plan_says_what_decides_it(
+    rounded: Project, tmp_path: Path
+) -> None:
+    lora = make_lora(tmp_path / "one.safetensors", "peft", base=rounded.folder / "checkpoint", modules="attention")
+    chain = "components.unet=[merge_lora, convert, fuse, int8: {float_blocks: []}]"
+
+    def weighing(weight: float) -> tuple[str, str]:
+        return chain, f"loras=[{{file: {lora}, weight: {weight}, weights: {{text_encoder: 0}}}}]"
+
+    rounded.run(*weighing(1.0), output=tmp_path / "out")
+    first = drawing(rounded).outputs["calibration.unet"]
+    place, options = str(rounded.workflow), Options(overrides=weighing(0.5), output=tmp_path / "out")
+    planned = {node.node.id: node for node in plan(place, options)[1].nodes}
+    assert planned["unet.merge_lora"].reason == "the loras changed"
+    asked = planned["pipeline.calibrate"]
+    assert (asked.status, asked.reason) == ("pending", "decided when unet.fuse has run")
+    rounded.run(*weighing(0.5), output=tmp_path / "out")
+    assert drawing(rounded).reason == "the unet.weights changed"
+    assert drawing(rounded).outputs["calibration.unet"] != first
+    rounded.run(*weighing(1.0), output=tmp_path / "out")
+    assert "pipeline.calibrate" not in rounded.executed()
+
+
+@pytest.mark.parametrize(
+    ("step", "target"), [("int8", "cpu"), ("weights8", "cpu"), ("fp8", "tensorrt")], ids=("int8", "weights8", "fp8")
+)
+def test_a_session_takes_a_lora_for_quantised_convolutions(
+    rounded: Project, tmp_path: Path, step: str, target: str
+) -> None:
+    chain = f"components.unet=[convert, fuse, {step}: {{float_blocks: []}}]"
+    rounded.run(chain, f"target={target}", output=tmp_path / "out")
+    file = make_lora(tmp_path / "one.safetensors", "locon", base=rounded.folder / "checkpoint", modules="all")
+    swapped = swap_loras(tmp_path / "out", [WeightedLora(open_lora(file), 1.0)], only=("unet",))
+    cpu = target_settings(TargetChoice("cpu", "fp32", session_options={"session.disable_quant_qdq": "1"}))
+    before, after = (
+        open_pipeline(tmp_path / "out", cpu, initializers=given).generate(REQUEST).pictures[0].image
+        for given in ({}, swapped)
+    )
+    assert before != after
+
+
+def test_an_ablation_says_what_is_in_which_type(rounded: Project, tmp_path: Path) -> None:
+    sweep = "sweep=[{name: plain, components: {unet: [convert, fuse]}}, {name: rounded}]"
+    rounded.run(sweep, output=tmp_path / "swept")
+    prepared = prepare(str(rounded.workflow), Options(overrides=(sweep,), output=tmp_path / "swept"), writes=False)
+    plain, quantised = verified_rows(prepared)
+    assert plain.weights is None
+    assert quantised.weights is not None
+    assert quantised.weights.startswith("int8 ")
+
+
 def test_the_folder_draws_and_is_verified_and_inspected(rounded: Project) -> None:
-    request = Request(("a cat",), steps=2, seed=1, size=(32, 32))
-    pictures = [open_pipeline(path).generate(request).pictures for path in (rounded.output, little_pipeline())]
+    pictures = [open_pipeline(path).generate(REQUEST).pictures for path in (rounded.output, little_pipeline())]
     assert pictures[0][0].image != pictures[1][0].image
     (verdict,) = verify_folder(rounded.output, components=["unet"]).components
     assert (verdict.verification.precision, verdict.passed) == ("int8", True)

@@ -14,9 +14,12 @@ import pytest
 
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
+from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.probes import PROBE, add_probes
 from olivelike.measure.verify.evaluation import Evaluation
+from olivelike.measure.verify.rounding_search import RoundingSearch
 from olivelike.model import Graph
+from olivelike.model.graph import block_of
 from olivelike.model.observations import Observer
 from olivelike.model.targets import TARGETS
 from olivelike.pass_api import Cache, Context
@@ -95,6 +98,13 @@ def test_the_cpu_computes_in_8_bits_what_is_near_to_float(calibrated, tmp_path):
     path = write(result, tmp_path)
     assert 1e-3 < distance(outputs(path, tmp_path / "optimised.onnx"), outputs(as_float)) < 0.2
     ran = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx", load_external_data=False).graph.node)
+    rounded, left = result.facts["kept_weights"]
+    counts = result.facts["quantised_convolutions"] + result.facts["quantised_linear"]
+    assert (rounded["form"], rounded["layers"], left["form"]) == ("int8", counts, "float32")
+    assert [one.weights for one in inspect_model(path, targets=()).kept_weights] == [
+        rounded["weights"],
+        left["weights"],
+    ]
     assert ran["QLinearConv"] == result.facts["quantised_convolutions"] > 10
     assert ran["MatMulIntegerToFloat"] + ran["QGemm"] == result.facts["quantised_linear"] > 10
     assert path.with_name("weights.pb").stat().st_size < 0.5 * as_float.with_name("weights.pb").stat().st_size
@@ -133,6 +143,17 @@ def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, tmp_p
     given = {"x": np.append(values, [0, 1e4, -1e4]).astype(np.float32), "scale": np.array(0.31, np.float32)}
     evaluated = Evaluation(ir.from_proto(model)).run(given)["y"]
     np.testing.assert_array_equal(evaluated, session(model.SerializeToString()).run(None, given)[0])
+
+
+def test_it_is_known_where_float8_runs(calibrated):
+    fused, _, seen = calibrated
+    graph = run_pass(FP8, fused, target="tensorrt", calibration=seen).graph.to_ir()
+    left = {
+        name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "tensorrt", "directml")
+    }
+    assert not left["cpu"]
+    assert not any("float8" in reason for reason in left["tensorrt"])
+    assert "directml is not known to have it in float8" in left["directml"]
 
 
 def test_what_stays_in_float_is_an_option(calibrated):
@@ -174,6 +195,24 @@ def test_another_graph_than_the_one_that_was_seen_is_refused(calibrated):
 @pytest.mark.parametrize(("make", "name"), [(INT8, "tensorrt"), (INT8, "webgpu"), (FP8, "cpu"), (FP8, "cuda")])
 def test_targets_without_a_kernel_are_refused(make, name):
     assert f"target '{name}'" in make().unsupported_reason(TARGETS[name])
+
+
+def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(calibrated, monkeypatch):
+    fused, _, seen = calibrated
+    nearest = "mid_block.attentions.0"
+
+    def tried(self, blocks):
+        """As if each block in 8 bits cost 0.02, and one of them half of that."""
+        rounded = [block_of(node) for node in self._convert(()).graph if node.op_type == "QuantizeLinear"]
+        costs = {f"={block}" if f"={block}" in blocks else block: 0.02 for block in rounded if block is not None}
+        costs[nearest] = 0.01
+        error = 1e-6 if blocks == ("*",) else sum(cost for block, cost in costs.items() if block not in blocks)
+        return {"relative_error": error, "nan": 0, "inf": 0}
+
+    monkeypatch.setattr(RoundingSearch, "_try", tried)
+    told = rf"with any block in 8 bits further from torch than 5.0e-03; nearest is {nearest} alone, with 1.0e-02, and"
+    with pytest.raises(VerificationError, match=told):
+        run_pass(INT8, fused, target="cpu", calibration=seen, auto=True, max_relative_error=5e-3)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError
+from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.model.targets import TARGETS
 from olivelike.testing import run_pass
 from olivelike.workflow.passes import Registry
@@ -61,6 +62,13 @@ def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
         if node.op_type == "MatMulNBits":
             assert held.read(node.input[1]).dtype == np.uint8
     assert any(expression.get("op") == "QuantizeBlocks" for expression in written.derivations.values())
+    kept = {one["form"]: one for one in result.facts["kept_weights"]}
+    found = {one.form: one for one in inspect_model(tmp_path / "model.onnx", targets=()).kept_weights}
+    assert {form: (one.blocks, one.layers, one.weights) for form, one in found.items()} == {
+        form: (tuple(one["blocks"]), one["layers"], one["weights"]) for form, one in kept.items()
+    }
+    assert ("8 bits" if make is EIGHT else "4 bits") in kept
+    assert {form: bool(one["names"]) for form, one in kept.items()} == {form: form == "float32" for form in kept}
     outputs, ids = [], {"input_ids": np.arange(154, dtype=np.int32).reshape(2, 77)}
     materialize(model.graph, model.weights, model.tensors.files, tmp_path, lambda _, __: None, model_file="float.onnx",
                 data_file="float.pb")  # fmt: skip
@@ -68,6 +76,21 @@ def test_what_is_written_holds_integers_and_runs(tiny, make, tmp_path):
         session = onnxruntime.InferenceSession(tmp_path / name, providers=["CPUExecutionProvider"])
         outputs.append(session.run(["last_hidden_state"], ids)[0])
     assert np.linalg.norm(outputs[0] - outputs[1]) < (2e-2 if make is EIGHT else 0.3) * np.linalg.norm(outputs[1])
+
+
+def test_a_block_that_does_not_divide_a_row_ends_short_or_is_the_largest_that_does(fused):
+    result = run_pass(EIGHT, fused, target="cpu", block_size=256, fine_blocks=())
+    rows = {"MatMulNBits": set(), "DequantizeLinear": set()}
+    for node in result.graph.to_ir().graph:
+        if node.op_type in rows:
+            weight = node.inputs[1 if node.op_type == "MatMulNBits" else 0]
+            block = node.attributes["block_size"].as_int()
+            axis = node.attributes["axis"].as_int() if node.op_type == "DequantizeLinear" else None
+            rows[node.op_type].add((block, node.attributes["K"].as_int() if axis is None else weight.shape[axis]))
+    assert all(depth % block == 0 for block, depth in rows["DequantizeLinear"])
+    assert all(block >= 16 and block & (block - 1) == 0 for block, _ in rows["MatMulNBits"])
+    assert any(depth % 256 for found in rows.values() for _, depth in found)
+    assert run_pass(VERIFY, result, samples=1).facts["verification"]["passed"]
 
 
 def test_targets_without_matmulnbits_widen_all(tiny):
@@ -81,6 +104,20 @@ def test_what_stays_in_float_is_an_option(fused):
     less = run_pass(EIGHT, fused, target="cpu", convolutions=False, float_blocks=["down_blocks.*"]).facts
     assert less["weights_left"] < usual["weights_left"]
     assert less["weights_multiplied"] < usual["weights_multiplied"]
+
+
+def test_it_is_known_where_blocks_run(fused):
+    graph = run_pass(EIGHT, fused, target="cpu").graph.to_ir()
+    left = {name: {node.reason for node in left_to_cpu(graph, TARGETS[name])} for name in ("cpu", "webgpu", "openvino")}
+    assert not left["cpu"]
+    assert left["webgpu"] == {"webgpu has no kernel for blocks of 16 bits"}
+    assert "openvino has no kernel for it" in left["openvino"]
+
+
+@pytest.mark.parametrize("size", [0, 48, 512])
+def test_other_sizes_of_blocks_are_refused(size):
+    with pytest.raises(ValueError, match="Input should be 16, 32, 64, 128 or 256"):
+        EIGHT(block_size=size)
 
 
 def test_quantised_twice_is_refused(fused):

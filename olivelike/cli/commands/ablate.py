@@ -99,6 +99,7 @@ def _lines(rows: "Sequence[Row]") -> list[str]:
     for component in dict.fromkeys(row.component for row in rows):
         mine = [row for row in rows if row.component == component]
         first = mine[0].median_latency
+        quantised = any(row.weights for row in mine)
         cells = [
             (
                 row.variant,
@@ -107,10 +108,12 @@ def _lines(rows: "Sequence[Row]") -> list[str]:
                 size(memory) if (memory := row.device_memory_bytes or row.memory_bytes) is not None else "",
                 "" if row.size_bytes is None else size(row.size_bytes),
                 _error(row),
+                *([row.weights or ""] if quantised else []),
             )
             for row in mine
         ]
-        lines += ["", *table((component, "latency", "speed", "memory", "files", "error"), cells, right={1, 2, 3, 4, 5})]
+        header = (component, "latency", "speed", "memory", "files", "error", *(["weights"] if quantised else []))
+        lines += ["", *table(header, cells, right={1, 2, 3, 4, 5})]
         notes = dict.fromkeys(row.note.partition("\n")[0] for row in mine if row.note)
         lines += [f"note: {note}" for note in notes]
     return lines

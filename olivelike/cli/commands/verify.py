@@ -54,7 +54,7 @@ def verify(
         float | None,
         typer.Option(
             metavar="X",
-            help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 0.3.",
+            help="Largest relative error; by default 1e-4; fp16 2e-2, bf16 0.16, w8 5e-2, w4 0.6, int8 and fp8 0.3.",
         ),
     ] = None,
     pictures: Annotated[
@@ -79,6 +79,9 @@ def verify(
         ),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the pictures here, side by side.")] = None,
+    card: Annotated[
+        bool, typer.Option("--card", help="Write the figures into the folder's README.md, its model card.")
+    ] = False,
     allow_pickle: shared.AllowPickle = False,
     json: shared.Json = False,
 ) -> None:
@@ -86,10 +89,16 @@ def verify(
 
     Networks run on the CPU, whatever the target. The exit status is 5 if one is too far off.
     """
-    from olivelike.errors import VerificationError
+    from olivelike.errors import UsageError, VerificationError
     from olivelike.measure.verify.folder_verification import PROMPT, verify_folder
 
     run = reported.run(folder)
+    if card:
+        from olivelike.measure.verify.model_card import check_card
+
+        if components:
+            raise UsageError("--card: it tells of all networks; leave out --component")
+        check_card(folder)
     result = verify_folder(
         folder,
         against=against,
@@ -119,6 +128,10 @@ def verify(
         json=json,
         add_to_report=lambda: result.add_to_report(run) if run is not None else None,
     )
+    if card:
+        place = result.write_card()
+        if not json:
+            write_line(f"card: {place}")
     if not result.passed:
         raise VerificationError(f"{folder}: {'; '.join(result.failures)}", result.to_json())
 

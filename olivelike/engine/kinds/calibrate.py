@@ -85,7 +85,9 @@ class CalibrateNode(JoinedNode):
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""
-        return {} if node.calibration is None else asdict(node.calibration)
+        said = {} if node.calibration is None else asdict(node.calibration)
+        # Lists, as records of runs have them: a plan compares the two.
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""

@@ -110,8 +110,8 @@ class Evaluator:
     def evaluate(self, expression: Expression) -> Array:
         """Return the values of an expression.
 
-        Raises `PassError` when an operator has no reference implementation, or a parameter is an integer in the weights
-        and none in the graph, or the other way round.
+        Raises `PassError` when an operator has no reference implementation, a parameter is an integer in the weights
+        and none in the graph, or the other way round, or a weight that is quantised is not finite.
         """
         if "parameter" in expression:
             return _as_the_graph_takes(expression, self.parameter(expression["parameter"]))
@@ -127,10 +127,21 @@ class Evaluator:
             return half
         if expression.get("domain") == QUANTISE_DOMAIN:
             assert operands[0] is not None
-            found = quantised_format(expression).quantise(operands[0])
+            with np.errstate(invalid="ignore"):  # What NaN becomes as a whole number is refused below.
+                found = quantised_format(expression).quantise(operands[0])
+            if not np.isfinite(found[1].astype(np.float32)).all():
+                raise PassError(
+                    f"weight {self._of(expression)} can't be quantised: it has values that are not finite, or too "
+                    "large for its scales; find what made them with `verify` in front, or put its block into "
+                    "`float_blocks`"
+                )
             self.others = found[1:]
             return found[expression.get("output", 0)]
         return _run(expression, operands, self.opsets, self.ir_version, self.name)
+
+    def _of(self, expression: Expression) -> str:
+        """Return what an expression is made of, or else what it derives."""
+        return ", ".join(repr(name) for name, _ in parameters(expression)) or self.name
 
 
 def is_float(dtype: ir.DataType) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from olivelike._text import listed, moment
 from olivelike._untrusted import read_json
 from olivelike.errors import SourceError
 from olivelike.model.families import INDEX_FILE, PIPELINE
+from olivelike.model.records.card_marks import CARD_FILE, is_outdated, read_card
 from olivelike.model.records.output import RECORD_FILE, OutputRecord
 from olivelike.sources.files.weight_table import ONNX_SUFFIXES, WEIGHT_FILE_SUFFIXES
 
@@ -128,6 +130,10 @@ def _damages(path: Path, record: OutputRecord) -> Iterator[str]:
             continue
         if found != entry.size:
             yield f"{name} has {found:,} bytes in place of {entry.size:,}; run the workflow again"
+    with contextlib.suppress(OSError, ValueError):  # A card that can't be read is not ours.
+        card = read_card(path)
+        if card is not None and is_outdated(card, record):
+            yield f"{CARD_FILE} has figures of what was here before; olivelike verify {path} --card"
 
 
 def _pipeline(path: Path) -> FolderInfo:

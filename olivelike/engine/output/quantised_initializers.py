@@ -47,10 +47,12 @@ class QuantisedInitializers:
         return self._format(name).dequantise(numbers, shape_of(self.derivations[name]))
 
     def parts(self, name: str, array: Array) -> Iterator[tuple[str, Array]]:
-        """Yield the initializers that hold a weight's new values, and theirs; it is quantised as it was."""
+        """Yield the initializers that hold a weight's new values, and theirs, in row order; quantised as it was."""
         if name not in self._parts:
             yield name, array
             return
+        from olivelike.model.half_values import in_row_order
+
         form = self._format(name)
         if isinstance(form, BlockFormat) and not form.packed and form.bits < _BYTE:
             raise SourceError(
@@ -59,7 +61,9 @@ class QuantisedInitializers:
             )
         numbers, scales, *zeros = form.quantise(array)
         dtype = self.file.dtype(self._parts[name][1])
-        yield from zip(self._parts[name], [numbers, scales.astype(dtype), *zeros], strict=True)
+        # Of a block along another axis than the last they are views, which no session takes.
+        made = map(in_row_order, (numbers, scales.astype(dtype), *zeros))
+        yield from zip(self._parts[name], made, strict=True)
 
     def _format(self, name: str) -> QuantisedFormat:
         return quantised_format(self._expressions[name])

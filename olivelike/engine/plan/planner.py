@@ -11,7 +11,7 @@ from olivelike.engine.plan.resolver import Resolution
 from olivelike.errors import DamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from olivelike.engine.execute.sharing import Unshared
     from olivelike.engine.keys import Key
@@ -86,6 +86,7 @@ def make_plan(
         sharing: Asked for what is not stored here.
     """
     planned = []
+    unknown: set[str] = set()
     for node in nodes:
         try:
             resolution = resolver.resolve(node)
@@ -93,11 +94,14 @@ def make_plan(
             resolution = Resolution(None)
         if (known := resolution.action or resolution.shelved) is not None:
             resolver.record_outputs(node, known.outputs)
-        status, reason = explain_status(node, resolution, history)
+        else:
+            unknown.add(node.id)
+        status, reason = explain_status(node, resolution, history, unknown)
         if status == "miss" and node.output is None and resolution.key is not None:
             found = sharing.look(resolution.key.digest)
             if found.action is not None:
                 resolver.record_outputs(node, found.action.outputs)
+                unknown.discard(node.id)
                 status, reason = "hit", found.reason
         cost = estimate(node, nodes, source)
         planned.append(PlannedNode(node, status, reason, resolution.key, cost.write_bytes, cost.memory_bytes))
@@ -120,14 +124,17 @@ def all_hits(nodes: Sequence[Node], resolver: Resolver) -> Mapping[str, Resoluti
     return found
 
 
-def explain_status(node: Node, resolution: Resolution, history: Iterable[RunRecord]) -> tuple[Status, str]:
-    """Return a node's status, and why it has it, in words."""
+def explain_status(
+    node: Node, resolution: Resolution, history: Iterable[RunRecord], unknown: Collection[str] = ()
+) -> tuple[Status, str]:
+    """Return a node's status, and why it has it, in words; the results of `unknown` are not there yet."""
     if resolution.done:
         return "hit", "the output folder is up to date" if node.output is not None else "stored"
     if resolution.problem is not None:
         return "uncached", resolution.problem
     if resolution.key is None:
-        return "pending", f"decided when {'all others have' if node.joins else f'{node.parent} has'} run"
+        waits = [name for name in dict.fromkeys((node.parent, *node.joins)) if name is not None and name in unknown]
+        return "pending", f"decided when {' and '.join(waits) or 'others'} {'has' if len(waits) == 1 else 'have'} run"
     if resolution.shelved is not None:
         return "shelf", "; ".join(filter(None, ("the shelf has it", resolution.damage)))
     if resolution.damage:

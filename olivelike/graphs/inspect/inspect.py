@@ -15,10 +15,11 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from onnx_ir.traversal import RecursiveGraphIterator
 
-from olivelike._text import size
+from olivelike._text import listed, size
 from olivelike._untrusted import open_file
 from olivelike.errors import SourceError
 from olivelike.graphs.inspect.placement import LeftNode, left_to_cpu
+from olivelike.graphs.inspect.quantised import KeptWeights, kept_weights
 from olivelike.graphs.one_file.borders import read_borders
 from olivelike.model.graph import parameter_inputs, real_inputs, weight_values
 from olivelike.model.targets import TARGETS, Target
@@ -108,6 +109,8 @@ class Inspection:
     """By target, the nodes that its provider has no kernel for."""
     networks: Mapping[str, NetworkNodes] = field(default_factory=dict)
     """Of a model that holds several, by component."""
+    kept_weights: tuple[KeptWeights, ...] = ()
+    """Of a quantised model, what its layers keep their weights in."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -127,6 +130,7 @@ class Inspection:
         yield f"parameters{kind}"
         for dtype, found in self.parameters.items():
             yield f"  {dtype}: {found.elements:,} in {found.tensors:,} tensors, {size(found.bytes)}"
+        yield from _section("weights of layers", map(_kept, self.kept_weights))
         yield from _section("data files", map(_data_file, self.data_files))
         folded = f", {self.weight_nodes:,} of them over parameters alone" if self.weight_nodes else ""
         yield f"{self.nodes:,} nodes{folded}"
@@ -149,6 +153,10 @@ def _section(title: str, entries: Any) -> Iterator[str]:
     if lines:
         yield title
         yield from lines
+
+
+def _kept(kept: KeptWeights) -> str:
+    return f"{kept} ({listed(kept.names, _SHOWN)})" if kept.in_float else str(kept)
 
 
 def _data_file(file: DataFile) -> str:
@@ -232,6 +240,7 @@ def _inspect(path: Path, proto: onnx.ModelProto, targets: Iterable[Target] | Non
         data_files=tuple(_data_files(graph, path)),
         left_to_cpu={target.name: left_to_cpu(model, target) for target in targets or TARGETS.values()},
         networks=_networks(model, nodes),
+        kept_weights=kept_weights(model),
     )
 
 

@@ -22,7 +22,8 @@ from olivelike.model.targets import CONTRIB_DOMAIN, Kernel, Target
 
 _LETTERS = {ir.DataType.FLOAT: "f", ir.DataType.FLOAT16: "h", ir.DataType.BFLOAT16: "b", ir.DataType.DOUBLE: "d"}
 
-
+_WITH_FLOAT8 = frozenset({"cpu", "cuda"})
+"""Their registries have QuantizeLinear and DequantizeLinear of float8."""
 _MOVES = frozenset(
     {"Cast", "Concat", "Expand", "Gather", "Identity", "Reshape"}
     | {"Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
@@ -204,6 +205,8 @@ def _why_left(node: ir.Node, target: Target, opsets: dict[str, int]) -> str | No
     if node.domain == "":
         if not target.bfloat16 and node.op_type not in _MOVES and _in_bfloat16(node):
             return f"{target.name} is not known to have it in bfloat16"
+        if (reason := _why_quantised(node, target)) is not None:
+            return reason
         return _why_standard(node.op_type, target, opsets.get("", 1))
     if node.domain != CONTRIB_DOMAIN:
         return f"{target.name} knows no domain {node.domain!r}"
@@ -212,7 +215,29 @@ def _why_left(node: ir.Node, target: Target, opsets: dict[str, int]) -> str | No
         return _why_form(node, kernel, target.name)
     registry = REGISTRIES.get(target.name)
     known = registry is not None and node.op_type in registry.contrib
+    # What a weight is multiplied by is in the type that the kernel has to take.
+    dtype = _dtype(node.inputs[0])
+    known |= node.op_type == "MatMulNBits" and dtype is not None and _LETTERS.get(dtype) in (*target.block_matmul,)
     return None if known else f"{target.name} has no kernel for it"
+
+
+def _why_quantised(node: ir.Node, target: Target) -> str | None:
+    """Return why numbers of 8 bits or others are not widened or made there, if that is known."""
+    if node.op_type not in {"DequantizeLinear", "QuantizeLinear"}:
+        return None
+    numbers = _dtype((node.outputs if node.op_type == "QuantizeLinear" else node.inputs)[0])
+    if numbers is None:
+        return None
+    if numbers.is_floating_point():
+        known = target.rounded == "fp8" or target.name in _WITH_FLOAT8
+        return None if known else f"{target.name} is not known to have it in float8"
+    if "block_size" in node.attributes and target.block_weights and numbers.bitwidth not in target.block_weights:
+        return f"{target.name} has no kernel for blocks of {numbers.bitwidth} bits"
+    return None
+
+
+def _dtype(value: ir.Value | None) -> ir.DataType | None:
+    return None if value is None else value.dtype
 
 
 def _in_bfloat16(node: ir.Node) -> bool:

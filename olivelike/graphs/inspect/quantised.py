@@ -1,13 +1,166 @@
-"""Telling quantised weights in a graph."""
+"""Telling quantised weights in a graph, weightless or written: how they are kept, and what stays in float."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import onnx_ir as ir
+from onnx_ir.traversal import RecursiveGraphIterator
+
+from olivelike._text import count
+from olivelike.model.graph import weight_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
-    import onnx_ir as ir
+_MOVES: Final = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""Operators that a weight passes on its way to what multiplies by it."""
+_MULTIPLY: Final = frozenset({"Attention", "Conv", "Gemm", "MatMul", "NhwcConv"})
+"""Operators whose second input may be a weight."""
+_MATRIX: Final = 2
+_FLOAT_TYPES: Final = {
+    ir.DataType.FLOAT: "float32", ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16",
+}  # fmt: skip
+_FLOATS: Final = frozenset(_FLOAT_TYPES.values())
+
+
+@dataclass(frozen=True)
+class KeptWeights:
+    """Weights of a graph that are kept in the same type."""
+
+    form: str
+    """Such as `8 bits` for weights that are widened, `int8` for those that are multiplied by as such, or `float32`."""
+    blocks: tuple[int, ...]
+    """How many weights share a scale; none where it is those of a channel, or of a tensor."""
+    layers: int
+    """Convolutions, linear layers, and tables of embeddings."""
+    weights: int
+    """Their values, without biases."""
+    names: tuple[str, ...]
+    """Of their tensors, the largest first."""
+
+    @property
+    def in_float(self) -> bool:
+        """Whether these are not quantised."""
+        return self.form in _FLOATS
+
+    def __str__(self) -> str:
+        blocks = f" in blocks of {', '.join(map(str, self.blocks))}" if self.blocks else ""
+        return f"{self.form}{blocks}: {self.weights:,} in {count(self.layers, 'layer')}"
+
+
+def kept_weights(model: ir.Model) -> tuple[KeptWeights, ...]:
+    """Return how layers keep their weights, most weights first; nothing where all of them are in float."""
+    stored = {*model.graph.initializers.values(), *weight_values(model.graph)}
+    found: dict[str, dict[str, _Layer]] = {}
+    for node in RecursiveGraphIterator(model.graph):
+        if (layer := _layer(node, stored)) is not None:
+            # Several layers may multiply by the same weight.
+            found.setdefault(layer.form, {})[layer.weight.name or ""] = layer
+    if _FLOATS.issuperset(found):
+        return ()
+    kept = [
+        KeptWeights(
+            form,
+            tuple(sorted({one.block for one in layers.values() if one.block})),
+            len(layers),
+            sum(one.size for one in layers.values()),
+            tuple(sorted(layers, key=lambda name: -layers[name].size)),
+        )
+        for form, layers in found.items()
+    ]
+    return tuple(sorted(kept, key=lambda one: (-one.weights, one.form)))
+
+
+def shares(kept: Sequence[KeptWeights]) -> str:
+    """Return which share of the weights is kept in which type, such as `8 bits 96 %, float32 4 %`."""
+    total = sum(one.weights for one in kept)
+    return ", ".join(f"{one.form} {100 * one.weights / total:.0f} %" for one in kept)
+
+
+def facts(model: ir.Model) -> list[dict[str, Any]]:
+    """Return how layers keep their weights as JSON values for a run's record, with the names of those in float."""
+    return [{**asdict(one), "names": one.names if one.in_float else ()} for one in kept_weights(model)]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    form: str
+    weight: ir.Value
+    size: int
+    """Number of weights."""
+    block: int = 0
+
+
+def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
+    """Return how a layer keeps its weight; `None` for what is no layer."""
+    if node.op_type == "MatMulNBits" and node.inputs[1] is not None:
+        bits, block, *sides = (node.attributes[name].as_int() for name in ("bits", "block_size", "K", "N"))
+        return _Layer(f"{bits} bits", node.inputs[1], math.prod(sides), block)
+    if node.op_type == "Gather" and node.inputs[0] in stored:
+        return _table(node, node.inputs[0])
+    if node.op_type not in _MULTIPLY:
+        return None
+    given, value = map(_origin, node.inputs[:2])
+    if value is None or given is None:
+        return None
+    maker = value.producer()
+    if maker is not None and maker.op_type == "DequantizeLinear" and (numbers := maker.inputs[0]) in stored:
+        assert numbers is not None
+        return _widened(maker, numbers, _rounded_by(given))
+    return _in_float(value) if value in stored else None
+
+
+def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
+    """Return how a table that rows are looked up in is kept; scales of rows are none."""
+    if table.shape is None or len(table.shape) != _MATRIX:
+        return None
+    for user, place in node.outputs[0].uses():
+        if user.op_type == "DequantizeLinear":
+            return _widened(user, table, None) if place == 0 else None
+    return _in_float(table)
+
+
+def _widened(node: ir.Node, numbers: ir.Value, computed: str | None) -> _Layer:
+    assert numbers.dtype is not None
+    block = node.attributes.get("block_size")
+    form = computed or f"{numbers.dtype.bitwidth} bits"
+    return _Layer(form, numbers, _elements(numbers), 0 if block is None else block.as_int())
+
+
+def _in_float(value: ir.Value) -> _Layer | None:
+    form = None if value.dtype is None else _FLOAT_TYPES.get(value.dtype)
+    return None if form is None else _Layer(form, value, _elements(value))
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """Return what a value is, but for its form."""
+    while value is not None and (node := value.producer()) is not None and node.op_type in _MOVES:
+        value = node.inputs[0]
+    return value
+
+
+def _rounded_by(value: ir.Value) -> str | None:
+    """Return `int8` or `fp8` if an activation is rounded to that, else `None`."""
+    maker = value.producer()
+    if maker is None or maker.op_type != "DequantizeLinear" or maker.inputs[0] is None:
+        return None
+    rounding = maker.inputs[0].producer()
+    return None if rounding is None else rounded_to([rounding])
+
+
+def _elements(value: ir.Value) -> int:
+    return 0 if value.shape is None else math.prod(size for size in value.shape if isinstance(size, int))
+
+
+def quantised_precision(nodes: Collection[ir.Node]) -> str | None:
+    """Return `int8` or `fp8` if activations are rounded, `w8` or `w4` if weights alone are, `None` if neither is."""
+    if (rounded := rounded_to(nodes)) is not None:
+        return rounded
+    widths = [width for node in nodes if (width := weight_bits(node)) is not None]
+    return f"w{min(widths)}" if widths else None
 
 
 def rounded_to(nodes: Iterable[ir.Node]) -> str | None:

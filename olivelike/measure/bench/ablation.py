@@ -21,6 +21,8 @@ from olivelike.errors import (
     UsageError,
     VerificationError,
 )
+from olivelike.graphs.inspect.inspect import inspect_model
+from olivelike.graphs.inspect.quantised import shares
 from olivelike.measure.bench import measure_folders
 from olivelike.measure.bench.fidelity import Method, compare_methods
 from olivelike.model.families import MODEL_FILE, PIPELINE, TOKENIZERS
@@ -67,6 +69,8 @@ class Row:
     provider: str | None = None
     note: str = ""
     """Why something is not known."""
+    weights: str | None = None
+    """Of a quantised graph, which share of the weights is in which type."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -204,7 +208,8 @@ def verified_rows(
         if row.variant in stopped:  # Its folder, if there is one, is of an earlier run.
             row = replace(row, note=stopped[row.variant])
         else:
-            row = replace(row, size_bytes=_size(node.output.path / node.component))
+            folder = node.output.path / node.component
+            row = replace(row, size_bytes=_size(folder), weights=_weights(folder))
         rows.append(row)
     order = {
         (variant, component): (shown.index(component), index)
@@ -320,6 +325,12 @@ def _with_figures(row: Row, node: Node, nodes: Mapping[str, Node], facts: Mappin
 def _size(folder: Path) -> int | None:
     """Return the bytes of a network's files; `None` if it was not published."""
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else None
+
+
+def _weights(folder: Path) -> str | None:
+    """Return which share of a network's weights is in which type, if any are quantised."""
+    path = folder / MODEL_FILE
+    return (shares(inspect_model(path, targets=()).kept_weights) or None) if path.is_file() else None
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:

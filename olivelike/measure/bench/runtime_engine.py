@@ -54,7 +54,7 @@ class PipelineEngine:
         self.facts = {
             "version": runtime_version(job.sessions),
             "provider": provider,
-            "dtype": _openvino_dtype(job.sessions, provider) if openvino else weights_dtype(job.folder),
+            "dtype": _openvino_dtype(job.sessions, provider) if openvino else _kept_in(job.folder),
         }
 
     def run(self, turn: Turn) -> Timing:
@@ -130,13 +130,24 @@ def runtime_version(settings: SessionSettings) -> str:
 
 
 def weights_dtype(folder: Path) -> str:
-    """Return what most weights of a folder's UNet are: `float32` or `float16`."""
+    """Return what most weights in float of a folder's UNet are: `float32` or `float16`."""
     from onnx import TensorProto, helper
 
     model = read_model_file(folder / "unet" / MODEL_FILE)
     counts = Counter(tensor.data_type for tensor in model.graph.initializer)
-    most = max(counts, key=lambda kind: counts[kind], default=TensorProto.FLOAT)
+    floats = [kind for kind in counts if kind in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)]
+    most = max(floats, key=lambda kind: counts[kind], default=TensorProto.FLOAT)
     return str(helper.tensor_dtype_to_np_dtype(most))
+
+
+def _kept_in(folder: Path) -> str:
+    """Return what a folder's UNet is quantised to, such as `w8` or `int8`, else what most of its weights are."""
+    import onnx_ir as ir
+
+    from olivelike.graphs.inspect.quantised import quantised_precision
+
+    model = ir.from_proto(read_model_file(folder / "unet" / MODEL_FILE))
+    return quantised_precision(model.graph) or weights_dtype(folder)
 
 
 def _require(job: PipelineJob) -> None:

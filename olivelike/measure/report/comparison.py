@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from olivelike._text import count, duration, size
 from olivelike.measure.report.element import Html, element, facts, fold, moment, section, shown, table
-from olivelike.measure.report.findings import Findings, Fusion, Verified, fusion
+from olivelike.measure.report.findings import Findings, Fusion, Quantised, Verified, fusion, quantised
 
 if TYPE_CHECKING:
     from olivelike.model.records.origin import Origin
     from olivelike.model.records.run_record import NodeRecord, RunRecord
 
-_TITLES: Final = {"verification": "Results against the original", "auto": "Half precision, by trial"}
+_TITLES: Final = {"verification": "Results against the original", "auto": "What must stay in float, by trial"}
 """Facts with figures, and what the tables of each are called."""
 _PICTURES: Final = "pictures"
 """The fact that names pictures."""
@@ -265,6 +265,8 @@ def details(run: RunRecord) -> Html:
 def _shown_elsewhere(node: NodeRecord) -> frozenset[str]:
     if node.name == "materialize":
         return COMPARISON_FACTS | {"files"}
+    if quantised(node) is not None:
+        return COMPARISON_FACTS | set(Quantised.__annotations__)
     return COMPARISON_FACTS if fusion(node) is None else COMPARISON_FACTS | set(Fusion.__annotations__)
 
 

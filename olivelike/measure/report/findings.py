@@ -33,6 +33,25 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Weights of layers that a step left in one type; the fields are those of `KeptWeights`."""
+
+    form: str
+    layers: int
+    weights: int
+    blocks: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    """Of those in float."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """What a step that quantises left."""
+
+    kept_weights: tuple[Kept, ...]
+
+
+@dataclass(frozen=True)
 class Figures:
     """How far a network is from the original."""
 
@@ -162,6 +181,11 @@ def read_findings(folder: Path, profile: object, verified: object, bench: object
 def fusion(node: NodeRecord) -> Fusion | None:
     """Return the operator counts that a node left, if it did."""
     return part_of_json(Fusion, node.facts)
+
+
+def quantised(node: NodeRecord) -> Quantised | None:
+    """Return how a step left weights, if it quantised them."""
+    return part_of_json(Quantised, node.facts)
 
 
 def figures(value: object) -> Figures | None:

@@ -19,6 +19,7 @@ from olivelike.measure.report.comparison import pictures, verification
 from olivelike.measure.report.element import Html, element, facts, join, moment
 from olivelike.measure.report.findings import read_findings
 from olivelike.measure.report.outcome import fidelity, operators, outcome, placement, speed
+from olivelike.measure.report.quantised_weights import quantised_weights
 from olivelike.measure.report.steps import steps
 from olivelike.model.records.reading import from_json, to_json
 from olivelike.model.records.run_record import RunRecord
@@ -70,6 +71,7 @@ def page(record: RunRecord, beside: Beside) -> str:
         comparison.errors(run),
         comparison.changes(run),
         steps(run),
+        quantised_weights(run, findings.verified),
         verification(run, findings.verified),
         pictures(run, findings),
         speed(findings.bench),

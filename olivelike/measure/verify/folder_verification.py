@@ -114,6 +114,15 @@ class FolderVerification:
         except OSError as error:
             raise UsageError(f"{folder}: the pictures can't be written: {error.strerror}") from error
 
+    def write_card(self) -> Path:
+        """Write the figures into the folder's `README.md`, its model card, and return its path.
+
+        What people wrote in a card stays. Raises `UsageError` if it can't be written, or is not from olivelike.
+        """
+        from olivelike.measure.verify.model_card import write_card
+
+        return write_card(self)
+
     def add_to_report(self, run: RecordedRun) -> Path:
         """Put figures and pictures into the report of a run, and return its path.
 

@@ -14,7 +14,7 @@ import torch
 from olivelike.engine.output.derivation import is_float
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.export.torch_network import build_network, wrap
-from olivelike.graphs.inspect.quantised import rounded_to, weight_bits
+from olivelike.graphs.inspect.quantised import quantised_precision
 from olivelike.graphs.interface.component_interface import interface_of
 from olivelike.measure.network_sizes import CASES, Case, random_inputs
 from olivelike.model.families import CACHED_FEATURES, SHALLOW_FILE
@@ -317,11 +317,8 @@ def precision_of(model: ir.Model) -> str:
 
     Else `fp16` or `bf16` if any operator gives that, else `fp32`.
     """
-    if (rounded := rounded_to(model.graph)) is not None:
-        return rounded
-    widths = {width for node in model.graph if (width := weight_bits(node)) is not None}
-    if widths:
-        return f"w{min(widths)}"
+    if (quantised := quantised_precision(model.graph)) is not None:
+        return quantised
     dtypes = {value.dtype for node in model.graph for value in node.outputs}
     return next((name for half, name in HALVES.items() if half in dtypes), "fp32")
 

@@ -160,13 +160,23 @@ def session_options(
     for library in settings.custom_operators:
         _register(options, library)
     if external:
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in external.values()]
-        options.add_external_initializers(list(external), values)
+        options.add_external_initializers(list(external), [_ort_value(array) for array in external.values()])
     if settings.weights is not None:
         content = _map(settings.weights)
         location = _data_location(path, settings.weights, len(content))
         options.add_external_initializers_from_files_in_memory([location], [content], [len(content)])
     yield model, options
+
+
+def _ort_value(array: Array) -> Any:
+    """Return what ONNX Runtime takes of an array, whose memory it shares; NumPy itself has no float8."""
+    import numpy as np
+    import onnx
+    import onnxruntime
+
+    if array.dtype.name != "float8_e4m3fn":
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint8), onnx.TensorProto.FLOAT8E4M3FN)
 
 
 @cache

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
+from olivelike.engine.output.derivation import Evaluator
 from olivelike.engine.output.initializers import Initializers
 from olivelike.engine.output.materialize import materialize
 from olivelike.engine.output.pipeline_files import component_config
@@ -17,6 +18,8 @@ from olivelike.engine.output.swap import swap_loras
 from olivelike.errors import PassError, SourceError
 from olivelike.measure.verify.original import relative_error
 from olivelike.model import Graph
+from olivelike.model.block_values import QUANTISE, QUANTISE_DOMAIN, BlockFormat
+from olivelike.model.channel_values import QUANTISE_CHANNELS, ChannelFormat
 from olivelike.model.graph import PARAMETER_KEY, weight_values
 from olivelike.model.records.output import ComponentRecord, OutputFile
 from olivelike.pass_api import LoraInput, Pass
@@ -268,3 +271,25 @@ def test_no_lora_is_merged_into_stored_integers(encoder, tmp_path):
     path = make_lora(tmp_path / "style.safetensors", "kohya", base=shapes, components=("text_encoder",))
     with pytest.raises(SourceError, match="is quantised, to int8, so no LoRA can be merged .* put `merge_lora` before"):
         run_pass(MERGE, run_pass(StoredInt8(rename=False), encoder), loras=[LoraInput(path, 1.0)])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "form",
+    [
+        BlockFormat(8, 32, 0, symmetric=True, packed=True),
+        BlockFormat(4, 32, 0, symmetric=False, packed=False),
+        ChannelFormat("int8", 0),
+    ],
+)
+def test_a_weight_that_is_not_finite_is_refused_by_name(form, value):
+    weight = np.ones((64, 32), np.float32)
+    weight[3, 4] = value
+    expression = {
+        "op": QUANTISE if isinstance(form, BlockFormat) else QUANTISE_CHANNELS, "domain": QUANTISE_DOMAIN,
+        "attributes": form.attributes(), "inputs": [{"parameter": "conv_in.weight", "shape": [64, 32]}],
+    }  # fmt: skip
+    with pytest.raises(
+        PassError, match=r"weight 'conv_in.weight' can't be quantised: it has values that are not finite"
+    ):
+        Evaluator(lambda _: weight, {"": 21}, 10).evaluate(expression)

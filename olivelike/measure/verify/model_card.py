@@ -1,0 +1,170 @@
+"""The model card of an output folder: what it was made of, how, how large it is, and how near to the original.
+
+A card is `README.md`, as the Hugging Face hub shows it: keys for the hub above, text below. One that is there already
+keeps all but what lies between two comments of ours. Source of the keys: the hub's documentation of model cards.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from olivelike._files import write_whole
+from olivelike._text import count, size
+from olivelike._untrusted import one_line, read_bytes
+from olivelike.errors import UsageError
+from olivelike.graphs.inspect.inspect import inspect_model
+from olivelike.graphs.inspect.quantised import shares
+from olivelike.model.families import PIPELINE, TEXT_ENCODERS
+from olivelike.model.records.card_marks import CARD_FILE, END, begin, read_card, with_part
+from olivelike.model.records.output import OutputRecord
+
+if TYPE_CHECKING:
+    from olivelike.measure.verify.folder_verification import FolderVerification
+
+_FRONT: Final = re.compile(r"\A---\r?\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
+_LICENSE: Final = re.compile(r"^(license(?:_name|_link)?): *['\"]?([\w.:/+-]+)['\"]?\s*$", re.MULTILINE)
+_STEERING: Final = re.compile(r"([\\`*_{}\[\]#|~])")
+_FULL: Final = "fp32"
+
+
+def check_card(folder: Path) -> None:
+    """Check, before minutes are spent, that a folder's card can be written.
+
+    Raises `UsageError` if a `README.md` is there that has no part of ours, or can't be read.
+    """
+    place = folder / CARD_FILE
+    try:
+        card = read_card(folder)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--card: {place} can't be read as text: {error}; move it away") from error
+    if place.is_symlink() or (card is not None and with_part(card, "") is None):
+        raise UsageError(
+            f"--card: {place} is not from olivelike; move it away, or put a line `<!-- olivelike: begin "
+            f"{'0' * 12} -->` and a line `{END}` in it, between which the figures go"
+        )
+
+
+def write_card(found: FolderVerification) -> Path:
+    """Write the card of a folder that was verified, or renew our part of it, and return its path.
+
+    Raises `UsageError` if it can't be written.
+    """
+    check_card(found.folder)
+    record = OutputRecord.require(found.folder)
+    part = "\n".join([begin(record), *_figures(found, record), END])
+    there = read_card(found.folder)
+    text = None if there is None else with_part(there, part)
+    if text is None:
+        text = "\n".join([*_front(found, record), "", *_opening(found.folder, record), "", part, "", *_use(record), ""])
+    place = found.folder / CARD_FILE
+    try:
+        write_whole(place, text.encode(), durable=False)
+    except OSError as error:
+        raise UsageError(f"{place}: the card can't be written: {error.strerror}") from error
+    return place
+
+
+def _front(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
+    """Yield what the hub reads; texts are quoted as JSON, which is YAML."""
+    precisions = dict.fromkeys(one.verification.precision for one in found.components)
+    yield "---"
+    if record.source.repository is not None:
+        yield f"base_model: {json.dumps(record.source.repository)}"
+        if precisions.keys() - {_FULL}:
+            yield "base_model_relation: quantized"
+    for key, value in _license(found.against, record).items():
+        yield f"{key}: {json.dumps(value)}"
+    yield "library_name: onnx"
+    if record.components.keys() >= {"unet", "vae_decoder"} and record.components.keys() & {*TEXT_ENCODERS}:
+        yield "pipeline_tag: text-to-image"
+    family = "stable-diffusion-xl" if "text_encoder_2" in record.components else "stable-diffusion"
+    runtime = "openvino" if record.target.name == "openvino" else "onnxruntime"
+    yield "tags:"
+    for tag in ("onnx", runtime, family, *sorted(precisions.keys() - {_FULL}), "olivelike"):
+        yield f"- {tag}"
+    yield "---"
+
+
+def _license(against: Mapping[str, Any], record: OutputRecord) -> dict[str, str]:
+    """Return what the source's own card says of its license, if all weights are the source's and it is near."""
+    alone = not (record.loras or record.embeddings or record.source.vae or record.source.ip_adapter)
+    if not alone or against.get("kind") != "folder" or not against.get("path"):
+        return {}
+    try:
+        front = _FRONT.match(read_bytes(Path(against["path"]) / CARD_FILE).decode())
+    except (OSError, ValueError):
+        return {}
+    return dict(_LICENSE.findall(front[1])) if front else {}
+
+
+def _opening(folder: Path, record: OutputRecord) -> Iterator[str]:
+    merged = [f"{_plain(lora.origin)} at {lora.weight:g}" for lora in record.loras]
+    merged += [f"{_plain(one.origin)} as {_plain(one.token)}" for one in record.embeddings]
+    added = f" With it: {', '.join(merged)}." if merged else ""
+    runtime = "OpenVINO" if record.target.name == "openvino" else "ONNX Runtime"
+    yield f"# {_plain(folder.resolve().name)}"
+    yield ""
+    yield (
+        f"{_plain(record.source)} as ONNX networks, for {runtime}, made by olivelike for target "
+        f"`{record.target.name}`.{added}"
+    )
+
+
+def _figures(found: FolderVerification, record: OutputRecord) -> Iterator[str]:
+    verdicts = {one.name: one for one in found.components}
+    yield "| network | steps | size | weights | relative error | limit |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, entry in record.components.items():
+        verdict, path = verdicts.get(name), record.find_model_file(name)
+        held = path is not None and (name == PIPELINE or PIPELINE not in record.components)
+        kept = shares(inspect_model(found.folder / path, targets=()).kept_weights) if path and held else ""
+        precision = verdict.verification.precision if verdict is not None else ""
+        figures = verdict.to_json() if verdict is not None else {}
+        error, limit = "not compared" if verdict is None else _number(figures["relative_error"]), figures.get("limit")
+        cells = (
+            _plain(name),
+            ", ".join(_plain(step.name) for step in entry.passes),
+            size(sum(file.size for file in record.component_files(name).values())) if held else f"in {PIPELINE}",
+            kept or precision,
+            error if verdict is None or verdict.passed else f"{error}, **too far off**",
+            f"{limit:g}" if limit is not None else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield f"{size(sum(file.size for file in record.files.values()))} in {count(len(record.files), 'file')}."
+    yield (
+        "Errors are ‖difference‖ / ‖original‖ of a network's outputs on random inputs, against the original in torch "
+        "in float32; the largest is shown."
+    )
+    if found.pictures:
+        yield ""
+        yield from _pictures(found)
+
+
+def _pictures(found: FolderVerification) -> Iterator[str]:
+    yield "| picture, against the original's of the same seed | PSNR | SSIM |"
+    yield "| --- | --- | --- |"
+    for one in found.pictures:
+        psnr = f"{one.psnr:.1f} dB" if math.isfinite(one.psnr) else "equal"
+        yield f"| {_plain(one.prompt)}, seed {one.seed} | {psnr} | {one.ssim:.4f} |"
+
+
+def _use(record: OutputRecord) -> Sequence[str]:
+    if record.layout != "diffusers":
+        return (f"The folder is laid out for {_plain(record.layout)}.",)
+    return ("```", 'olivelike generate FOLDER "a prompt"', "```")
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.1e}"
+
+
+def _plain(value: object) -> str:
+    """Return text without what would steer Markdown or HTML: a folder may come from anyone."""
+    return _STEERING.sub(r"\\\1", html.escape(one_line(str(value)), quote=False))
