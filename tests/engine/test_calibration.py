@@ -17,6 +17,7 @@ from olivelike.engine.run_record import readable_runs
 from olivelike.errors import PassError, SafetyError, UsageError, WorkflowError
 from olivelike.graphs.inspect import inspect_model
 from olivelike.measure.bench.ablation import verified_rows
+from olivelike.measure.bench.runtime_engine import kept_in, weights_dtype
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
@@ -151,6 +152,7 @@ def test_the_folder_draws_and_is_verified_and_inspected(rounded: Project) -> Non
     assert pictures[0][0].image != pictures[1][0].image
     (verdict,) = verify_folder(rounded.output, components=["unet"]).components
     assert (verdict.verification.precision, verdict.passed) == ("int8", True)
+    assert (kept_in(rounded.output), weights_dtype(rounded.output)) == ("int8", "float32")
     found = inspect_model(rounded.output / "unet" / "model.onnx", targets=())
     assert found.parameters["int8"].elements > found.parameters["float32"].elements / 4
 

@@ -54,7 +54,7 @@ class PipelineEngine:
         self.facts = {
             "version": runtime_version(job.sessions),
             "provider": provider,
-            "dtype": _openvino_dtype(job.sessions, provider) if openvino else _kept_in(job.folder),
+            "dtype": _openvino_dtype(job.sessions, provider) if openvino else kept_in(job.folder),
         }
 
     def run(self, turn: Turn) -> Timing:
@@ -140,7 +140,7 @@ def weights_dtype(folder: Path) -> str:
     return str(helper.tensor_dtype_to_np_dtype(most))
 
 
-def _kept_in(folder: Path) -> str:
+def kept_in(folder: Path) -> str:
     """Return what a folder's UNet is quantised to, such as `w8` or `int8`, else what most of its weights are."""
     import onnx_ir as ir
 
