@@ -10,14 +10,29 @@ import pytest
 import yaml
 
 from tests.deploy.recipes import (
-    COMPOSE, CUDA, DEPLOY, DOCKERFILE, INIT, MANIFESTS, ROOT, SERVICES, container, container_command, instruction,
-    of_kind, ours, pods, service_command,
+    COMPOSE,
+    CUDA,
+    DEPLOY,
+    DOCKERFILE,
+    INIT,
+    MANIFESTS,
+    ROOT,
+    SERVICES,
+    container,
+    container_command,
+    instruction,
+    of_kind,
+    ours,
+    pods,
+    service_command,
 )  # fmt: skip
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMAGE = f"olivelike:{PROJECT['version']}"
-OBJECTS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"}
-"""Variables that s3fs, and SeaweedFS, read."""
+THEIRS = {
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "DASK_LOGGING__DISTRIBUTED"
+}  # fmt: skip
+"""Variables that s3fs and Dask read."""
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OLIVELIKE_API_KEY")
 COMMANDS = {
     "image": [*instruction("ENTRYPOINT"), *instruction("CMD")][2:],
@@ -49,9 +64,10 @@ def test_every_variable_is_read_by_somebody():
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "olivelike").rglob("*.py"))
     named = {name for service in ours().values() for name in service.get("environment", ())}
     named |= {name for one in of_kind("ConfigMap") for name in one["data"]}
+    named |= {variable["name"] for name in pods() for variable in container(name).get("env", ())}
     named |= set(re.findall(r"\b(OLIVELIKE_\w+)", DOCKERFILE))
     assert {"OLIVELIKE_SHARED_CACHE", "OLIVELIKE_CACHE_DIR", "OLIVELIKE_API_KEY", "OLIVELIKE_CLUSTER_PLUGINS"} <= named
-    assert {name for name in named - OBJECTS if f'"{name}"' not in code} == set()
+    assert {name for name in named - THEIRS if f'"{name}"' not in code} == set()
 
 
 def test_extras_version_and_python_are_those_of_the_project():
@@ -60,6 +76,12 @@ def test_extras_version_and_python_are_those_of_the_project():
     (version,) = re.findall(r"BASE=python:(3\.\d+)-", DOCKERFILE)
     assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
     assert f'image.version="{PROJECT["version"]}"' in DOCKERFILE
+
+
+def test_the_image_finds_which_torch_the_project_takes():
+    (prefix,) = re.findall(r'one\.startswith\("(\S+)"\)', DOCKERFILE)
+    (found,) = [one for one in PROJECT["dependencies"] if one.startswith(prefix)]
+    assert re.fullmatch(r"torch>=[\d.]+,<[\d.]+", found)
 
 
 def test_what_the_image_copies_is_there_and_nothing_else_is_sent():
@@ -242,4 +264,4 @@ def test_whoever_names_an_image_of_their_own_changes_nothing_else():
     assert text.count(IMAGE) == len(pods())
     changed = list(yaml.safe_load_all(text.replace(IMAGE, f"registry.example.com/{IMAGE}")))
     assert len(changed) == len(MANIFESTS)
-    assert INIT == instruction("ENTRYPOINT")[:2]
+    assert instruction("ENTRYPOINT")[:2] == INIT
