@@ -2,255 +2,244 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
-import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import time
 import tomllib
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
-COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
-MANIFESTS = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")))
-SERVICES: dict[str, Any] = COMPOSE["services"]
-THEIRS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"}
-"""Variables that other programs read."""
+from tests.deploy.recipes import (
+    COMPOSE, CUDA, DEPLOY, DOCKERFILE, INIT, MANIFESTS, ROOT, SERVICES, container, container_command, instruction,
+    of_kind, ours, pods, service_command,
+)  # fmt: skip
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+IMAGE = f"olivelike:{PROJECT['version']}"
+OBJECTS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"}
+"""Variables that s3fs, and SeaweedFS, read."""
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OLIVELIKE_API_KEY")
+COMMANDS = {
+    "image": [*instruction("ENTRYPOINT"), *instruction("CMD")][2:],
+    **{f"compose-{name}": service_command(name) for name in ours() if name != "bucket"},
+    **{f"pod-{name}": container_command(name) for name in pods()},
+}
 
 
-def words(service: dict[str, Any]) -> list[str]:
-    """Return what a service of the compose file runs."""
-    return [*service.get("entrypoint", ["olivelike"]), *service.get("command", ())]
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+def test_each_command_line_is_understood(words):
+    """By the program's own parser: options that are not there, values that are none and missing ones are errors."""
+    from click import Context
+    from distributed.cli import dask_scheduler, dask_worker
+    from typer.main import get_command
 
+    from olivelike.cli import app
 
-def pods() -> dict[str, dict[str, Any]]:
-    """Return the pods of the manifests, by the name of their container."""
-    found = {}
-    for one in MANIFESTS:
-        spec = one.get("spec", {})
-        for pod in (
-            spec.get("template", {}).get("spec"),
-            *(spec.get(x, {}).get("spec") for x in ("worker", "scheduler")),
-        ):
-            if pod:
-                found[pod["containers"][0]["name"]] = pod
-    return found
-
-
-def commands() -> list[list[str]]:
-    """Return each command line that the recipes run."""
-    composed = [words(service) for name, service in SERVICES.items() if name not in ("store", "bucket")]
-    containers = [pod["containers"][0] for pod in pods().values()]
-    return composed + [[*one.get("command", ["olivelike"]), *one.get("args", ())] for one in containers]
-
-
-@pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_each_command_is_one_of_the_program(command, cli_help):
-    program, name, *arguments = command
-    assert program in ("olivelike", "dask")
-    known = cli_help(program, name)
-    options = [one.partition("=")[0] for one in arguments if one.startswith("--")]
-    assert [one for one in options if one not in known] == []
-
-
-@pytest.fixture(scope="module")
-def cli_help():
-    """Return the help of a command of `olivelike` or `dask`."""
-    known: dict[tuple[str, str], str] = {}
-
-    def ask(program: str, name: str) -> str:
-        if (program, name) not in known:
-            module = {"olivelike": "olivelike", "dask": "dask"}[program]
-            shown = subprocess.run(
-                [sys.executable, "-m", module, name, "--help"],
-                capture_output=True,
-                text=True,
-                check=True,
-                env={**os.environ, "COLUMNS": "200", "PYTHONWARNINGS": "ignore"},
-            )
-            known[program, name] = shown.stdout
-        return known[program, name]
-
-    return ask
+    program, name, *arguments = words
+    if program == "dask":
+        command = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}[name]
+    else:
+        assert program == "olivelike"
+        olivelike = get_command(app._app)
+        command = olivelike.get_command(Context(olivelike), name)
+    assert command.make_context(name, arguments).params
 
 
 def test_every_variable_is_read_by_somebody():
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "olivelike").rglob("*.py"))
-    (config,) = [one["data"] for one in MANIFESTS if one["kind"] == "ConfigMap"]
-    named = {*config, *re.findall(r"(OLIVELIKE_\w+)", DOCKERFILE)}
-    for service in SERVICES.values():
-        named |= set(service.get("environment", {}))
-    assert {name for name in named - THEIRS if f'"{name}"' not in code} == set()
+    named = {name for service in ours().values() for name in service.get("environment", ())}
+    named |= {name for one in of_kind("ConfigMap") for name in one["data"]}
+    named |= set(re.findall(r"\b(OLIVELIKE_\w+)", DOCKERFILE))
+    assert {"OLIVELIKE_SHARED_CACHE", "OLIVELIKE_CACHE_DIR", "OLIVELIKE_API_KEY", "OLIVELIKE_CLUSTER_PLUGINS"} <= named
+    assert {name for name in named - OBJECTS if f'"{name}"' not in code} == set()
 
 
-def test_extras_and_python_are_those_of_the_project():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (extras,) = re.findall(r'"\.\[([\w,]+)\]"', DOCKERFILE)
-    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
-    (version,) = re.findall(r"BASE=python:(3\.\d+)", DOCKERFILE)
-    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+def test_extras_version_and_python_are_those_of_the_project():
+    (extras,) = re.findall(r'extras="([\w,]+)"', DOCKERFILE)
+    assert {"cluster", "s3", "serve"} <= set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
+    (version,) = re.findall(r"BASE=python:(3\.\d+)-", DOCKERFILE)
+    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+    assert f'image.version="{PROJECT["version"]}"' in DOCKERFILE
 
 
 def test_what_the_image_copies_is_there_and_nothing_else_is_sent():
     ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line[1:] for line in ignored if line.startswith("!")}
     assert "*" in ignored
-    copied = {
-        path for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for path in line.split()
-    }
-    assert copied == sent
-    assert all((ROOT / path).exists() for path in copied)
-    assert not any(fnmatch.fnmatch(name, pattern) for pattern in sent for name in (".git", ".venv", "models", "cache"))
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    assert {path for line in lines for path in line.split()} == sent
+    assert all((ROOT / path).exists() for path in sent)
+    kept_out = (".git", ".venv", "models", "cache", "gallery", "tests", "deploy", ".env")
+    assert not [name for name in kept_out if any(fnmatch.fnmatch(name, pattern) for pattern in sent)]
 
 
-def test_nobody_is_root_and_images_are_pinned():
-    assert re.search(r"^USER 10001", DOCKERFILE, re.MULTILINE)
-    for service in SERVICES.values():
-        assert service["image"] == "olivelike" or re.search(r":\d", service["image"])
-    for pod in pods().values():
+def test_images_are_pinned():
+    found = {one["image"] for one in (*SERVICES.values(), *(container(name) for name in pods()))}
+    assert {image for image in found if not image.startswith("chrislusf/")} == {IMAGE}
+    assert re.fullmatch(r"chrislusf/seaweedfs:\d+\.\d+", SERVICES["objects"]["image"])
+    assert re.search(r"^ARG BASE=\S+:\d+\.\d+-slim-\w+$", DOCKERFILE, re.MULTILINE)
+
+
+def test_the_services_with_cuda_are_all_of_ours():
+    assert CUDA["services"].keys() == ours().keys()
+    for one in CUDA["services"].values():
+        assert one["image"] == f"{IMAGE}-cuda"
+        assert one["build"]["args"] == {"VARIANT": "cuda"}
+    assert "cuda)" in DOCKERFILE
+
+
+def test_nobody_is_root_or_writes_outside_of_volumes():
+    (user,) = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, re.MULTILINE)
+    assert f"useradd --uid {user} " in DOCKERFILE
+    for service in ours().values():
+        assert service["read_only"]
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+        assert "user" not in service
+    for name, pod in pods().items():
         assert pod["securityContext"]["runAsNonRoot"]
-        (container,) = pod["containers"]
-        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-        assert container["resources"]["limits"]["memory"]
+        assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == int(user)
+        assert not pod["automountServiceAccountToken"]
+        assert container(name)["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert container(name)["resources"].keys() == {"requests", "limits"}
+
+
+def test_each_place_that_a_command_names_is_a_volume():
+    """A root that can't be written has no other."""
+    for name, service in ours().items():
+        mounted = [claim.split(":")[1] for claim in service.get("volumes", ())] + service["tmpfs"]
+        assert [path for path in _paths(service_command(name)) if not _is_in(path, mounted)] == [], name
+    for name in pods():
+        mounted = [mount["mountPath"] for mount in container(name)["volumeMounts"]]
+        assert [path for path in _paths(container_command(name)) if not _is_in(path, mounted)] == [], name
+        assert "/tmp" in mounted
+
+
+def _paths(words):
+    return [path for word in words for path in re.findall(r"^(?:--[\w-]+=)?(/\w[\w/]*)$", word)]
+
+
+def _is_in(path, folders):
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def test_no_secret_lies_in_the_recipes():
-    text = "".join(path.read_text(encoding="utf-8") for path in DEPLOY.iterdir())
-    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "OLIVELIKE_API_KEY"):
-        values = re.findall(rf"{name}: *([^\s,)]+)", text)
-        assert all(value.startswith(f"${{{name}:?") for value in values), values
-    assert not any(one["kind"] == "Secret" for one in MANIFESTS)
+    for path in DEPLOY.iterdir():
+        text = path.read_text(encoding="utf-8")
+        for name in SECRETS:
+            values = re.findall(rf"{name}: *([^\s,)]+)", text)
+            assert all(value.startswith(f"${{{name}:?") for value in values), (path, values)
+    assert of_kind("Secret") == []
+    assert "/deploy/.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
-def test_ports_volumes_and_selectors_fit_together():
-    assert SERVICES["server"]["ports"] == ["127.0.0.1:7860:7860"]
+def test_only_who_gives_to_the_store_can_write_to_it():
+    services = {name for name, one in SERVICES.items() if "AWS_SECRET_ACCESS_KEY" in one.get("environment", ())}
+    assert services == {"objects", "bucket", "run"}
+    having = {
+        name for name in pods() if {"secretRef": {"name": "olivelike-objects"}} in container(name).get("envFrom", ())
+    }
+    assert having == {"run"}
+    assert {name for name, one in SERVICES.items() if "objects" in one["networks"]} == services
+
+
+def test_ports_of_the_compose_file_fit_together():
+    assert [(name, one["ports"]) for name, one in SERVICES.items() if "ports" in one] == [
+        ("server", ["127.0.0.1:7860:7860"])
+    ]
     assert "EXPOSE 7860" in DOCKERFILE
-    declared = {claim for service in SERVICES.values() for claim in service.get("volumes", ())}
-    named = {claim.partition(":")[0] for claim in declared} - {"../workflows"}
-    assert named == COMPOSE["volumes"].keys()
-    by_kind = {one["kind"]: one for one in MANIFESTS if one["kind"] in ("Deployment", "Service")}
-    labels = by_kind["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert by_kind["Service"]["spec"]["selector"].items() <= labels.items()
-    assert by_kind["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    claims = {one["metadata"]["name"] for one in MANIFESTS if one["kind"] == "PersistentVolumeClaim"}
-    volumes = [volume for pod in pods().values() for volume in pod.get("volumes", ())]
-    used = {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
-    assert used == claims
-    for pod in pods().values():
-        (container,) = pod["containers"]
-        assert {mount["name"] for mount in container.get("volumeMounts", ())} == {
-            v["name"] for v in pod.get("volumes", ())
-        }
+    assert "--port" not in service_command("server")
+    scheduler, worker = service_command("scheduler"), service_command("worker")
+    assert scheduler[scheduler.index("--port") + 1] == "8786"
+    asked = {name: re.findall(r":(\d+)/", one["healthcheck"]["test"][-1]) for name, one in SERVICES.items()
+             if "test" in one.get("healthcheck", ())}  # fmt: skip
+    assert asked == {"objects": ["8333"], "scheduler": ["8787"], "worker": ["8788"]}
+    assert ":8787" in scheduler
+    assert "--dashboard-address=:8788" in worker
+    assert SERVICES["run"]["environment"]["AWS_ENDPOINT_URL"] == "http://objects:8333"
+    bucket = re.findall(r"makedirs\('(\w+)'", service_command("bucket")[-1])
+    assert re.findall(r"^s3://(\w+)/", SERVICES["run"]["environment"]["OLIVELIKE_SHARED_CACHE"]) == bucket
 
 
-def test_probes_ask_for_routes_that_are_there():
-    routes = re.findall(r'@router\.get\("(/\w+)"', (ROOT / "olivelike/serve/api/health.py").read_text(encoding="utf-8"))
-    (server,) = pods()["server"]["containers"]
-    for probe in ("readinessProbe", "livenessProbe"):
-        asked = server[probe]["httpGet"]
-        assert asked["path"] in routes
-        # Whoever asks by an address is refused, so that pages of strangers can't.
-        (header,) = asked["httpHeaders"]
-        assert header["value"] in server["args"]
-    assert any("/healthz" in word for word in SERVICES["server"]["healthcheck"]["test"])
+def test_services_are_found_by_the_names_that_are_used():
+    hosts = [re.findall(r"tcp://([\w-]+):8786", " ".join(service_command(name))) for name in ours() if name != "bucket"]
+    assert {host for found in hosts for host in found} == {"scheduler"}
+    (cluster,) = of_kind("DaskCluster")
+    called = {host for name in pods() for host in re.findall(r"tcp://([\w-]+):8786", " ".join(container_command(name)))}
+    assert called == {f"{cluster['metadata']['name']}-scheduler"}
+    (service,) = of_kind("Service")
+    assert f"--allow-host={service['metadata']['name']}" in container("server")["args"]
+    assert "--allow-host=server" in service_command("server")
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+def test_volumes_networks_and_dependencies_of_the_compose_file_are_declared():
+    claims = {claim.partition(":")[0] for one in SERVICES.values() for claim in one.get("volumes", ())}
+    assert claims - {"../workflows"} == COMPOSE["volumes"].keys()
+    assert {name for one in SERVICES.values() for name in one["networks"]} == COMPOSE["networks"].keys()
+    for name, one in SERVICES.items():
+        for other, how in one.get("depends_on", {}).items():
+            healthy = how["condition"] == "service_healthy"
+            assert not healthy or "test" in SERVICES[other].get("healthcheck", ()), (name, other)
+    assert {name for name, one in SERVICES.items() if "profiles" in one} == {"run"}
+    assert SERVICES["worker"]["deploy"] == {"replicas": 2}
 
 
-@contextlib.contextmanager
-def processes() -> Iterator[Any]:
-    """Yields what starts commands; they are ended at the end."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(command: list[str], folder: Path, **environment: str) -> None:
-        program, *rest = command
-        folder.mkdir(exist_ok=True)
-        with (folder / "log").open("wb") as log:
-            whole = [sys.executable, "-m", program, *rest]
-            started.append(
-                subprocess.Popen(whole, cwd=folder, env={**os.environ, **environment}, stdout=log, stderr=log)
-            )
-
-    try:
-        yield start
-    finally:
-        for one in reversed(started):
-            one.terminate()
-            one.wait(30)
-
-
-@pytest.mark.slow
-def test_the_services_of_the_compose_file_work_together(bucket, tmp_path):
-    """As processes on loopback, each with a home and folders of its own; moto stands for the object store."""
-    scheduler, dashboard, port = free_port(), free_port(), free_port()
-    models = tmp_path / "models"
-    models.mkdir()
-    places = {
-        "tcp://scheduler:8786": f"tcp://127.0.0.1:{scheduler}", "8786": str(scheduler), ":8787": f":{dashboard}",
-        "/models": str(models), "/gallery": str(tmp_path / "gallery"),
-        "0.0.0.0": "127.0.0.1",
+def test_selectors_ports_and_volumes_of_the_manifests_fit_together():
+    (deployment,), (service,), (cluster,) = of_kind("Deployment"), of_kind("Service"), of_kind("DaskCluster")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    ports = {
+        name: {port["name"]: port["containerPort"] for port in container(name).get("ports", ())} for name in pods()
+    }
+    assert ports == {
+        "scheduler": {"tcp-comm": 8786, "http-dashboard": 8787},
+        "worker": {"http-dashboard": 8788},
+        "run": {},
+        "server": {"http": 7860},
+    }
+    for one in (*service["spec"]["ports"], *cluster["spec"]["scheduler"]["service"]["ports"]):
+        assert {**ports["server"], **ports["scheduler"]}[one["targetPort"]] == one["port"]
+    assert cluster["spec"]["scheduler"]["service"]["selector"]["dask.org/cluster-name"] == cluster["metadata"]["name"]
+    used = {
+        volume["persistentVolumeClaim"]["claimName"]
+        for pod in pods().values() for volume in pod["volumes"] if "persistentVolumeClaim" in volume
     }  # fmt: skip
-    shared = f"s3://{bucket.name}/store"
-
-    def here(name: str) -> list[str]:
-        return [places.get(word, word) for word in words(SERVICES[name])]
-
-    with processes() as start:
-        start([*here("scheduler"), "--host", "127.0.0.1"], tmp_path / "scheduler")
-        for number in ("1", "2"):
-            home = tmp_path / f"worker{number}"
-            command = [str(home) if word == "/cache/worker" else word for word in here("worker")]
-            start([*command, "--host", "127.0.0.1"], home, OLIVELIKE_CACHE_DIR=str(home / "cache"), HOME=str(home))
-        made = subprocess.run(
-            [sys.executable, "-m", *here("run")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "OLIVELIKE_CACHE_DIR": str(tmp_path / "cache"), "OLIVELIKE_SHARED_CACHE": shared},
-        )
-        assert made.returncode == 0, made.stderr
-        assert f"{shared}: given " in made.stdout
-        start([*here("server"), "--port", str(port)], tmp_path / "server", OLIVELIKE_API_KEY="key")
-        picture = drawn(f"http://127.0.0.1:{port}")
-        assert picture.startswith(b"\x89PNG")
+    assert used == {one["metadata"]["name"] for one in of_kind("PersistentVolumeClaim")}
+    for name, pod in pods().items():
+        assert {one["name"] for one in container(name)["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
 
 
-def drawn(url: str) -> bytes:
-    """Return a picture that a server was asked for."""
-    header = {"Authorization": "Bearer key", "Content-Type": "application/json"}
+def test_probes_ask_for_routes_that_are_there_and_need_no_key():
+    from olivelike.serve.api import guards, health
 
-    def ask(path: str, body: object = None) -> bytes:
-        data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(url + path, data, header), timeout=10) as answer:
-            return answer.read()
+    routes = {route.path for route in health.router.routes}
+    asked = {
+        container("server")[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert asked <= routes & guards._FREE
+    (path,) = re.findall(r"127\.0\.0\.1:7860(/\w+)", DOCKERFILE)
+    assert path in asked
+    for name in ("scheduler", "worker"):
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container(name)[probe]["httpGet"] == {"port": "http-dashboard", "path": "/health"}
 
-    end = time.monotonic() + 120
-    while True:
-        with contextlib.suppress(OSError):
-            ask("/readyz")
-            break
-        assert time.monotonic() < end
-        time.sleep(0.5)
-    job = json.loads(ask("/api/jobs", {"prompt": "a red circle", "steps": 2, "seed": 1}))["id"]
-    while (view := json.loads(ask(f"/api/jobs/{job}")))["state"] not in ("done", "failed"):
-        assert time.monotonic() < end
-        time.sleep(0.2)
-    assert view["state"] == "done", view["error"]
-    return ask(f"/files/{view['pictures'][0]['id']}.png")
+
+def test_a_job_is_not_tried_again_for_what_its_user_must_mend():
+    from olivelike.errors import UsageError
+
+    (job,) = of_kind("Job")
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert rule["action"] == "FailJob"
+    assert rule["onExitCodes"]["values"] == [UsageError.exit_code]
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_whoever_names_an_image_of_their_own_changes_nothing_else():
+    """The guide has a command that puts a registry before the image's name."""
+    text = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
+    assert text.count(IMAGE) == len(pods())
+    changed = list(yaml.safe_load_all(text.replace(IMAGE, f"registry.example.com/{IMAGE}")))
+    assert len(changed) == len(MANIFESTS)
+    assert INIT == instruction("ENTRYPOINT")[:2]
