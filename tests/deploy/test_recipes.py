@@ -10,8 +10,21 @@ import pytest
 import yaml
 
 from tests.deploy.recipes import (
-    COMPOSE, CUDA, DEPLOY, DOCKERFILE, INIT, MANIFESTS, ROOT, SERVICES, container, container_command, instruction,
-    of_kind, ours, pods, service_command,
+    COMPOSE,
+    CUDA,
+    DEPLOY,
+    DOCKERFILE,
+    INIT,
+    MANIFESTS,
+    ROOT,
+    SERVICES,
+    container,
+    container_command,
+    instruction,
+    of_kind,
+    ours,
+    pods,
+    service_command,
 )  # fmt: skip
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -242,4 +255,4 @@ def test_whoever_names_an_image_of_their_own_changes_nothing_else():
     assert text.count(IMAGE) == len(pods())
     changed = list(yaml.safe_load_all(text.replace(IMAGE, f"registry.example.com/{IMAGE}")))
     assert len(changed) == len(MANIFESTS)
-    assert INIT == instruction("ENTRYPOINT")[:2]
+    assert instruction("ENTRYPOINT")[:2] == INIT
