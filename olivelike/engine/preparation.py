@@ -168,9 +168,9 @@ class Prepared:
         inputs = Inputs(self.workflow, self.source, self.adapters, self.store, open_shelf(), elsewhere)
         return Resolver(inputs, OutputStates(self.store))
 
-    def plan(self) -> Plan:
-        """Compute the plan; nothing changes."""
-        sharing = self.options.sharing or open_for_looking(self.shared, self.store)
+    def plan(self, *, here: bool = False) -> Plan:
+        """Compute the plan; nothing changes. With `here`, what only a shared store has does not count."""
+        sharing = self.options.sharing or open_for_looking(None if here else self.shared, self.store)
         try:
             return make_plan(self.nodes, self.resolver(sharing), self.source, self.history, sharing)
         finally:

@@ -241,7 +241,7 @@ class _Run:
         Raises:
             StoreError: naming what is missing.
         """
-        nodes = self._prepared.plan().nodes
+        nodes = self._prepared.plan(here=True).nodes
         missing = [planned.node.id for planned in nodes if planned.status != "hit" and planned.node.output is None]
         if missing or self._options.clean_cache:
             what = f"lacks {listed(missing, _SHOWN)}" if missing else "can't be cleaned"

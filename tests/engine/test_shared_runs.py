@@ -180,6 +180,27 @@ def test_damage_in_the_bucket_is_made_anew_and_mended(first, machine, bucket):
     assert third.files() == first.files()
 
 
+def test_what_is_lost_here_after_it_came_is_fetched_again(first, machine, bucket, monkeypatch):
+    from olivelike.engine.execute.driver import Driver
+    from olivelike.store import Store
+
+    second = machine("second")
+    hit, lost = Driver._hit, []
+
+    def lose_then_hit(driver, node, resolution, reason):
+        if not lost and node.id == "text_encoder.fuse":
+            lost.append(next(iter(resolution.action.outputs.values())))
+            path = Store.open(second.folder / "cache").object_path(lost[0])
+            path.write_bytes(b"?" * path.stat().st_size)
+        hit(driver, node, resolution, reason)
+
+    monkeypatch.setattr(Driver, "_hit", lose_then_hit)
+    second.run(shared_cache=url(bucket))
+    assert lost
+    assert second.files() == first.files()
+    assert not second.executed() & set(STEPS)
+
+
 def test_who_may_only_read_fetches_and_gives_nothing(first, machine, bucket):
     second = machine("second")
     bucket.requests.clear()

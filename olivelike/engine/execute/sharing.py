@@ -110,7 +110,7 @@ class Sharing(Unshared):
         self._worth = _LAST_SECONDS
         """Seconds that making the results took that are being given."""
         self._guard, self._opening = threading.Lock(), threading.Lock()
-        self._is_open = False
+        self._is_open = self._is_closed = False
         self._asks, self._gives = True, self._shared.writable
         self._problems: list[str] = []
         """What is to be told."""
@@ -124,11 +124,15 @@ class Sharing(Unshared):
                 if not self._asks:
                     return Found()
                 self._asked[key] = self._threads.submit(self._ask, key, expected_seconds)
-        future = self._asked[key]
+            future = self._asked[key]
         if not future.done():
             return None
         self._say()
-        return future.result()
+        found = future.result()
+        if found.action is not None:  # It is stored here now. If it is asked for again, it was lost.
+            with self._guard:
+                self._asked.pop(key, None)
+        return found
 
     def waits_for(self, key: str) -> str | None:
         """Return what of a result is being fetched, if that may take a while."""
@@ -179,6 +183,7 @@ class Sharing(Unshared):
                 if self._is_open and self._gives:
                     self._say_goodbye()
         finally:
+            self._is_closed = True
             self._shared.folder.stop()
             for threads in (self._threads, self._givers):
                 threads.shutdown(wait=True, cancel_futures=True)
@@ -210,6 +215,8 @@ class Sharing(Unshared):
             if action is None:
                 return Found()
             return self._fetch(action, expected_seconds or action.seconds)
+        except DamagedError:  # What had come was collected meanwhile.
+            return Found()
         except StoreError as error:
             self._fail(error)
             return Found()
@@ -271,7 +278,7 @@ class Sharing(Unshared):
     def _fail(self, error: StoreError) -> None:
         """Stop asking and giving."""
         with self._guard:
-            if self._asks:
+            if self._asks and not self._is_closed:
                 self._problems.append(f"{error}; going on with what is stored here")
             self._asks = self._gives = False
 

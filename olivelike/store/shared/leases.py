@@ -74,7 +74,8 @@ class HeldLease:
 
     def _write(self) -> None:
         age = round(time.monotonic() - self._start, 3)
-        content = {"age_seconds": age, "ended": self._ended.is_set(), "keys": sorted(self._keys)}
+        keys = sorted(self._keys.copy())  # Other threads add to them.
+        content = {"age_seconds": age, "ended": self._ended.is_set(), "keys": keys}
         self._folder.put(self._path, seal(_KIND, content))
 
 
