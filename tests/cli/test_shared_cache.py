@@ -121,12 +121,12 @@ def test_mistakes_are_told(project, cli, bucket, monkeypatch, words, status, sai
     assert (result.status, said in result.err) == (status, True), result.err
 
 
-@pytest.mark.parametrize("age", ["", "d", "30", "-1d", "30x", "infd", "nand"])
-def test_what_is_no_age_is_refused(project, cli, url, bucket, age):
+def test_what_is_no_age_is_refused(project, cli, url, bucket):
     cli("cache", "push", url)
-    result = cli("cache", "gc", "--cache-dir", url, "--older-than", age)
-    assert result.status == 2
-    assert "is no age" in result.err
+    for age in ("", "d", "30", "-1d", "30x", "infd", "nand"):
+        result = cli("cache", "gc", "--cache-dir", url, "--older-than", age)
+        assert result.status == 2
+        assert "is no age" in result.err
 
 
 def test_no_password_is_shown(project, cli, monkeypatch):

@@ -139,8 +139,19 @@ def test_a_plan_tells_what_would_be_fetched_and_changes_nothing(first, machine, 
     assert "refuses these credentials" in warning
 
 
-@pytest.mark.parametrize("mode", ["503", "403", "half", "silent"])
-@pytest.mark.parametrize("only", ["", "/objects/"])
+@pytest.mark.parametrize(
+    ("mode", "only"),
+    [
+        pytest.param("503", "", marks=pytest.mark.slow),
+        ("403", ""),
+        pytest.param("half", "", marks=pytest.mark.slow),
+        ("silent", ""),
+        ("503", "/objects/"),
+        pytest.param("403", "/objects/", marks=pytest.mark.slow),
+        ("half", "/objects/"),
+        pytest.param("silent", "/objects/", marks=pytest.mark.slow),
+    ],
+)
 def test_a_bucket_that_fails_costs_one_warning_and_no_result(first, machine, bucket, mode, only, monkeypatch):
     monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr("olivelike.engine.execute.sharing._CONTACT_SECONDS", 2.0)
@@ -227,6 +238,7 @@ def test_who_is_not_allowed_to_write_still_reads(first, machine, bucket, monkeyp
     assert warning.endswith("what is made is kept here alone")
 
 
+@pytest.mark.slow
 def test_what_takes_longer_to_fetch_than_to_make_is_made(first, machine, bucket, monkeypatch):
     monkeypatch.setattr("olivelike.engine.execute.sharing._PATIENCE_SECONDS", 2.0)
     second = machine("second")
@@ -248,6 +260,7 @@ def test_a_known_speed_decides_before_anything_is_fetched(first, machine, bucket
     assert not any(method == "GET" and "/objects/" in path for method, path in bucket.requests)
 
 
+@pytest.mark.slow
 def test_clean_cache_makes_anew_and_replaces_what_is_shared(first, machine, bucket):
     second = machine("second")
     second.run(shared_cache=url(bucket))

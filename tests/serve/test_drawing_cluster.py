@@ -126,6 +126,7 @@ def generate(capsys, monkeypatch, tmp_path, little, cluster):
     return generate
 
 
+@pytest.mark.slow
 def test_generate_writes_the_same_files_by_the_same_names(generate, tmp_path, little):
     (tmp_path / "words").mkdir()
     (tmp_path / "words" / "animal.txt").write_text("a cat\na dog\n", encoding="utf-8")
@@ -167,6 +168,7 @@ def test_workers_of_another_version_do_not_draw(base_settings, tmp_path, monkeyp
         Service(replace(base_settings, gallery=tmp_path / "gallery", cluster=cluster.scheduler_address))
 
 
+@pytest.mark.slow
 def test_local_n_has_so_many_workers(tmp_path):
     workers = ClusterWorkers("local:3", tmp_path)
     try:
