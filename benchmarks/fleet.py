@@ -2,7 +2,7 @@
 
     python benchmarks/fleet.py                  # 100 combinations of the demo's text encoder and VAE decoder
     python benchmarks/fleet.py --grow 1111      # plan 1, 11, 111 and 1111 combinations, about 9 nodes each
-    python benchmarks/fleet.py --cluster        # and 40 of them on 1 and 2 Dask workers, in turn
+    python benchmarks/fleet.py --cluster        # 8 networks, traced anew, on 1 and 2 Dask workers, in turn
 
 Ratios are of one run of this script; seconds are those of this machine and what else it did. Nothing here is a test.
 """
@@ -52,6 +52,53 @@ def write_workflow(folder: Path, sources: int, devices: int = 1) -> Path:
     return file
 
 
+def write_networks(folder: Path, count: int) -> Path:
+    """Write a matrix of text encoders of other depths, each of which takes seconds to trace."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    for number in range(count):
+        copy = folder / f"n{number}"
+        shutil.copytree(demo_folder(), copy)
+        config = json.loads((copy / "text_encoder" / "config.json").read_text(encoding="utf-8"))
+        config |= {"num_hidden_layers": 12 + number}
+        CLIPTextModel(CLIPTextConfig(**config)).half().save_pretrained(copy / "text_encoder")
+    file = folder / "networks.yaml"
+    names = ", ".join(f"./n{number}" for number in range(count))
+    file.write_text(
+        "name: networks\ncomponents:\n  text_encoder: [convert: {fresh: true}, fuse]\n"
+        f"matrix:\n  source: [{names}]\ntarget: cpu\noutput: out\n",
+        encoding="utf-8",
+    )
+    return file
+
+
+def count_loops(processes: int) -> float:
+    """Return the loops per second of so many busy processes at once: what the cores allow."""
+    loop = "import time; t = time.perf_counter(); sum(range(100_000_000)); print(time.perf_counter() - t)"
+    busy = [
+        subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    return sum(1 / float(process.communicate()[0]) for process in busy)
+
+
+def compare_workers(place: Path) -> None:
+    """Print how much faster two workers are than one, where nodes take longer than giving them out."""
+    times: dict[int, list[float]] = {1: [], 2: []}
+    allowed = []
+    file = write_networks(place, 8)
+    for turn in range(3):
+        allowed.append(count_loops(2) / count_loops(1))
+        for workers, found in times.items():
+            name = f"{workers}-{turn}"
+            found.append(
+                run(str(file), "--cluster", f"local:{workers}", "--cache-dir", str(place / f"cluster-{name}"),
+                    "--output", str(place / f"cluster-output-{name}"))
+            )  # fmt: skip
+    one, two = (statistics.median(found) for found in times.values())
+    print(f"8 networks on local:1 and local:2: {one:.1f} and {two:.1f} s, medians of 3: {one / two:.2f}")
+    print(f"two busy loops beside one, before each: {', '.join(f'{ratio:.2f}' for ratio in allowed)}")
+
+
 def run(*arguments: str) -> float:
     """Run `olivelike run`; return its seconds."""
     start = time.perf_counter()
@@ -73,7 +120,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--grow", type=int, default=0, metavar="N", help="plan up to N combinations")
-    parser.add_argument("--cluster", action="store_true", help="also on 1 and 2 Dask workers")
+    parser.add_argument("--cluster", action="store_true", help="compare 1 and 2 Dask workers instead")
     parser.add_argument("--plan", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.plan:
@@ -83,6 +130,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
+        if options.cluster:
+            compare_workers(place)
+            return
         if options.grow:
             print("| combinations | nodes | CPU seconds | per node, ms | MB |\n| --- | --- | --- | --- | --- |")
             count = 1
@@ -108,18 +158,6 @@ def main() -> None:
         single = statistics.median(singles)
         print(f"run of all: {all_of_them:.1f} s; one alone, with a store of its own: {single:.2f} s, the median of 5")
         print(f"all / 100 single runs: {all_of_them / (100 * single):.3f}")
-        if options.cluster:
-            times: dict[int, list[float]] = {1: [], 2: []}
-            file = write_workflow(place, 2)
-            for turn in range(3):
-                for workers, found in times.items():
-                    name = f"{workers}-{turn}"
-                    found.append(
-                        run(str(file), "--cluster", f"local:{workers}", "--cache-dir", str(place / f"cluster-{name}"),
-                            "--output", str(place / f"cluster-output-{name}"))
-                    )  # fmt: skip
-            one, two = (statistics.median(found) for found in times.values())
-            print(f"40 combinations on local:1 and local:2: {one:.1f} and {two:.1f} s, medians of 3: {one / two:.2f}")
 
 
 if __name__ == "__main__":
