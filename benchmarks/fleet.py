@@ -75,9 +75,7 @@ def write_networks(folder: Path, count: int) -> Path:
 def count_loops(processes: int) -> float:
     """Return the loops per second of so many busy processes at once: what the cores allow."""
     loop = "import time; t = time.perf_counter(); sum(range(100_000_000)); print(time.perf_counter() - t)"
-    busy = [
-        subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE, text=True) for _ in range(processes)
-    ]
+    busy = [subprocess.Popen([sys.executable, "-c", loop], stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     return sum(1 / float(process.communicate()[0]) for process in busy)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from distributed import LocalCluster
@@ -63,6 +64,26 @@ def test_both_workers_draw_and_the_pictures_are_those_of_one_process(drawing: Ru
     assert all(len(one) == 3 for one in there)
     (folder,) = drawing.service.dispatcher.open_folders
     assert folder == str(drawing.settings.folders[0])
+
+
+def test_a_worker_keeps_no_more_than_its_last_job(drawing: Running, cluster: LocalCluster) -> None:
+    for seed in range(4):
+        assert drawing.draw(seed=seed, num_images=2)["state"] == "done"
+    scratch = Path(next(iter(cluster.workers.values())).local_directory)
+    gallery = drawing.settings.gallery.relative_to("/")
+    kept = [
+        len(list(scratch.glob(f"*/olivelike/{painter._child._name}/{gallery}/20*/*.png")))
+        for painter in drawing.service.dispatcher.painters
+    ]
+    assert max(kept) in {2, 3}
+
+
+def test_a_worker_that_names_a_file_outside_of_the_gallery_writes_none(drawing: Running, tmp_path: Path) -> None:
+    child = next(one for one in drawing.service.dispatcher.painters if one.is_ready)._child
+    child._gallery = tmp_path / "gallery"
+    with pytest.raises(SessionError, match="outside of the gallery"):
+        child._fetch(child.site, "../one.png", "/etc/hostname", 1)
+    assert not list(tmp_path.rglob("*.png"))
 
 
 def test_steps_come_as_they_are_made_and_a_plot_has_its_sheet(drawing: Running) -> None:

@@ -11,7 +11,7 @@ import queue
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -245,7 +245,7 @@ class ClusterExecutor:
                 raise PassError(f"{job.place.node}: its worker gave no digest, but {one_line(digest)}")
             if not store.check_object(digest):
                 with store.writer() as writer:
-                    for piece in self._pieces(site, digest, size):
+                    for piece in self._workers.fetch(site, digest, size):
                         writer.write(piece)
                     found = writer.commit()
                 if found != digest:
@@ -258,21 +258,10 @@ class ClusterExecutor:
                 raise PassError(f"{job.place.node}: its worker wrote outside of the output: {one_line(relative)}")
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
-                for piece in self._pieces(site, str(Path(outcome.folder, relative)), size):
+                for piece in self._workers.fetch(site, str(Path(outcome.folder, relative)), size):
                     file.write(piece)
             if digest_file(path) != digest:
                 raise DamagedError(f"{job.place.node}: {relative} came back damaged; run again")
-
-    def _pieces(self, site: Site, what: str, size: int) -> Iterator[bytes]:
-        from olivelike.engine.execute import cluster_site
-
-        offset = 0
-        while offset < size:
-            piece = self._workers.ask(site, cluster_site.give, what, offset)
-            if not piece:
-                raise LostError
-            offset += len(piece)
-            yield piece
 
     def _open_store(self, job: Job) -> Store:
         with self._workers.changed:

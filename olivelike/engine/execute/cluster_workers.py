@@ -7,7 +7,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -137,6 +137,22 @@ class ClusterWorkers:
                     last = not following
                     self.ask(site, cluster_site.receive, name, digest, piece, last)
                     piece = following
+
+    def fetch(self, site: Site, what: str, size: int) -> Iterator[bytes]:
+        """Yield the bytes of an object of a worker's own store, by its digest, or of a file there, by its path.
+
+        Raises:
+            LostError: if the worker is not there, or has fewer bytes.
+        """
+        from olivelike.engine.execute import cluster_site
+
+        offset = 0
+        while offset < size:
+            piece = self.ask(site, cluster_site.give, what, offset)
+            if not piece:
+                raise LostError
+            offset += len(piece)
+            yield piece
 
     def try_provider(self, provider: str | None) -> None:
         """Learn which workers run networks on a provider."""

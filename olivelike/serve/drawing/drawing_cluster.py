@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from olivelike._files import write_whole
+from olivelike._untrusted import one_line
 from olivelike.digest import digest_file
 from olivelike.engine.execute.cluster_workers import ClusterWorkers, LostError, Site
-from olivelike.errors import OlivelikeError
+from olivelike.errors import OlivelikeError, SessionError
 from olivelike.serve.drawing import painting_site
 from olivelike.serve.drawing.painter import LOST
 
-_WORD_SECONDS: Final = 2.0
-"""How often a worker is told that the server is there, and how soon it is noticed that the worker is not."""
+_WORD_SECONDS: Final = 20.0
+"""How often a worker is told that the server is there."""
+_LISTEN_SECONDS: Final = 0.2
+"""How soon an order to stop is noticed."""
+_FREE_SECONDS: Final = 2.0
+"""How often a free worker is looked for."""
 _WATCH_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
 _KILLED: Final = -9
@@ -130,6 +135,8 @@ class ClusterChild:
         self._hear, self._end = hear, end
         self._name = f"painter-{secrets.token_hex(8)}"
         self._messages: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        """What the process said, `None` after the last."""
         self._stopped, self._guard = threading.Event(), threading.Lock()
         self._status: int | None = None
         self._gallery = Path()
@@ -159,7 +166,7 @@ class ClusterChild:
     def _speak(self) -> None:
         status = LOST
         while (site := self._cluster.take(self)) is None:
-            if self._stopped.wait(_WORD_SECONDS):
+            if self._stopped.wait(_FREE_SECONDS):
                 return
         try:
             status = self._speak_with(site)
@@ -168,6 +175,7 @@ class ClusterChild:
         except Exception as error:  # noqa: BLE001  (the boundary of a thread)
             self._note(f"{type(error).__name__}: {error}\n")
         finally:
+            self._told.put(None)
             with contextlib.suppress(Exception):
                 self._workers.client.unsubscribe_topic(self._name)
                 if not self._cluster.is_closed and self._workers.is_there(site):
@@ -195,7 +203,8 @@ class ClusterChild:
 
         settings = {"memory_limit": int(site.facts["memory_bytes"]) * 4 // 5, **settings}
         shares = site.facts["shares"] and self._workers.ask(site, cluster_site.sees, places)
-        self._workers.client.subscribe_topic(self._name, self._heard)
+        self._workers.client.subscribe_topic(self._name, lambda event: self._told.put(event[1]))
+        threading.Thread(target=self._listen, args=(site,), name=f"{self._name}-answers", daemon=True).start()
         worker = site.facts["worker"]
         self._workers.start(site, painting_site.start_painter, self._name, worker, settings, shares=shares)
         told = time.monotonic()
@@ -204,7 +213,7 @@ class ClusterChild:
                 return self._status
             message: Mapping[str, Any] | None = None
             try:
-                message = self._messages.get(timeout=_WORD_SECONDS / 10)
+                message = self._messages.get(timeout=_LISTEN_SECONDS)
             except queue.Empty:
                 if time.monotonic() - told < _WORD_SECONDS:
                     continue
@@ -239,19 +248,31 @@ class ClusterChild:
         if self._stopped.is_set():
             raise LostError
 
-    def _heard(self, event: tuple[float, Any]) -> None:
-        said = event[1]
-        if self._has_ended.is_set():
-            return
-        if "ended" in said:
-            self._note(said["words"])
-            self._status = said["ended"]
-            return
-        answer = said["answer"]
-        if "data" in said:
-            with contextlib.suppress(OSError):  # The journal, in the same folder, will say it.
-                write_whole(Path(self._gallery, answer["path"]), said["data"], durable=False)
-        self._hear(answer)
+    def _listen(self, site: Site) -> None:
+        """Take what the process says; a thread of its own, as pictures are fetched before the next word is heard."""
+        try:
+            while (said := self._told.get()) is not None and not self._has_ended.is_set():
+                if "ended" in said:
+                    self._note(said["words"])
+                    self._status = said["ended"]
+                    return
+                if "file" in said:
+                    self._fetch(site, said["answer"]["path"], said["file"], said["bytes"])
+                self._hear(said["answer"])
+        except LostError:
+            self._workers.forget(site)
+            self.lose()
+        except Exception as error:  # noqa: BLE001  (the boundary of a thread)
+            self._note(f"{type(error).__name__}: {error}\n")
+            self.lose()
+
+    def _fetch(self, site: Site, name: str, file: str, size: int) -> None:
+        path = Path(self._gallery, name)
+        if not path.resolve().is_relative_to(self._gallery.resolve()):
+            raise SessionError(f"{site.host} drew outside of the gallery: {one_line(name)}")
+        data = b"".join(self._workers.fetch(site, file, size))
+        with contextlib.suppress(OSError):  # The journal, in the same folder, will say it.
+            write_whole(path, data, durable=False)
 
     def _note(self, words: str) -> None:
         with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:

@@ -1,7 +1,7 @@
 """What a worker of a Dask cluster does to draw for a server: a process that draws, its files, its pictures' way back.
 
 A worker that sees the server's folders draws into its gallery. Any other one has the files that orders name under a
-root of its own, at the same paths, and what it draws goes back as bytes.
+root of its own, at the same paths, and what it draws is fetched from there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class _SitePainter:
         self._root, self._tell = root, tell
         self._log = home_folder() / f"{name}.log"
         self._gallery: Path | None = None
+        self._drawn: set[Path] = set()
+        """Pictures under the root."""
         self._placed: dict[str, str] = {}
         """Digests of the files under the root, by their paths over there."""
         self.heard = time.monotonic()
@@ -44,14 +46,23 @@ class _SitePainter:
             here["draw"] = self._mapped(dict(message["draw"]), ("gallery", "models"))
             self._gallery = Path(here["draw"]["gallery"])
             Path(self._gallery, here["draw"]["folder"]).mkdir(parents=True, exist_ok=True)
+            if self._root is not None:
+                self._clear(message["draw"])
         self._child.send(here)
+
+    def _clear(self, draw: Mapping[str, Any]) -> None:
+        """Remove what earlier jobs have drawn, fetched long ago, but for what a job needs."""
+        needed = {self._under_root(path) for path in draw["reads"]}
+        needed |= {Path(self._under_root(draw["gallery"]), path) for path in draw["done"].values()}
+        for path in self._drawn - needed:
+            path.unlink(missing_ok=True)
+        self._drawn &= needed
 
     def place(self, files: Mapping[str, str]) -> None:
         """Put objects of this worker's store where the process finds them: by hard links, as runtimes refuse others."""
-        assert self._root is not None
         store = own_store()
         for name, digest in files.items():
-            path = self._root.joinpath(*Path(name).parts[1:])
+            path = self._under_root(name)
             if self._placed.get(name) == digest and path.exists():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +86,9 @@ class _SitePainter:
             if "folders" in answer:
                 answer["folders"] = [self._there(folder) for folder in answer["folders"]]
             if answer["answer"] in ("picture", "sheet") and self._gallery is not None:
-                more["data"] = Path(self._gallery, answer["path"]).read_bytes()
+                path = Path(self._gallery, answer["path"])
+                self._drawn.add(path)
+                more = {"file": str(path), "bytes": path.stat().st_size}
         self._tell({"answer": answer, **more})
 
     def _end(self, status: int) -> None:
@@ -95,10 +108,13 @@ class _SitePainter:
         return message
 
     def _here(self, path: str) -> str:
-        assert self._root is not None
-        found = self._root.joinpath(*Path(path).parts[1:])
+        found = self._under_root(path)
         found.mkdir(parents=True, exist_ok=True)
         return str(found)
+
+    def _under_root(self, path: str) -> Path:
+        assert self._root is not None
+        return self._root.joinpath(*Path(path).parts[1:])
 
     def _there(self, path: str) -> str:
         assert self._root is not None
