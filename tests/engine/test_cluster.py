@@ -17,7 +17,7 @@ from distributed import LocalCluster
 
 from olivelike.data import demo_folder
 from olivelike.engine import Options, run
-from olivelike.engine.execute import cluster_executor, cluster_site
+from olivelike.engine.execute import cluster_site, cluster_workers
 from olivelike.engine.execute.cluster_executor import ClusterExecutor
 from olivelike.engine.execute.events import Event
 from olivelike.engine.execute.inline_executor import InlineExecutor
@@ -205,7 +205,7 @@ def test_a_worker_with_another_olivelike_is_refused_with_both_versions(
 
 
 def test_addresses_where_there_is_no_cluster_are_refused(emptied: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_executor, "_CONNECT_SECONDS", 1)
+    monkeypatch.setattr(cluster_workers, "_CONNECT_SECONDS", 1)
     for address in ("local:0", "tcp://somewhere", "http://127.0.0.1:80", ""):
         with pytest.raises(UsageError, match="is no cluster; give tcp://HOST:PORT"):
             run_on(emptied, address)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from olivelike.engine.kinds.kind import Job, Needs
 
 _CONTENTS = {"done": Done, "failed": Failed}
-_CONNECT_SECONDS: Final = 20
 _WAIT_SECONDS: Final = 60
 """How long a job waits for a worker that can do it, where there is none at all."""
 _LOOK_SECONDS: Final = 1.0
