@@ -70,8 +70,8 @@ class OrtSession(Session):
             binding.bind_output(name, *self._placement.memory, *_buffer(tensor))
         return OrtBoundCall(
             self.network,
-            self._session,
             binding,
+            self._session,
             self._run_options(),
             self._placement,
             dict(inputs),
@@ -101,8 +101,9 @@ class OrtBoundCall:
     """A call with bound buffers."""
 
     network: str
-    session: Any
     binding: Any
+    """Before the session, since fields are freed in order: freed after its session, it crashes on WebGPU."""
+    session: Any
     run_options: Any
     placement: Placement
     inputs: Mapping[str, torch.Tensor]
