@@ -37,14 +37,8 @@ class BlockWeights(Pass):
     float_blocks: tuple[str, ...]
     """Blocks whose weights stay as they are: module paths with wildcards, and what lies inside."""
 
-    fine_blocks: tuple[str, ...] = (
-        "time_embedding", "down_blocks.0", "down_blocks.*.conv_shortcut", "down_blocks.1.attentions.*.proj_*",
-        "up_blocks.2.attentions.*.proj_*", "up_blocks.[23].*.conv_shortcut", "up_blocks.3.attentions",
-        "*coder.*.conv_shortcut", "*coder.*samplers", "encoder.down_blocks.0", "decoder.up_blocks.3",
-        "decoder.mid_block.resnets.0", "encoder.layers.[0-3].self_attn", "text_model.encoder.layers.[0-3].self_attn",
-        "embeddings.position_embedding", "text_model.embeddings.position_embedding",
-    )  # fmt: skip
-    """Blocks whose weights have twice the bits, likewise: few weights with a large part in the error."""
+    fine_blocks: tuple[str, ...]
+    """Blocks whose weights have more bits, likewise: few weights with a large part in the error."""
 
     int8_compute: bool = False
     """Let MatMulNBits round activations to 8 bits as well: faster on a CPU, and less exact."""

@@ -19,15 +19,17 @@ import onnx_ir as ir
 
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import CONTRIB, GraphEditor
-from olivelike.graphs.editing.values import attribute, dims_of
-from olivelike.model.block_values import QUANTISE, QUANTISE_DOMAIN, BlockFormat
-from olivelike.model.graph import BLOCK_KEY
+from olivelike.graphs.editing.values import Dims, attribute, dims_of
+from olivelike.model.block_values import QUANTISE, BlockFormat
+from olivelike.model.graph import BLOCK_KEY, QUANTISE_DOMAIN
 
 if TYPE_CHECKING:
     from olivelike.model.targets import Target
 
 _OPSET = 21
 """Of DequantizeLinear in blocks."""
+_FINER = {4: 8, 8: 12}
+"""Bits of a weight in `fine_blocks`."""
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _LEAST_VALUES = 4096
 """A smaller weight stays as it is: its scales, and what reads it, would cost what it saves."""
@@ -59,15 +61,14 @@ class BlockQuantisation:
             convolutions: Whether their weights are quantised.
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
-            fine_blocks: Paths of modules whose weights have twice the bits, likewise; 16 for float32 alone, where the
-                target has them; else, and of tables, they stay as they are.
+            fine_blocks: Paths of modules whose weights have 12 bits in place of 8, or 8 in place of 4, likewise;
+                bfloat16, and tables, stay as they are.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
         self._form = form
         self._multiplied = "" if target is None else target.block_matmul
         self._rows = target is not None and target.block_rows
-        self._widths = (4, 8, 16) if target is None else target.block_weights
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
         self._accuracy_level = accuracy_level
@@ -141,10 +142,10 @@ class BlockQuantisation:
                 return None
             form = replace(form, bits=8, symmetric=True, method="rtn")
         elif fine:
-            form = replace(form, bits=2 * form.bits)
-        if form.bits == 16:
+            form = replace(form, bits=_FINER[form.bits])
+        if form.bits == 12:
             form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
-            return form if value.dtype == ir.DataType.FLOAT and 16 in self._widths else None
+            return None if value.dtype == ir.DataType.BFLOAT16 or shape[0] % 2 else form
         form = replace(form, packed=self._multiplies(node, value))
         size = math.gcd(shape[axis], form.block_size)  # OpenVINO has no blocks that do not divide a row.
         if size >= _LEAST_DEPTH:
@@ -187,7 +188,7 @@ class BlockQuantisation:
         )
 
     def _numbers(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> list[ir.Value]:
-        """Add numbers, scales and zero points of a weight, as one operator; the last may be lacking."""
+        """Add numbers, scales, and zero points or lower bits of a weight, as one operator; the last may be lacking."""
         assert value.shape is not None
         shapes = form.shapes(tuple(value.shape.numpy()))
         first = self._editor.add(
@@ -195,7 +196,9 @@ class BlockQuantisation:
             domain=QUANTISE_DOMAIN, dtype=ir.DataType.from_numpy(form.dtype), attributes=form.attributes(),
         )  # fmt: skip
         made = [self._editor.value(f"{value.name}.scales", shapes[1], value.dtype)]
-        if not form.symmetric:
+        if form.bits == 12:
+            made.append(self._editor.value(f"{value.name}.lower", shapes[2], ir.DataType.UINT8))
+        elif not form.symmetric:
             made.append(self._editor.value(f"{value.name}.zero_points", shapes[2], first.dtype))
         producer = first.producer()
         assert producer is not None
@@ -204,11 +207,41 @@ class BlockQuantisation:
         return list(producer.outputs)
 
     def _widened(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
+        if form.bits == 12:
+            return self._joined(node, value, form)
         return self._editor.add(
             "DequantizeLinear", self._numbers(node, value, form), dims_of(value), before=node,
             name=f"{value.name}.wide", dtype=value.dtype,
             attributes={"axis": form.axis, "block_size": form.block_size},
         )  # fmt: skip
+
+    def _joined(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
+        """Spell a weight of 12 bits in operators that a session evaluates as it opens: it is a constant then.
+
+        In float32, whatever the graph's type is: the CPU provider has no such kernels for float16.
+        """
+        assert value.dtype is not None
+        wide = ir.DataType.FLOAT
+        upper, scales, bytes_ = self._numbers(node, value, form)
+        half, whole = dims_of(bytes_), dims_of(value)
+        sixteenth = self._editor.constant(1 / 16, wide.numpy().type)
+
+        def add(operator: str, inputs: list[ir.Value], shape: Dims, dtype: ir.DataType = wide, **more: int) -> ir.Value:
+            return self._editor.add(
+                operator, inputs, shape, before=node, name=f"{value.name}.{operator.lower()}", dtype=dtype,
+                attributes=more or None,
+            )  # fmt: skip
+
+        def cast(one: ir.Value, to: ir.DataType) -> ir.Value:
+            return one if one.dtype == to else add("Cast", [one], dims_of(one), to, to=to)
+
+        integers = cast(upper, wide)
+        both = add("Mul", [cast(bytes_, wide), sixteenth], half)
+        second = add("Floor", [both], half)
+        first = add("Sub", [both, second], half)
+        lower = add("Concat", [first, add("Mul", [second, sixteenth], half)], whole, axis=0)
+        numbers = add("Add", [integers, lower], whole)
+        return cast(add("Mul", [numbers, cast(scales, wide)], whole), value.dtype)
 
     def _multiply(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:
         """Put MatMulNBits in an operator's place, and an Add behind it for a Gemm's bias."""

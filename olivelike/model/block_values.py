@@ -1,7 +1,8 @@
-"""Weights in 16, 8 and 4 bits as values: how blocks of a row are rounded to whole numbers, and back.
+"""Weights in 12, 8 and 4 bits as values: how blocks of a row are rounded to whole numbers, and back.
 
 A block is `block_size` values that lie one after the other along an axis of a weight; the last one of a row may have
-fewer. Each has a scale and, if it is not symmetric, a zero point: value ≈ scale · (number - zero point).
+fewer. Each has a scale and, if it is not symmetric, a zero point: value ≈ scale · (number - zero point). Numbers of 12
+bits are symmetric, and come as two: value ≈ scale · (upper + lower / 16), upper of 8 bits and lower, from 0 on, of 4.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Method = Literal["rtn", "k_quant"]
 
-QUANTISE_DOMAIN: Final = "olivelike"
-"""Domain of `QuantizeBlocks`, which derives numbers, scales and zero points from a weight; no written file has it."""
 QUANTISE: Final = "QuantizeBlocks"
+"""Derives numbers, scales and zero points, or lower bits, from a weight."""
 
 _DTYPES: Final[Mapping[tuple[int, bool], np.dtype[Any]]] = {
-    (16, True): np.dtype(np.int16), (8, True): np.dtype(np.int8), (8, False): np.dtype(np.uint8),
+    (12, True): np.dtype(np.int8), (8, True): np.dtype(np.int8), (8, False): np.dtype(np.uint8),
     (4, True): np.dtype(ml_dtypes.int4), (4, False): np.dtype(ml_dtypes.uint4),
 }  # fmt: skip
+_SPLIT: Final = 12
+"""Bits of numbers that come as two."""
 _PIECE_VALUES = 1 << 18
 """That are rounded at a time: what is between them and their numbers should stay in the cache."""
 
@@ -33,7 +35,7 @@ class BlockFormat:
     """How a weight is written in blocks; the attributes of a `QuantizeBlocks`."""
 
     bits: int
-    """16, 8 or 4; 16 are symmetric, and not packed."""
+    """12, 8 or 4; 12 are symmetric, and not packed."""
     block_size: int
     axis: int
     """Along which blocks lie: the one that is summed over."""
@@ -41,7 +43,8 @@ class BlockFormat:
     """Without zero points."""
     packed: bool
     """As MatMulNBits has them: rows (N, blocks, bytes of a block) and zero points (N, bytes of a row), in uint8. Else
-    as DequantizeLinear does: int16, int8 or uint8, int4 or uint4, in the weight's own shape."""
+    as DequantizeLinear does: int8 or uint8, int4 or uint4, in the weight's own shape. Of 12 bits the lower ones of
+    the second half of the weight, along its first axis, are in the bytes of those of the first half, above them."""
     method: Method = "rtn"
 
     @classmethod
@@ -59,23 +62,23 @@ class BlockFormat:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of the numbers."""
+        """NumPy's type of the numbers; of 12 bits, of the upper ones."""
         if self.packed:
             return np.dtype(np.uint8)
         return _DTYPES[self.bits, self.symmetric]
 
     def shapes(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes of numbers, scales and zero points of a weight of this shape."""
+        """Return the shapes of numbers, scales, and zero points or lower bits of a weight of this shape."""
         blocks = -(-shape[self.axis] // self.block_size)
         if not self.packed:
             scales = (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
-            return shape, scales, scales
+            return shape, scales, (shape[0] // 2, *shape[1:]) if self.bits == _SPLIT else scales
         (rows,) = shape[: self.axis] + shape[self.axis + 1 :]
         numbers = (rows, blocks, self.block_size * self.bits // 8)
         return numbers, (rows, blocks), (rows, -(-blocks * self.bits // 8))
 
     def quantise(self, weight: Array) -> list[Array]:
-        """Return numbers, scales and zero points of a weight, as the function of this name."""
+        """Return numbers, scales, and zero points or lower bits of a weight, as the function of this name."""
         return quantise(weight, self)
 
     def dequantise(self, parts: list[Array], shape: tuple[int, ...]) -> Array:
@@ -84,16 +87,17 @@ class BlockFormat:
 
 
 def quantise(weight: Array, form: BlockFormat) -> list[Array]:
-    """Return numbers, scales and zero points of a weight; scales are of its own dtype, and the last may be lacking.
+    """Return numbers, scales, and zero points or lower bits of a weight; the last may be lacking.
+
+    Scales are of the weight's own dtype. Of 12 bits its first axis has to be even.
 
     Rounded to nearest: symmetric by the largest magnitude of a block, else by its range, 0 included.
     """
     rows = np.moveaxis(weight, form.axis, -1)
     *outer, width = rows.shape
     blocks = -(-width // form.block_size)
-    numbers = np.empty(
-        (*outer, width), form.dtype if form.bits > 4 else np.uint8 if form.packed or not form.symmetric else np.int8
-    )
+    signed = np.int16 if form.bits == _SPLIT else np.int8
+    numbers = np.empty((*outer, width), np.uint8 if form.packed or not form.symmetric else signed)
     scales, zeros = np.empty((*outer, blocks), weight.dtype), np.empty((*outer, blocks), np.uint8)
     half = 1 << (form.bits - 1)
     step = max(1, _PIECE_VALUES // width)
@@ -104,6 +108,8 @@ def quantise(weight: Array, form: BlockFormat) -> list[Array]:
         found, scale, zero = (_METHODS[form.method] if not form.symmetric else _symmetric)(padded, form.bits)
         if form.symmetric and form.packed:
             found += half
+        if form.bits == _SPLIT:
+            scale = scale * np.float32(16)
         flat_numbers[start : start + step] = found.reshape(len(piece), -1)[:, :width]
         scales.reshape(-1, blocks)[start : start + step] = scale.reshape(-1, blocks)
         zeros.reshape(-1, blocks)[start : start + step] = zero.reshape(-1, blocks)
@@ -112,7 +118,11 @@ def quantise(weight: Array, form: BlockFormat) -> list[Array]:
         full = np.pad(numbers, ((0, 0), (0, blocks * form.block_size - width)), constant_values=fill)
         result = [_pack(full, form.bits).reshape(len(full), blocks, -1), scales]
         return result if form.symmetric else [*result, _pack(zeros, form.bits)]
-    result = [np.moveaxis(numbers, -1, form.axis).astype(form.dtype, order="C"), np.moveaxis(scales, -1, form.axis)]
+    numbers, scales = (np.moveaxis(part, -1, form.axis) for part in (numbers, scales))
+    if form.bits == _SPLIT:
+        first, second = np.split((numbers & 15).astype(np.uint8), 2)
+        return [(numbers >> 4).astype(form.dtype, order="C"), scales, first | second << 4]
+    result = [numbers.astype(form.dtype, order="C"), scales]
     return result if form.symmetric else [*result, np.moveaxis(zeros, -1, form.axis).astype(form.dtype)]
 
 
@@ -125,6 +135,9 @@ def dequantise(parts: list[Array], form: BlockFormat, shape: tuple[int, ...]) ->
         shape: Of the weight.
     """
     numbers, scales, *zeros = parts
+    if form.bits == _SPLIT:
+        lower = np.concatenate([zeros[0] & 15, zeros[0] >> 4])
+        numbers, zeros = numbers + lower.astype(np.float32) / 16, []
     width = shape[form.axis]
     blocks = -(-width // form.block_size)
     if form.packed:

@@ -48,6 +48,10 @@ inputs are written as they are, and what follows them is no weight. Operators th
 as `QuantizeLinear` and `DynamicQuantizeLinear`, are evaluated like all others; those that compute on quantised weights,
 such as `MatMulNBits`, take an activation, and thus are never weights."""
 
+QUANTISE_DOMAIN = "olivelike"
+"""Domain of operators that derive numbers, scales and what else there is of a quantised weight; no written file has it.
+What reads such parts is a barrier too."""
+
 _MEMBER = re.compile(r".*s\.\d+(?=\.|$)")
 """Up to the innermost member of a list of modules; such lists have names in the plural, unlike `to_out` and `net`."""
 
@@ -120,10 +124,18 @@ def real_inputs(graph: ir.Graph) -> list[ir.Value]:
     return [value for value in graph.inputs if PARAMETER_KEY not in value.metadata_props]
 
 
+def is_barrier(node: ir.Node) -> bool:
+    """Tell whether an operator belongs to the graph that runs even where all it takes is weights."""
+    if (node.domain, node.op_type) in BARRIERS:
+        return True
+    makers = [value.producer() for value in node.inputs if value is not None]
+    return any(maker is not None and maker.domain == QUANTISE_DOMAIN for maker in makers)
+
+
 def weight_values(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on parameters (and constants) alone: parameters, and what derives from them.
 
-    What a barrier makes (`BARRIERS`) is not among them, nor what derives from that.
+    What a barrier makes (`is_barrier`) is not among them, nor what derives from that.
     """
     import onnx_ir as ir
 
@@ -131,7 +143,7 @@ def weight_values(graph: ir.Graph) -> set[ir.Value]:
     for node in graph:
         if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
             continue  # what its subgraph takes from outside is no operand
-        if (node.domain, node.op_type) in BARRIERS:
+        if is_barrier(node):
             continue
         operands = [value for value in node.inputs if value is not None]
         known = [value in weights or value.is_initializer() for value in operands]

@@ -179,7 +179,7 @@ CPU: Final = Target(
         "QuickGelu": Kernel(_F),
         "ai.onnx.Attention": Kernel(_FH),
     },
-    block_weights=(4, 8, 16),
+    block_weights=(4, 8),
     block_matmul="fh",
     block_rows=True,
     rounded="int8",
@@ -279,7 +279,7 @@ OPENVINO: Final = Target(
         "ai.onnx.Attention": Kernel(_FHB),
     },
     bfloat16=True,
-    block_weights=(4, 8, 16),
+    block_weights=(4, 8),
     rounded="int8",
 )
 """Intel CPUs and GPUs; the runtime chooses its own inner precision."""

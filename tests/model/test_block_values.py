@@ -1,4 +1,4 @@
-"""Weights in 16, 8 and 4 bits as values."""
+"""Weights in 12, 8 and 4 bits as values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ def test_numbers_stand_for_the_weight_also_in_blocks_that_do_not_divide_it(bits,
     assert np.linalg.norm(error) < most * np.linalg.norm(weight)
 
 
-def test_rows_in_16_bits_are_almost_the_weight():
-    weight = np.random.default_rng(0).normal(size=(4, 96, 3, 3)).astype(np.float32)
-    form = BlockFormat(16, 96, 1, symmetric=True, packed=False)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_in_12_bits_are_almost_the_weight(axis, dtype):
+    weight = np.random.default_rng(0).normal(0, 0.02, size=(4, 96, 3, 3)).astype(dtype)
+    form = BlockFormat(12, weight.shape[axis], axis, symmetric=True, packed=False)
     parts = quantise(weight, form)
-    assert (parts[0].dtype, parts[1].shape) == (np.int16, (4, 1, 3, 3))
-    assert np.linalg.norm(dequantise(parts, form, weight.shape) - weight) < 5e-5 * np.linalg.norm(weight)
+    assert [part.dtype for part in parts] == [np.int8, dtype, np.uint8]
+    assert [part.shape for part in parts] == list(form.shapes(weight.shape))
+    wide = weight.astype(np.float32)
+    assert np.linalg.norm(dequantise(parts, form, weight.shape) - wide) < 5e-4 * np.linalg.norm(wide)
 
 
 @pytest.mark.parametrize("method", ["rtn", "k_quant"])

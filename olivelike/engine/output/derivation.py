@@ -16,8 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from olivelike.errors import PassError
-from olivelike.model.block_values import QUANTISE_DOMAIN
-from olivelike.model.graph import BARRIERS, PARAMETER_KEY
+from olivelike.model.graph import PARAMETER_KEY, QUANTISE_DOMAIN, is_barrier
 from olivelike.model.half_values import HALVES, to_half
 from olivelike.model.quantised_values import quantised_format
 
@@ -49,7 +48,7 @@ def derive(value: ir.Value) -> Expression:
     node = value.producer()
     if node is None:
         raise PassError(f"{value.name!r} is no weight, but an input of the graph; take a value that has none above it")
-    if (node.domain, node.op_type) in BARRIERS:
+    if is_barrier(node):
         raise PassError(
             f"{value.name!r} is no weight: {node.op_type} makes it when the graph runs; take the inputs of that node"
         )

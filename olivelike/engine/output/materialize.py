@@ -28,9 +28,8 @@ from olivelike.errors import PassError
 from olivelike.graphs.image_prompt import is_image_parameter
 from olivelike.graphs.led_unets import led_unets
 from olivelike.graphs.shallow import cut_shallow, has_cached_features
-from olivelike.model.block_values import QUANTISE_DOMAIN
 from olivelike.model.families import MODEL_FILE, SHALLOW_FILE
-from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, weight_values
+from olivelike.model.graph import BLOCK_KEY, PARAMETER_KEY, QUANTISE_DOMAIN, weight_values
 from olivelike.model.half_values import HALVES, in_row_order
 from olivelike.model.tensor_file import block_rows, read_part, read_tensor
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from olivelike.graphs.editing.values import Dims, dims_of
-from olivelike.model.graph import BARRIERS, BLOCK_KEY, weight_values
+from olivelike.model.graph import BLOCK_KEY, is_barrier, weight_values
 
 CONTRIB = "com.microsoft"
 """Domain of ONNX Runtime's fused operators."""
@@ -151,7 +151,7 @@ class GraphEditor:
         operands = [value for value in node.inputs if value is not None]
         derived = [value in self.weights for value in operands]
         known = all(flag or value.is_initializer() for flag, value in zip(derived, operands, strict=True))
-        if known and any(derived) and (node.domain, node.op_type) not in BARRIERS:
+        if known and any(derived) and not is_barrier(node):
             self.weights.update(node.outputs)
 
 

@@ -110,7 +110,22 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
     if maker is not None and maker.op_type == "DequantizeLinear" and (numbers := maker.inputs[0]) in stored:
         assert numbers is not None
         return _widened(maker, numbers, _rounded_by(given))
+    if (upper := _upper_bits(maker)) in stored:
+        assert upper is not None
+        return _Layer("12 bits", upper, _elements(upper))
     return _in_float(value) if value in stored else None
+
+
+def _upper_bits(maker: ir.Node | None) -> ir.Value | None:
+    """Return the numbers of 8 bits that are the upper part of a weight of 12, spelled as `weights8` does."""
+    value = None
+    if maker is not None and maker.op_type == "Cast" and (inner := maker.inputs[0]) is not None:
+        maker = inner.producer()  # To half precision.
+    for operator in ("Mul", "Add", "Cast"):
+        if maker is None or maker.op_type != operator or (value := maker.inputs[0]) is None:
+            return None
+        maker = value.producer()
+    return value if value is not None and value.dtype == ir.DataType.INT8 else None
 
 
 def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
@@ -173,10 +188,13 @@ def rounded_to(nodes: Iterable[ir.Node]) -> str | None:
 
 
 def weight_bits(node: ir.Node) -> int | None:
-    """Return how many bits the weights have that an operator widens or multiplies by; `None` for any other operator."""
+    """Return how many bits the weights have that an operator widens or multiplies by; `None` for any other operator.
+
+    Of weights of 12 bits it is 8, those of their upper part.
+    """
     if node.op_type == "MatMulNBits":
         return node.attributes["bits"].as_int()
-    if node.op_type == "DequantizeLinear":
-        value = node.inputs[0]
-        return value.dtype.bitwidth if value is not None and value.dtype is not None else None
-    return None
+    value = node.inputs[0] if node.op_type in {"Cast", "DequantizeLinear"} else None
+    if value is None or value.dtype is None or (node.op_type == "Cast" and value.dtype != ir.DataType.INT8):
+        return None
+    return value.dtype.bitwidth

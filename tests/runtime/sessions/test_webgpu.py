@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -255,8 +254,7 @@ def test_weights_in_blocks_run_whole_and_as_on_the_cpu(component, quantise, prec
     there = run_pass(Fuse, original("demo", component), target=WEBGPU, precision=precision)
     if precision == "fp16":
         there = run_pass(Float16, there, target=WEBGPU)
-    cpu = replace(TARGETS["cpu"], block_weights=WEBGPU.block_weights)
-    paths = {}
+    cpu, paths = TARGETS["cpu"], {}
     for target, model in ((WEBGPU, there), (cpu, run_pass(Fuse, original("demo", component), target=cpu))):
         paths[target.name] = tmp_path / target.name
         paths[target.name].mkdir()
