@@ -47,8 +47,15 @@ class Int8(Pass):
     auto: bool = False
     """Find the fewest further blocks that must stay in float for the result to be right, by trials against torch."""
 
+    error_of: Literal["outputs", "latents", "pictures"] = "outputs"
+    """For `auto`: what must be right. Outputs are compared with torch's on random inputs; `latents`, at the end, and
+    `pictures` of what calibration draws, with those of float."""
+
     max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-1
-    """For `auto`: the largest ‖difference‖ / ‖torch's‖ of an output that is right."""
+    """For `auto`: the largest ‖difference‖ / ‖original‖ of an output, or of a picture's latents, that is right."""
+
+    min_psnr: Annotated[float, Field(gt=0, le=100)] = 30
+    """For `auto` by pictures: the least PSNR of a picture that is right, in dB."""
 
     samples: Annotated[int, Field(ge=1, le=64)] = 2
     """For `auto`: number of random inputs of each trial."""

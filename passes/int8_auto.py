@@ -1,7 +1,8 @@
-"""`int8: {auto: true}`: 8 bits wherever trials against torch find them to be right."""
+"""`int8: {auto: true}`: 8 bits wherever trials, against torch or of drawing, find them to be right."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.pass_api import Context, Resources
@@ -9,6 +10,8 @@ from olivelike.pass_api import Context, Resources
 from .int8 import Int8
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import onnx_ir as ir
 
     from olivelike.model import Model
@@ -18,21 +21,22 @@ class Int8Auto(Int8):
     """What `int8` is where `auto` is set: it reads the weights too, and needs memory for torch's network."""
 
     chosen_by: ClassVar = "auto"
-    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration")
+    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")
     resources: ClassVar = Resources(memory_bytes=1800 << 20, weights_scale=0.27)
 
     def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
         """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.rounding_search import RoundingSearch
+        from olivelike.measure.verify.rounding_search import DrawingSearch, RoundingSearch
 
         def convert(blocks: tuple[str, ...]) -> ir.Model:
             quantisation = self.quantisation(model, context, blocks)
             quantisation.quantise()
             return quantisation.model
 
-        search = RoundingSearch(
-            model, context, convert, limit=self.max_relative_error, samples=self.samples, seed=self.seed
-        )
-        blocks, facts = search.run()
+        search: Callable[..., RoundingSearch] = RoundingSearch
+        if self.error_of != "outputs":
+            search = partial(DrawingSearch, of=self.error_of, min_psnr=self.min_psnr)
+        trials = search(model, context, convert, limit=self.max_relative_error, samples=self.samples, seed=self.seed)
+        blocks, facts = trials.run()
         context.report(auto=facts)
         return blocks

@@ -1,12 +1,14 @@
-"""Drawing a few pictures with networks in float, and noting what passes through them.
+"""Drawing a few pictures with networks in float, and noting what passes through them, or what another graph changes.
 
-Each network is written to a folder of its own that goes away, with an output for each value that is wanted: its range,
-and a sample of its elements. So a run gives kilobytes, whatever the size of the picture.
+Each network is written to a folder of its own that goes away. For ranges it has an output for each value that is
+wanted: its range, and a sample of its elements. So a run gives kilobytes, whatever the size of the picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,43 +24,87 @@ from olivelike.model.families import INDEX_FILE
 from olivelike.model.observations import Observed, Observer
 
 if TYPE_CHECKING:
-    Observe = Callable[[str, Mapping[str, np.ndarray[Any, Any]]], None]
-    Draw = Callable[[Path, str, Observe], Iterator[tuple[str, bool]]]
+    import onnx_ir as ir
+
+    Array = np.ndarray[Any, Any]
+    Observe = Callable[[str, Mapping[str, Array]], None]
+    Draw = Callable[[Path, str, Observe], Iterator["Drawn"]]
     Observations = dict[str, dict[str, Observed]]
     """By component and value."""
 
+_WHITE = 255
 
-def calibrate(
-    models: Mapping[str, Model],
-    files: Mapping[str, Path],
-    source_index: Mapping[str, Any],
-    assets: Mapping[str, bytes],
-    observed: Sequence[str],
-    folder: Path,
-    draw: Draw,
-) -> tuple[Observations, dict[str, Any]]:
+
+@dataclass(frozen=True)
+class Drawn:
+    """One picture."""
+
+    prompt: str
+    flagged: bool
+    """Whether the safety checker objects to it."""
+    latents: Array
+    """What the last step ended with: (channels, height, width), float32."""
+    pixels: Array
+    """What was decoded: (height, width, 3), uint8; black if flagged."""
+
+
+@dataclass(frozen=True)
+class FloatPipeline:
+    """What calibration draws with: networks as they are before any of them is rounded."""
+
+    models: Mapping[str, Model]
+    """With graph and weights, by component."""
+    files: Mapping[str, Path]
+    """Path of each file that weights lie in, by digest."""
+    index: Mapping[str, Any]
+    """The source's `model_index.json`."""
+    assets: Mapping[str, bytes]
+    """Content of the files beside the networks, by relative path."""
+    draw: Draw
+    """Draws with a folder; see `draw_observed` of the runtime, which is in no key."""
+
+    def write(self, folder: Path, observed: Collection[str] = ()) -> None:
+        """Write a pipeline for the CPU into an empty folder; networks that are observed show their values."""
+        contents = {**self.assets, INDEX_FILE: index(self.index, sorted(self.models))}
+        for component, model in self.models.items():
+            graph = with_functions(model.require("graph").to_ir())
+            if component in observed:
+                add_probes(graph)
+            self.write_network(folder, component, graph)
+            if model.architecture is not None:
+                contents[f"{component}/config.json"] = component_config(model.architecture)
+        for path, content in contents.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+
+    def write_network(self, folder: Path, component: str, graph: ir.Model) -> None:
+        """Write one network, with the component's weights."""
+        weights = self.models[component].require("weights")
+        (folder / component).mkdir(exist_ok=True)
+        for path in (folder / component).glob("*.onnx*"):  # A session may still have it.
+            path.unlink()
+        materialize(Graph.from_ir(graph), weights, self.files, folder / component, lambda _, __: None)
+
+
+def calibrate(pipeline: FloatPipeline, observed: Sequence[str], folder: Path) -> tuple[Observations, dict[str, Any]]:
     """Draw pictures, and return what was seen and what the run record should hold.
 
     Args:
-        models: The networks that drawing takes, with graph and weights.
-        files: Path of each file that weights lie in, by digest.
-        source_index: The source's `model_index.json`.
-        assets: Content of the files beside the networks, by relative path.
+        pipeline: What draws.
         observed: Components to observe.
         folder: An empty one, for the networks.
-        draw: Draws with them; see `draw_observed` of the runtime, which is in no key.
 
     Raises:
         PassError: if a value is not finite.
     """
-    _write(models, files, source_index, assets, observed, folder)
+    pipeline.write(folder, observed)
     watch = _Watch()
     pictures, left_out = 0, []
-    for prompt, flagged in draw(folder, PROBE, watch.observe):
+    for drawn in pipeline.draw(folder, PROBE, watch.observe):
         pictures += 1
-        if flagged:
-            left_out.append(prompt)
-        watch.end_picture(keep=not flagged)
+        if drawn.flagged:
+            left_out.append(drawn.prompt)
+        watch.end_picture(keep=not drawn.flagged)
     facts = {
         "pictures": pictures,
         "flagged": left_out,
@@ -68,27 +114,59 @@ def calibrate(
     return {component: watch.results(component) for component in observed}, facts
 
 
-def _write(
-    models: Mapping[str, Model],
-    files: Mapping[str, Path],
-    source_index: Mapping[str, Any],
-    assets: Mapping[str, bytes],
-    observed: Sequence[str],
-    folder: Path,
-) -> None:
-    """Write a pipeline whose networks show their values, for the CPU."""
-    contents = {**assets, INDEX_FILE: index(source_index, sorted(models))}
-    for component, model in models.items():
-        graph = with_functions(model.require("graph").to_ir())
-        if component in observed:
-            add_probes(graph)
-        (folder / component).mkdir()
-        materialize(Graph.from_ir(graph), model.require("weights"), files, folder / component, lambda _, __: None)
-        if model.architecture is not None:
-            contents[f"{component}/config.json"] = component_config(model.architecture)
-    for path, content in contents.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(content)
+class TrialDrawing:
+    """What the pipeline draws with another graph of one network; `Context.drawing` of a pass.
+
+    Pictures of that and of float are drawn from the same noise. Those that float's safety checker flags do not count.
+    """
+
+    def __init__(self, pipeline: FloatPipeline, component: str, digest: str, folder: Path) -> None:
+        """Prepare for a component; nothing is written before it is asked for.
+
+        Args:
+            pipeline: What draws.
+            component: Whose graph is tried.
+            digest: Of all that decides what is drawn.
+            folder: An empty one, for the networks.
+        """
+        self.digest = digest
+        self._pipeline, self._component, self._folder = pipeline, component, folder
+        self._float: list[Drawn] | None = None
+
+    def compare(self, graph: ir.Model) -> dict[str, float | None]:
+        """Draw with a graph in place of the component's.
+
+        Returns:
+            `latents_error`, ‖difference‖ / ‖float's‖ of the final latents, and `psnr`, of the pictures in dB: each of
+            the worst picture. An error that is not finite and the PSNR of equal pictures are `None`.
+        """
+        if self._float is None:
+            self._pipeline.write(self._folder)
+            self._float = self._draw()
+        self._pipeline.write_network(self._folder, self._component, with_functions(graph))
+        pairs = [(wanted, found) for wanted, found in zip(self._float, self._draw(), strict=True) if not wanted.flagged]
+        errors = [_relative(found.latents, wanted.latents) for wanted, found in pairs]
+        ratios = [_psnr(found.pixels, wanted.pixels) for wanted, found in pairs if not found.flagged]
+        worst = max(errors) if all(map(math.isfinite, errors)) else math.inf
+        # A picture that is flagged of late is black: as far off as one can be.
+        ratio = min(ratios) if len(ratios) == len(pairs) else 0.0
+        return {
+            "latents_error": worst if math.isfinite(worst) else None,
+            "psnr": ratio if math.isfinite(ratio) else None,
+        }
+
+    def _draw(self) -> list[Drawn]:
+        return list(self._pipeline.draw(self._folder, PROBE, lambda _, __: None))
+
+
+def _relative(found: Array, wanted: Array) -> float:
+    size = float(np.linalg.norm(wanted))
+    return float(np.linalg.norm(found - wanted)) / size if size else math.inf
+
+
+def _psnr(found: Array, wanted: Array) -> float:
+    mean = float(np.mean(((found.astype(np.float64) - wanted) / _WHITE) ** 2))
+    return -10 * math.log10(mean) if mean else math.inf
 
 
 class _Watch:

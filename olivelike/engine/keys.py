@@ -112,6 +112,7 @@ _LENT: Mapping[str, tuple[str, ...]] = {
     "original": _NETWORK,
     "target": ("olivelike.model.targets",),
     "calibration": ("olivelike.model.observations",),
+    "drawing": ("olivelike.engine.calibration",),
 }
 """What a pass is handed for what it reads: modules beside its own that decide its result."""
 

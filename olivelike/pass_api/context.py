@@ -72,6 +72,24 @@ class Progress(Protocol):
         """Tell that `done` of `total` units are finished; displays show the share, so units should be alike."""
 
 
+class Drawing(Protocol):
+    """Draws what calibration draws, once more: how far off pictures are tells more than how far off an output is."""
+
+    digest: str
+    """Of all that decides what is drawn: part of the question, where a comparison is remembered."""
+
+    def compare(self, graph: ir.Model) -> Mapping[str, float | None]:
+        """Draw with a graph in place of the component's, on the CPU, and compare with what is drawn in float.
+
+        Args:
+            graph: With the inputs, outputs and weights of the component's own.
+
+        Returns:
+            `latents_error`, ‖difference‖ / ‖float's‖ of the final latents, and `psnr`, of the pictures in dB: each of
+            the worst picture. An error that is not finite and the PSNR of equal pictures are `None`.
+        """
+
+
 class Cache:
     """What earlier executions of the same pass, of the same code and libraries, found out; this one is always empty.
 
@@ -150,6 +168,8 @@ class Context:
     calibration: Mapping[str, Observed] | None = None
     """What was seen, as the pipeline drew, of values that may be rounded to 8 bits, by their names in the graph. Set
     only if the pass lists `calibration` in `reads`."""
+    drawing: Drawing | None = None
+    """Set only if the pass lists `drawing` in `reads`."""
     cache: Cache = field(default_factory=Cache)
     """For passes that try things out: a trial that was made once need not be made again."""
     reported: dict[str, Any] = field(default_factory=dict)
@@ -195,6 +215,14 @@ class Context:
             PassError: if the pass does not list `calibration` in `reads`.
         """
         return self._required(self.calibration, "calibration")
+
+    def require_drawing(self) -> Drawing:
+        """Return what draws.
+
+        Raises:
+            PassError: if the pass does not list `drawing` in `reads`.
+        """
+        return self._required(self.drawing, "drawing")
 
     def _required(self, value: T | None, name: str) -> T:
         if value is None:

@@ -21,7 +21,7 @@ PASS_API = 1
 
 ADAPTERS = ("loras", "embeddings", "ip_adapter")
 """What a workflow adds to a checkpoint: a pass that reads one of them changes weights because someone asked for it."""
-INPUTS = ("target", "precision", *ADAPTERS, "original", "calibration")
+INPUTS = ("target", "precision", *ADAPTERS, "original", "calibration", "drawing")
 """What a pass may read beside facets."""
 
 
@@ -48,8 +48,9 @@ class Pass(BaseModel):
     reads: ClassVar[tuple[str, ...]] = ()
     """What decides the result: the facets `architecture`, `weights`, `graph`; of the workflow `target`, `loras`,
     `embeddings`, `ip_adapter`; `precision`, what later steps convert the graph to; `original`, the network before any
-    pass changed its weights; and `calibration`, the range of values in the graph as the pipeline draws. A step that
-    reads LoRAs or embeddings is left out where the component has none."""
+    pass changed its weights; `calibration`, the range of values in the graph as the pipeline draws; and, beside that,
+    `drawing`, which draws with other graphs. A step that reads LoRAs or embeddings is left out where the component has
+    none."""
     optional: ClassVar[tuple[str, ...]] = ()
     """Facets of `reads` that the pass does without: a graph that someone else exported has no `architecture`."""
     writes: ClassVar[tuple[str, ...]] = ()

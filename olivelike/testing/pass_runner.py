@@ -19,6 +19,7 @@ from olivelike.testing.models import LocalModel, LocalTensors, no_progress
 
 if TYPE_CHECKING:
     from olivelike.model.observations import Observed
+    from olivelike.pass_api import Drawing
 
 _NETWORK = ("architecture", "weights")
 
@@ -33,6 +34,7 @@ def run_pass(
     embeddings: Sequence[EmbeddingInput] = (),
     ip_adapter: IpAdapterInput | None = None,
     calibration: Mapping[str, Observed] | None = None,
+    drawing: Drawing | None = None,
     **options: Any,
 ) -> LocalModel:
     """Run a pass on a model, and hold it to what it declared.
@@ -51,6 +53,7 @@ def run_pass(
         embeddings: Textual inversions, for a pass that reads `embeddings`.
         ip_adapter: IP-Adapter, for a pass that reads `ip_adapter`; the model's `tensors` have its file.
         calibration: What was seen of the graph's values, for a pass that reads `calibration`.
+        drawing: What draws with other graphs, for a pass that reads `drawing`.
         options: Options of the pass, if `tested` is a class.
 
     Returns:
@@ -75,6 +78,7 @@ def run_pass(
             ip_adapter if "ip_adapter" in instance.reads else None,
             original if "original" in instance.reads else None,
             calibration if "calibration" in instance.reads else None,
+            drawing if "drawing" in instance.reads else None,
         )
         result = instance.run(model, context)
     check_result(name, instance, model, result)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from olivelike.cli.app import run_command_line
 from olivelike.engine import ConvertRequest, Options, draft
-from olivelike.engine.calibration import calibrate
+from olivelike.engine.calibration import Drawn, FloatPipeline, TrialDrawing, calibrate
 from olivelike.engine.output.swap import swap_loras
 from olivelike.engine.preparation import plan, prepare
 from olivelike.engine.run_record import readable_runs
@@ -181,15 +182,38 @@ def test_chains_without_what_draws_are_refused(rounded: Project, tmp_path: Path)
         rounded.run("target=directml", output=tmp_path)
 
 
+def test_a_search_draws_with_what_it_tries_and_remembers_it(
+    rounded: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    float_blocks = "[down_blocks, mid_block, up_blocks.0]"
+
+    def searched(limit: str) -> dict[str, Any]:
+        auto = f"int8: {{float_blocks: {float_blocks}, auto: true, samples: 1, {limit}}}"
+        rounded.run(f"components.unet=[convert, fuse, {auto}]", output=tmp_path / "out")
+        record = next(readable_runs(Store.open(rounded.folder / "cache")))
+        return next(node for node in record.nodes if node.id == "unet.int8").facts["auto"]
+
+    whole = searched("error_of: latents, max_relative_error: 10")
+    assert whole["kept_fp32_blocks"] == []
+    assert 0 < whole["latents_error"] < 1
+    assert whole["drawings"] == 1
+    part = searched(f"error_of: latents, max_relative_error: {0.9 * whole['latents_error']}")
+    assert part["kept_fp32_blocks"]
+    assert part["latents_error"] < 0.9 * whole["latents_error"]
+    assert part["without"]["latents_error"] == whole["latents_error"]
+    monkeypatch.setattr(TrialDrawing, "compare", None)  # The next search's drawings are remembered.
+    assert searched(f"error_of: pictures, min_psnr: {part['without']['psnr'] - 1}")["kept_fp32_blocks"] == []
+
+
 def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) -> None:
     import numpy as np
 
     def draw(_folder, prefix, observe):
         observe("unet", {f"{prefix}conv": np.array([0, 1, np.nan, 1], np.float32)})
-        yield "a cat", False
+        yield Drawn("a cat", False, np.zeros(1), np.zeros(1))
 
     with pytest.raises(PassError, match="unet: in run 1 of calibration, 'conv' has values that are not finite"):
-        calibrate({}, {}, {}, {}, ["unet"], tmp_path, draw)
+        calibrate(FloatPipeline({}, {}, {}, {}, draw), ["unet"], tmp_path)
 
 
 def test_convert_says_it_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,10 +18,11 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.probes import PROBE, add_probes
+from olivelike.measure.verify import half_search
 from olivelike.measure.verify.evaluation import Evaluation
-from olivelike.measure.verify.rounding_search import RoundingSearch
+from olivelike.measure.verify.rounding_search import DrawingSearch, RoundingSearch
 from olivelike.model import Graph
-from olivelike.model.graph import block_of
+from olivelike.model.graph import BLOCK_KEY, block_of
 from olivelike.model.observations import Observer
 from olivelike.model.targets import TARGETS
 from olivelike.pass_api import Cache, Context
@@ -197,22 +200,99 @@ def test_targets_without_a_kernel_are_refused(make, name):
     assert f"target '{name}'" in make().unsupported_reason(TARGETS[name])
 
 
-def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(calibrated, monkeypatch):
-    fused, _, seen = calibrated
-    nearest = "mid_block.attentions.0"
+BLOCKS = [f"up_blocks.{number}" for number in range(20)]
 
-    def tried(self, blocks):
-        """As if each block in 8 bits cost 0.02, and one of them half of that."""
-        rounded = [block_of(node) for node in self._convert(()).graph if node.op_type == "QuantizeLinear"]
-        costs = {f"={block}" if f"={block}" in blocks else block: 0.02 for block in rounded if block is not None}
-        costs[nearest] = 0.01
+
+def searched(monkeypatch, costs, make=RoundingSearch, drawing=None, **limits):
+    """Search in a graph of one rounded value a block, where each block in 8 bits costs the output its share."""
+
+    def convert(left):
+        value = ir.Value(name="value", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+        scale, zero = ir.Value(name="scale"), ir.Value(name="zero")
+        rounded = [block for block in BLOCKS if not {block, "*"} & {*left}]
+        nodes = [ir.node("QuantizeLinear", [value, scale, zero], metadata_props={BLOCK_KEY: one}) for one in rounded]
+        outputs = [node.outputs[0] for node in nodes]
+        return ir.Model(ir.Graph([value, scale, zero], outputs, nodes=nodes, opset_imports={"": 21}), ir_version=10)
+
+    def tried(_, blocks):
         error = 1e-6 if blocks == ("*",) else sum(cost for block, cost in costs.items() if block not in blocks)
         return {"relative_error": error, "nan": 0, "inf": 0}
 
     monkeypatch.setattr(RoundingSearch, "_try", tried)
-    told = rf"with any block in 8 bits further from torch than 5.0e-03; nearest is {nearest} alone, with 1.0e-02, and"
+    facets = {name: SimpleNamespace(digest=name, component="unet") for name in ("architecture", "weights", "graph")}
+    context = SimpleNamespace(
+        tensors=None, cache=Cache(), logger=logging.getLogger("test"), require_drawing=lambda: drawing
+    )
+    model = SimpleNamespace(require=facets.__getitem__)
+    monkeypatch.setattr(half_search, "parameter_reader", lambda *_: None)
+    return make(model, context, convert, **{"limit": 0.1, "samples": 1, "seed": 0, **limits}).run()
+
+
+def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(monkeypatch):
+    costs = {**dict.fromkeys(BLOCKS, 0.02), BLOCKS[7]: 0.01}
+    told = rf"with any block in 8 bits further from torch than 5.0e-03; nearest is {BLOCKS[7]} alone, with 1.0e-02, and"
     with pytest.raises(VerificationError, match=told):
-        run_pass(INT8, fused, target="cpu", calibration=seen, auto=True, max_relative_error=5e-3)
+        searched(monkeypatch, costs, limit=5e-3)
+
+
+class CountedDrawing:
+    """As if each of some blocks cost the latents 0.02, and the pictures the more the more of them there are."""
+
+    digest = "0" * 64
+
+    def __init__(self, *dear):
+        self._dear, self.drawn = dear, 0
+
+    def compare(self, graph):
+        self.drawn += 1
+        rounded = {block_of(node) for node in graph.graph}
+        bad = len(rounded.intersection(self._dear))
+        return {"latents_error": 0.02 * bad, "psnr": 40 - 10 * bad if bad else None}
+
+
+@pytest.mark.parametrize(
+    ("of", "limit", "kept"),
+    [
+        ("latents", {"limit": 0.01}, 2),
+        ("latents", {"limit": 0.03}, 1),
+        ("pictures", {"min_psnr": 35}, 2),
+        ("pictures", {"min_psnr": 30}, 1),
+        ("pictures", {"min_psnr": 15}, 0),
+    ],
+)
+def test_a_search_by_what_is_drawn_leaves_in_float_what_that_takes(monkeypatch, of, limit, kept):
+    dear = BLOCKS[3], BLOCKS[5]
+    costs = {block: number / 100 for number, block in enumerate(reversed(BLOCKS))}
+    drawing = CountedDrawing(*dear)
+    make = partial(DrawingSearch, of=of)
+    blocks, facts = searched(monkeypatch, costs, make, drawing, **{"min_psnr": 30, **limit})
+    assert len(blocks) == kept
+    assert set(blocks) <= set(dear)
+    assert facts["latents_error"] == 0.02 * (2 - kept)
+    assert facts["drawings"] == drawing.drawn < 20
+    assert facts.get("without", facts)["psnr"] == 20
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        (
+            "pictures",
+            "pictures have less than 30 dB; nearest is .* alone, with 12.0 dB, and all .* 12.0 dB: lower min_psnr",
+        ),
+        (
+            "latents",
+            "further from float's than 1.0e-01; nearest is .* alone, with latents that are not finite.*: raise max",
+        ),
+    ],
+)
+def test_a_limit_on_what_is_drawn_that_cannot_be_met_is_answered_with_the_nearest(monkeypatch, of, told):
+    def compare(graph):
+        return {"latents_error": None, "psnr": 12.0} if len(graph.graph) else {"latents_error": 0.0, "psnr": None}
+
+    drawing = SimpleNamespace(digest="0" * 64, compare=compare)
+    with pytest.raises(VerificationError, match=told):
+        searched(monkeypatch, dict.fromkeys(BLOCKS, 0.1), partial(DrawingSearch, of=of, min_psnr=30), drawing)
 
 
 @pytest.mark.slow

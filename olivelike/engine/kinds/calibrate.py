@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from olivelike.engine.calibration import Observe
+    from olivelike.engine.calibration import Drawn, FloatPipeline, Observe
     from olivelike.engine.kinds.kind import Assignment, Done, Job, Workbench, Workplace
     from olivelike.engine.plan.node import Node
     from olivelike.pass_api import Progress
@@ -40,11 +40,8 @@ class CalibrateJob(JoinedJob):
         from olivelike.engine.calibration import calibrate
         from olivelike.model.observations import to_bytes
 
-        models, assets = self.read_models(bench), self.read_assets(bench)
         with bench.store.scratch() as scratch:
-            files = TensorFiles(bench.store, self.weight_files)
-            draw = partial(_draw, self.settings, bench.progress)
-            found, facts = calibrate(models, files, self.index, assets, self.observed, scratch, draw)
+            found, facts = calibrate(self.pipeline(bench, bench.progress), self.observed, scratch)
         if facts["flagged"] and (self.settings["own_prompts"] or len(facts["flagged"]) == facts["pictures"]):
             raise SafetyError(
                 f"the safety checker flags what {len(facts['flagged'])} prompts of the calibration draw, the first of "
@@ -53,14 +50,23 @@ class CalibrateJob(JoinedJob):
         self.check_unchanged()
         return bench.keep({f"{CALIBRATION}.{name}": to_bytes(seen) for name, seen in found.items()}, facts)
 
+    def pipeline(self, bench: Workbench, progress: Progress) -> FloatPipeline:
+        """Return what draws; `progress` is told of each picture."""
+        from olivelike.engine.calibration import FloatPipeline
 
-def _draw(
-    said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe
-) -> Iterator[tuple[str, bool]]:
-    """Draw with a folder's networks; yield each prompt, and whether the safety checker objects to its picture.
+        files = TensorFiles(bench.store, self.weight_files)
+        draw = partial(_draw, self.settings, progress)
+        return FloatPipeline(self.read_models(bench), files, self.index, self.read_assets(bench), draw)
+
+
+def _draw(said: Mapping[str, Any], progress: Progress, folder: Path, prefix: str, observe: Observe) -> Iterator[Drawn]:
+    """Draw with a folder's networks.
 
     The runtime loads what only a run knows, plugins of providers, so its code is in no key.
     """
+    import numpy as np
+
+    from olivelike.engine.calibration import Drawn
     from olivelike.runtime.pipeline.observing import draw_observed
     from olivelike.runtime.pipeline.request import Request
 
@@ -71,9 +77,16 @@ def _draw(
         )
         for number, prompt in enumerate(said["prompts"])
     ]  # fmt: skip
-    for number, (request, flagged) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
+    for number, (picture, latents) in enumerate(draw_observed(folder, prefix, observe, requests), 1):
         progress(number, len(requests))
-        yield request.prompts[0], flagged
+        yield Drawn(picture.prompt, bool(picture.flagged), latents, np.asarray(picture.image.convert("RGB")))
+
+
+def drawn_by(node: Node) -> dict[str, Any]:
+    """Return the fields of a node's `Calibration` as JSON values."""
+    said = {} if node.calibration is None else asdict(node.calibration)
+    # Lists, as records of runs have them: a plan compares the two.
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
 
 
 class CalibrateNode(JoinedNode):
@@ -85,9 +98,7 @@ class CalibrateNode(JoinedNode):
 
     def options(self, node: Node) -> dict[str, Any]:
         """Return what is drawn, and what is observed."""
-        said = {} if node.calibration is None else asdict(node.calibration)
-        # Lists, as records of runs have them: a plan compares the two.
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in said.items()}
+        return drawn_by(node)
 
     def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
         """Return the size of the histograms, and the memory of open networks."""

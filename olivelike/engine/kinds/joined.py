@@ -10,7 +10,7 @@ from olivelike.digest import digest_file
 from olivelike.engine.kinds.assets import ASSETS, objects_of_assets
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode, weights_digest
 from olivelike.model import FACETS, Model, Weights
-from olivelike.model.families import TOKENIZERS
+from olivelike.model.families import PIPELINE, TOKENIZERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,41 +59,62 @@ class JoinedNode(ModelNode):
 
     def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:  # noqa: ARG002
         """Return the files that must be hashed before the node's key is known."""
-        return tuple(path for component in node.components for path in inputs.weight_files(component))
+        return joined_files(node, inputs)
 
     def facets(self, node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
         """Return the digest of each facet of each component, and of the files that say what else the pipeline is."""
-        from olivelike.engine.output.scheduler_defaults import TABLE
-
-        found = {ASSETS: upstream.made[ASSETS], "scheduler defaults": digest_file(TABLE)}
-        for component in node.components:
-            start = f"{component}."
-            made = {name.removeprefix(start): d for name, d in upstream.made.items() if name.startswith(start)}
-            found |= {f"{start}{name}": made[name] for name in ("architecture", "graph") if name in made}
-            if component not in TOKENIZERS:
-                found[f"{start}weights"] = weights_digest(component, made, inputs)
-        return found
+        return joined_facets(node, upstream, inputs)
 
     def joined_fields(self, assignment: Assignment) -> dict[str, Any]:
         """Return the fields of a `JoinedJob`."""
-        inputs, upstream = assignment.inputs, assignment.upstream
-        networks = [name for name in assignment.node.components if name not in TOKENIZERS]
-        files = {path for component in networks for path in inputs.weight_files(component)}
-        # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
-        files |= {lora.file.path for component in networks for lora in inputs.adapters.loras_of(component)}
-        files |= {path for component in networks for path in inputs.ip_adapter_files(component)}
-        tables: dict[str, list[Any]] = {}
-        for component in networks:
-            adaptation = upstream.made.get(f"{component}.adaptation")
-            if adaptation is not None:
-                bound = inputs.bound_weights(component, adaptation)
-                if bound in assignment.facets.values():
-                    tables[bound] = inputs.weight_table(component, adaptation).to_json()
-        return {
-            "facets": {name: digest for name, digest in assignment.facets.items() if "." in name},
-            "tables": tables,
-            "files": {inputs.digests[path]: str(path) for path in sorted(files)},
-            "stamps": {str(path): inputs.digests.stamps[path] for path in sorted(files)},
-            "assets": assignment.facets[ASSETS],
-            "index": dict(inputs.source.index),
-        }
+        return joined_fields(assignment.node, assignment.upstream, assignment.facets, assignment.inputs)
+
+
+def joined_files(node: Node, inputs: Inputs) -> tuple[Path, ...]:
+    """Return the files with the weights of the components that a node joins."""
+    return tuple(path for component in _joined(node) for path in inputs.weight_files(component))
+
+
+def joined_facets(node: Node, upstream: Upstream, inputs: Inputs) -> dict[str, str]:
+    """Return the digest of each facet of the components that a node joins, and of what else the pipeline is."""
+    from olivelike.engine.output.scheduler_defaults import TABLE
+
+    made = upstream.made
+    assets = made[ASSETS] if ASSETS in made else made[f"{PIPELINE}.{ASSETS}"]
+    found = {ASSETS: assets, "scheduler defaults": digest_file(TABLE)}
+    for component in _joined(node):
+        start = f"{component}."
+        own = {name.removeprefix(start): digest for name, digest in made.items() if name.startswith(start)}
+        found |= {f"{start}{name}": own[name] for name in ("architecture", "graph") if name in own}
+        if component not in TOKENIZERS:
+            found[f"{start}weights"] = weights_digest(component, own, inputs)
+    return found
+
+
+def joined_fields(node: Node, upstream: Upstream, facets: Mapping[str, str], inputs: Inputs) -> dict[str, Any]:
+    """Return the fields of a `JoinedJob` for what `joined_facets` has."""
+    networks = [name for name in _joined(node) if name not in TOKENIZERS]
+    files = {path for component in networks for path in inputs.weight_files(component)}
+    # Merged weights are read from the checkpoint and the LoRAs, whenever they are.
+    files |= {lora.file.path for component in networks for lora in inputs.adapters.loras_of(component)}
+    files |= {path for component in networks for path in inputs.ip_adapter_files(component)}
+    tables: dict[str, list[Any]] = {}
+    for component in networks:
+        adaptation = upstream.made.get(f"{component}.adaptation")
+        if adaptation is not None:
+            bound = inputs.bound_weights(component, adaptation)
+            if bound in facets.values():
+                tables[bound] = inputs.weight_table(component, adaptation).to_json()
+    return {
+        "facets": {name: digest for name, digest in facets.items() if "." in name},
+        "tables": tables,
+        "files": {inputs.digests[path]: str(path) for path in sorted(files)},
+        "stamps": {str(path): inputs.digests.stamps[path] for path in sorted(files)},
+        "assets": facets[ASSETS],
+        "index": dict(inputs.source.index),
+    }
+
+
+def _joined(node: Node) -> list[str]:
+    """Return the components that a node joins; a step that draws joins what calibration saw, too."""
+    return [component for component in node.components if component != PIPELINE]

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from olivelike.digest import canonical_json
+from olivelike.digest import canonical_json, digest_json
 from olivelike.engine.execute.stored_tensors import StoredTensors
 from olivelike.engine.keys import pass_key, precision_digest, question_digest
+from olivelike.engine.kinds.calibrate import CalibrateJob, CalibrateNode, drawn_by
+from olivelike.engine.kinds.joined import joined_facets, joined_fields, joined_files
 from olivelike.engine.kinds.kind import Done, Estimate, Needs, check_graph
 from olivelike.engine.kinds.model_node import ModelJob, ModelNode
-from olivelike.engine.plan.node import CALIBRATION, CONVERT
+from olivelike.engine.plan.node import CALIBRATION, CONVERT, DRAWING
 from olivelike.errors import PassError
 from olivelike.graphs.shelf import Answer
 from olivelike.model import FACETS, Architecture, Model
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from olivelike.engine.plan.inputs import Inputs
     from olivelike.engine.plan.node import Node
     from olivelike.model.observations import Observed
-    from olivelike.pass_api import Context, Pass
+    from olivelike.pass_api import Context, Drawing, Pass
     from olivelike.sources import PipelineSource
     from olivelike.store import Store
     from olivelike.workflow import Step
@@ -55,11 +57,16 @@ class StepJob(ModelJob):
     """The fields of each `EmbeddingInput`, if the pass reads them."""
     ip_adapter: str | None = None
     """The path of the `IpAdapterInput`, if the pass reads it."""
+    drawing: Mapping[str, Any] | None = None
+    """The fields of a `CalibrateJob` that draws, if the pass reads that; the files' stamps are this job's."""
 
     def needs(self, store: Store) -> Needs:
-        """Return also the plugins that are files."""
+        """Return also the plugins that are files, and what drawing needs."""
         plugins = [plugin for plugin in (self.plugin, *self.rule_plugins) if plugin and Path(plugin).is_absolute()]
-        return replace(super().needs(store), plugins=tuple(plugins))
+        needs = replace(super().needs(store), plugins=tuple(plugins))
+        if self.drawing is None:
+            return needs
+        return replace(needs, objects=needs.objects | CalibrateJob(self.place, **self.drawing).needs(store).objects)
 
     def run(self, bench: Workbench) -> Done:
         """Make the facets that the pass writes."""
@@ -105,6 +112,7 @@ class StepJob(ModelJob):
             ip_adapter=IpAdapterInput(Path(self.ip_adapter)) if self.ip_adapter is not None else None,
             original=self.read_original(bench, model) if "original" in instance.reads else None,
             calibration=self._observed(bench),
+            drawing=self._drawing(bench, scratch / DRAWING),
             cache=StoredCache(bench.store, self.maker) if self.maker else Cache(),
         )
 
@@ -115,6 +123,16 @@ class StepJob(ModelJob):
         return (
             None if digest is None else from_bytes(bench.store.require_bytes(digest, f"{self.place.node}: its ranges"))
         )
+
+    def _drawing(self, bench: Workbench, folder: Path) -> Drawing | None:
+        if self.drawing is None:
+            return None
+        from olivelike.engine.calibration import TrialDrawing
+
+        folder.mkdir()
+        # Pictures are no unit of what the pass tells progress of.
+        pipeline = CalibrateJob(self.place, **self.drawing).pipeline(bench, lambda _, __: None)
+        return TrialDrawing(pipeline, self.place.component, self.facets[DRAWING], folder)
 
     def _check_same_pass(self, entry: PassEntry, instance: Pass) -> None:
         """Refuse the result of a plugin whose code or data was written to since its key was made."""
@@ -207,6 +225,11 @@ class StepNode(ModelNode):
         """Return what the pass reads; facts of the target are in the key beside the digests."""
         return tuple(name for name in _step(node).instance.reads if name != "target")
 
+    def files(self, node: Node, upstream: Upstream, inputs: Inputs) -> tuple[Path, ...]:
+        """Return also the files of all that draws."""
+        drawn = joined_files(node, inputs) if DRAWING in self.reads(node) else ()
+        return (*super().files(node, upstream, inputs), *drawn)
+
     def key(self, node: Node, facets: dict[str, str], inputs: Inputs) -> Key | str:
         """Return the key of the step."""
         step, workflow = _step(node), inputs.workflow
@@ -218,6 +241,8 @@ class StepNode(ModelNode):
         found, plan = super().facets(node, upstream, inputs), _step(node).precision
         if CALIBRATION in self.reads(node):
             found[CALIBRATION] = upstream.made[f"{PIPELINE}.{CALIBRATION}.{node.component}"]
+        if DRAWING in self.reads(node):
+            found[DRAWING] = digest_json(["drawing/1", joined_facets(node, upstream, inputs), drawn_by(node)])
         return found if plan is None else {**found, "precision": precision_digest(plan)}
 
     def shelved(self, node: Node, upstream: Upstream, inputs: Inputs) -> Answer | None:
@@ -229,9 +254,12 @@ class StepNode(ModelNode):
         graph = inputs.shelf.graph(Architecture.from_bytes(data))
         return None if graph is None else Answer({"graph": graph})
 
-    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:  # noqa: ARG002
-        """Return what the pass says of itself."""
-        return Estimate(2_000_000, _step(node).instance.resources.memory_bytes)
+    def estimate(self, node: Node, chain: Sequence[Node], source: PipelineSource) -> Estimate:
+        """Return what the pass says of itself, and what drawing takes if it draws."""
+        memory = _step(node).instance.resources.memory_bytes
+        if DRAWING in self.reads(node):
+            memory = max(memory, CalibrateNode().estimate(node, chain, source).memory_bytes)
+        return Estimate(2_000_000, memory)
 
     def job(self, place: Workplace, assignment: Assignment) -> Job:
         """Return what a worker is to do."""
@@ -240,9 +268,16 @@ class StepNode(ModelNode):
         reads = step.instance.reads
         loras = inputs.adapters.loras_of(place.component) if "loras" in reads else ()
         embeddings = inputs.adapters.embeddings_of(place.component) if "embeddings" in reads else ()
+        fields, drawing = self.model_fields(assignment), None
+        if DRAWING in reads:
+            node, upstream = assignment.node, assignment.upstream
+            drawing = joined_fields(node, upstream, joined_facets(node, upstream, inputs), inputs)
+            fields["stamps"] = {**fields["stamps"], **drawing["stamps"]}
+            drawing |= {"stamps": {}, "settings": drawn_by(node), "observed": ()}
         return StepJob(
             place,
-            **self.model_fields(assignment),
+            **fields,
+            drawing=drawing,
             pass_name=entry.name,
             plugin=entry.plugin,
             rule_plugins=entry.rule_plugins,

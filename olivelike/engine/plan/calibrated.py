@@ -6,7 +6,7 @@ from dataclasses import replace
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
-from olivelike.engine.plan.node import CALIBRATE, CALIBRATION, CONVERT, Node
+from olivelike.engine.plan.node import CALIBRATE, CALIBRATION, CONVERT, DRAWING, Node
 from olivelike.errors import WorkflowError
 from olivelike.model.families import PIPELINE, SAFETY_CHECKER, TEXT_ENCODERS
 
@@ -23,8 +23,13 @@ _NEEDED = ("unet", "vae_decoder")
 
 
 def is_calibrated(node: Node) -> bool:
-    """Tell whether a node reads what calibration saw."""
-    return node.step is not None and CALIBRATION in node.step.instance.reads
+    """Tell whether a node reads what calibration saw, or draws that itself."""
+    return node.step is not None and not {CALIBRATION, DRAWING}.isdisjoint(node.step.instance.reads)
+
+
+def draws(node: Node) -> bool:
+    """Tell whether a step draws by itself what calibration draws."""
+    return node.step is not None and DRAWING in node.step.instance.reads
 
 
 def with_calibration(nodes: Sequence[Node], workflow: LoadedWorkflow) -> tuple[Node, ...]:
@@ -45,8 +50,11 @@ def with_calibration(nodes: Sequence[Node], workflow: LoadedWorkflow) -> tuple[N
         f"{PIPELINE}.{CALIBRATE}", PIPELINE, CALIBRATE, f"{PIPELINE}.assets",
         joins=tuple(ends), calibration=replace(settings, components=components),
     )  # fmt: skip
-    found = [replace(node, joins=(drawing.id,)) if node in readers else node for node in nodes] + [drawing]
-    return _parents_first(found)
+    behind = {node.id: replace(node, joins=(drawing.id,)) for node in readers}
+    for node in readers:
+        if draws(node):  # It needs what calibration needs.
+            behind[node.id] = replace(node, joins=(drawing.id, *ends), calibration=settings)
+    return _parents_first([*(behind.get(node.id, node) for node in nodes), drawing])
 
 
 def _check(readers: Sequence[Node], nodes: Sequence[Node]) -> None:

@@ -132,7 +132,9 @@ class HalfSearch:
 
     def _remembered(self, kind: str, graph: Graph, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         digests = [self._architecture.digest, self._weights.digest, graph.digest]
-        question = [kind, *digests, self._samples, self._seed]
+        return self._recalled([kind, *digests, self._samples, self._seed], find)
+
+    def _recalled(self, question: list[Any], find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         known: dict[str, Any] | None = self._context.cache.get(question)
         if known is None:
             known = find()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import VerificationError
 from olivelike.measure.verify.half_search import HalfSearch, alone, minimal_subset
+from olivelike.model import Graph
 from olivelike.model.graph import block_of
+
+if TYPE_CHECKING:
+    from olivelike.measure.verify.half_search import Convert
+    from olivelike.model import Model
+    from olivelike.pass_api import Context
 
 
 class RoundingSearch(HalfSearch):
@@ -22,18 +28,87 @@ class RoundingSearch(HalfSearch):
         rounded = [node for node in self._convert(()).graph if node.op_type == "QuantizeLinear"]
         blocks = dict.fromkeys(block for node in rounded if (block := block_of(node)) is not None)
         patterns = [alone(block, blocks) for block in blocks]
-        costs = {one: self._cost(tuple(other for other in patterns if other != one)) for one in patterns}
+        others = {one: tuple(other for other in patterns if other != one) for one in patterns}
+        costs = {one: self._cost(others[one]) for one in patterns}
         ranked = sorted(patterns, key=lambda one: -costs[one])
         chosen = minimal_subset(ranked, self._is_right)
         if chosen is None or len(chosen) == len(ranked):
             nearest = min(costs, key=lambda one: costs[one], default="")
             raise VerificationError(
-                f"{self._architecture.component}: with any block in 8 bits further from torch than {self._limit:.1e}; "
-                f"nearest is {nearest.lstrip('=')} alone, with {costs.get(nearest, 0):.1e}, and all of them have "
-                f"{self._cost(()):.1e}: raise max_relative_error, or leave `int8` out of this chain"
+                f"{self._architecture.component}: with any block in 8 bits {self._too_far()}; nearest is "
+                f"{nearest.lstrip('=')} alone, with {self._found(others.get(nearest, ()))}, and all of them have "
+                f"{self._found(())}: {self._remedy()}, or leave `int8` out of this chain"
             )
         return chosen, {"errors_alone": {one: costs[one] for one in chosen}}
 
     def _cost(self, blocks: tuple[str, ...]) -> float:
         error = self._try(blocks)["relative_error"]
         return float("inf") if error is None else float(error)
+
+    def _too_far(self) -> str:
+        return f"further from torch than {self._limit:.1e}"
+
+    def _remedy(self) -> str:
+        return "raise max_relative_error"
+
+    def _found(self, blocks: tuple[str, ...]) -> str:
+        """Return how far off the network is, as an error says it."""
+        return f"{self._cost(blocks):.1e}"
+
+
+class DrawingSearch(RoundingSearch):
+    """The same, with a limit on what is drawn: blocks are ranked by outputs, and few sets of them draw."""
+
+    def __init__(
+        self, model: Model, context: Context, convert: Convert, *, of: Literal["latents", "pictures"],
+        min_psnr: float, **limits: Any,
+    ) -> None:  # fmt: skip
+        """Set up a search.
+
+        Args:
+            model: As `HalfSearch` takes it, and what follows.
+            context: With what draws.
+            convert: Returns the graph in 8 bits, with some blocks in float.
+            of: `latents` holds their relative error to `limit`, `pictures` their PSNR to `min_psnr`.
+            min_psnr: In dB, of the worst picture.
+            limits: `limit`, `samples` and `seed`.
+        """
+        super().__init__(model, context, convert, **limits)
+        self._of, self._min_psnr, self._drawing = of, min_psnr, context.require_drawing()
+        self._drawn: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def run(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Find the fewest blocks that must stay in float; the record says what is drawn with them, and without."""
+        blocks, facts = super().run()
+        without = {"without": {**facts["without"], **self._draw(())}} if "without" in facts else {}
+        return blocks, {**facts, **without, **self._draw(blocks), "drawings": len(self._drawn)}
+
+    def _is_right(self, blocks: tuple[str, ...]) -> bool:
+        found = self._draw(blocks)
+        if self._of == "pictures":
+            return found["psnr"] is None or found["psnr"] >= self._min_psnr
+        return found["latents_error"] is not None and found["latents_error"] <= self._limit
+
+    def _draw(self, blocks: tuple[str, ...]) -> dict[str, Any]:
+        key = tuple(sorted(blocks))
+        if key not in self._drawn:
+            graph = self._convert(key)
+            question = ["drawing/1", self._drawing.digest, Graph.from_ir(graph).digest]
+            self._drawn[key] = self._recalled(question, lambda: dict(self._drawing.compare(graph)))
+            names = ", ".join(key) or "no block"
+            self._context.logger.info("%s in float32: %s", names, self._found(key))
+        return self._drawn[key]
+
+    def _too_far(self) -> str:
+        if self._of == "pictures":
+            return f"pictures have less than {self._min_psnr:g} dB"
+        return f"latents are further from float's than {self._limit:.1e}"
+
+    def _remedy(self) -> str:
+        return "lower min_psnr" if self._of == "pictures" else super()._remedy()
+
+    def _found(self, blocks: tuple[str, ...]) -> str:
+        found = self._draw(blocks)
+        if self._of == "pictures":
+            return "equal pictures" if found["psnr"] is None else f"{found['psnr']:.1f} dB"
+        return "latents that are not finite" if found["latents_error"] is None else f"{found['latents_error']:.1e}"

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from olivelike.runtime.pipeline.request import Request
+    from olivelike.runtime.pipeline.denoising import Step
+    from olivelike.runtime.pipeline.request import Picture, Request
 
     Observe = Callable[[str, Mapping[str, np.ndarray[Any, Any]]], None]
     """Is told a component, and its further outputs by name, after each run."""
@@ -24,17 +25,18 @@ if TYPE_CHECKING:
 
 def draw_observed(
     path: Path, prefix: str, observe: Observe, requests: Iterable[Request]
-) -> Iterator[tuple[Request, bool]]:
+) -> Iterator[tuple[Picture, np.ndarray[Any, Any]]]:
     """Draw pictures on the CPU.
 
     Args:
         path: A folder as `olivelike run` writes it.
         prefix: Begins the names of the outputs to show, whose shapes are fixed.
         observe: Called after each run of a network that has such outputs; the arrays are those of the next run too.
-        requests: What to draw.
+        requests: What to draw, a picture each.
 
     Yields:
-        Each request once it is drawn, and whether the safety checker flags a picture, where the folder has one.
+        Each picture, looked at by the safety checker where the folder has one, and the latents behind its last step,
+        of shape (channels, height, width), float32.
 
     Raises:
         SourceError: if a part is missing or damaged.
@@ -43,7 +45,13 @@ def draw_observed(
     """
     pipeline = _open(path, prefix, observe)
     for request in requests:
-        yield request, any(picture.flagged for picture in pipeline.generate(request).pictures)
+        latents: list[np.ndarray[Any, Any]] = []
+
+        def keep(step: Step, latents: list[np.ndarray[Any, Any]] = latents) -> None:
+            latents[:] = step.preview.latents.numpy()[:1]
+
+        (picture,) = pipeline.generate(request, on_step=keep).pictures
+        yield picture, latents[0].astype("float32")
 
 
 def _open(path: Path, prefix: str, observe: Observe) -> Pipeline:
