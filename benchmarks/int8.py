@@ -60,7 +60,7 @@ def inputs(path: Path, seed: int) -> dict[str, Array]:
     for value in session.inputs:
         name, sizes = value.any_name, value.partial_shape
         if name == "timestep":
-            found[name] = np.array([rng.integers(1000)], np.int64)
+            found[name] = np.array([rng.integers(1000)], value.element_type.to_dtype())
             continue
         shape = [2, 4, SIDE, SIDE] if name == "sample" else [2, 77, sizes[2].get_length()]
         found[name] = rng.standard_normal(shape).astype(np.float32)
