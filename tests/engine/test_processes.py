@@ -124,7 +124,7 @@ def test_children_end_when_the_run_is_killed(project: Project) -> None:
     assert alive == []
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_a_run_killed_at_any_moment_ends_right_when_repeated(project: Project, seed: int) -> None:
     expected = project.files()
     project.edit("output: models/small", "output: models/again")

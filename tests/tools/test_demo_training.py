@@ -46,6 +46,7 @@ def test_all_stages_make_a_pipeline_that_diffusers_loads(out: Path) -> None:
     assert next(pipeline.unet.parameters()).dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_finished_stages_are_not_trained_again(out: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = contents(out / "pipeline")
     with caplog.at_level(logging.INFO):

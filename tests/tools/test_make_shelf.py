@@ -22,6 +22,7 @@ def check(shelf: Path, python: str = sys.executable, **environment: str) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
+@pytest.mark.slow  # `test_a_fresh_trace_gives_the_same_bytes_in_another_node` holds the exporter to a shelf, too.
 def test_a_quick_graph_is_what_the_exporter_makes(one_torch_thread):
     """The demo's VAE decoder, traced anew, as `tests/engine/test_shelf.py` does with its text encoder.
 

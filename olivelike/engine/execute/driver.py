@@ -37,7 +37,7 @@ Status = Literal["hit", "shelf", "executed", "failed", "skipped"]
 _SAID_AT_ONCE: Mapping[str, EventName] = {"hit": "node_hit", "shelf": "node_shelved", "skipped": "node_skipped"}
 _HEAVY = {"torch", "diffusers"}
 """Libraries that fill a worker's memory; `assets` imports torch by way of diffusers."""
-_POLL_SECONDS, _TELL_SECONDS = 0.1, 1.0
+_POLL_SECONDS, _TELL_SECONDS = 0.02, 1.0
 """How long to wait for an answer before looking again: while other runs or files are waited for, and otherwise."""
 
 

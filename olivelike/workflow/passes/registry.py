@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -139,11 +140,12 @@ ENTRY_POINT_GROUP = "olivelike.passes"
 _BUILT_IN_PACKAGE = "olivelike.passes"
 
 
-def built_in_passes() -> list[PassEntry]:
+@cache
+def built_in_passes() -> tuple[PassEntry, ...]:
     """Return the passes of `olivelike.passes`, one module after the other."""
     modules = _package_modules(importlib.import_module(_BUILT_IN_PACKAGE))
     classes = _pass_classes(modules, within=_BUILT_IN_PACKAGE)
-    return [_entry(cls, "built-in", None) for cls in classes]
+    return tuple(_entry(cls, "built-in", None) for cls in classes)
 
 
 def entry_point_passes() -> list[Entry]:

@@ -133,7 +133,7 @@ def test_it_goes_with_controlnets(prompted, settings, shown, picture, scale, hal
     ("kind", "form"),
     [
         ("sd", "classic"),
-        ("xl", "plus"),
+        pytest.param("xl", "plus", marks=pytest.mark.slow),
         pytest.param("sd", "plus", marks=pytest.mark.slow),
         pytest.param("xl", "classic", marks=pytest.mark.slow),
     ],
