@@ -45,7 +45,7 @@ class Int8(Pass):
     """Blocks that stay in float: module paths with wildcards, and what lies inside."""
 
     auto: bool = False
-    """Find the fewest further blocks that must stay in float for the result to be right, by trials against torch."""
+    """Find the fewest further blocks that must stay in float for the result to be right, by trials."""
 
     error_of: Literal["outputs", "latents", "pictures"] = "outputs"
     """For `auto`: what must be right. Outputs are compared with torch's on random inputs; `latents`, at the end, and

@@ -205,6 +205,22 @@ def test_a_search_draws_with_what_it_tries_and_remembers_it(
     assert searched(f"error_of: pictures, min_psnr: {part['without']['psnr'] - 1}")["kept_fp32_blocks"] == []
 
 
+def test_a_plugin_draws_without_reading_ranges(rounded: Project, tmp_path: Path) -> None:
+    plugin = tmp_path / "drawer.py"
+    plugin.write_text(
+        "from olivelike.pass_api import Pass\n\nclass Drawer(Pass):\n"
+        "    reads = ('graph', 'drawing')\n    writes = ('graph',)\n    files = ()\n    environment = ()\n\n"
+        "    def run(self, model, context):\n"
+        "        context.report(**context.require_drawing().compare(model.require('graph').to_ir()))\n"
+        "        return model\n"
+    )
+    overrides = f"plugins=[{plugin}]", "components.vae_decoder=[convert, fuse, drawer]"
+    rounded.run(*overrides, "components.unet=[convert, fuse]", output=tmp_path / "out")
+    record = next(readable_runs(Store.open(rounded.folder / "cache")))
+    facts = next(node for node in record.nodes if node.id == "vae_decoder.drawer").facts
+    assert facts == {"latents_error": 0.0, "psnr": None}
+
+
 def test_values_that_are_not_finite_are_named(rounded: Project, tmp_path: Path) -> None:
     import numpy as np
 

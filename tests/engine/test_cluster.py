@@ -140,10 +140,12 @@ def test_workers_with_stores_of_their_own_give_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_pictures_for_calibration_are_drawn_elsewhere_as_here(tmp_path: Path, apart: str) -> None:
+@pytest.mark.parametrize("auto", ["", ", auto: true, samples: 1, error_of: latents, max_relative_error: 0.01"])
+def test_pictures_for_calibration_are_drawn_elsewhere_as_here(tmp_path: Path, apart: str, auto: str) -> None:
     project = Project(tmp_path / "rounded")
     project.workflow.parent.mkdir(parents=True)
-    project.workflow.write_text(ROUNDED.replace("LITTLE", str(little_checkpoint())), encoding="utf-8")
+    text = ROUNDED.replace("LITTLE", str(little_checkpoint())).replace("[]}", f"[]{auto}}}")
+    project.workflow.write_text(text, encoding="utf-8")
     lend_graphs_of(little_checkpoint(), project.folder, "text_encoder", "unet", "vae_decoder")
     project.run()
     here = project.files()
