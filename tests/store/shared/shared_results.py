@@ -12,7 +12,7 @@ from tests.fixtures.faulty_bucket import FaultyBucket
 KEY = "a" * 64
 
 
-def shared(bucket: FaultyBucket, more: str = "?timeout=2") -> SharedStore:
+def shared(bucket: FaultyBucket, more: str = "?timeout=20") -> SharedStore:
     """Return the shared store in the newest bucket."""
     return shared_at(f"s3://{bucket.name}/team{more}")
 
