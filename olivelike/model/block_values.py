@@ -103,8 +103,8 @@ def quantise(weight: Array, form: BlockFormat) -> list[Array]:
     step = max(1, _PIECE_VALUES // width)
     flat, flat_numbers = rows.reshape(-1, width), numbers.reshape(-1, width)
     for start in range(0, len(flat), step):
-        piece = flat[start : start + step].astype(np.float32)
-        padded = np.pad(piece, ((0, 0), (0, blocks * form.block_size - width))).reshape(-1, form.block_size)
+        piece = flat[start : start + step].astype(np.float32, copy=False)
+        padded = _filled(piece, blocks * form.block_size).reshape(-1, form.block_size)
         found, scale, zero = (_METHODS[form.method] if not form.symmetric else _symmetric)(padded, form.bits)
         if form.symmetric and form.packed:
             found += half
@@ -115,7 +115,7 @@ def quantise(weight: Array, form: BlockFormat) -> list[Array]:
         zeros.reshape(-1, blocks)[start : start + step] = zero.reshape(-1, blocks)
     if form.packed:
         fill = half if form.symmetric else 0
-        full = np.pad(numbers, ((0, 0), (0, blocks * form.block_size - width)), constant_values=fill)
+        full = _filled(numbers, blocks * form.block_size, fill)
         result = [_pack(full, form.bits).reshape(len(full), blocks, -1), scales]
         return result if form.symmetric else [*result, _pack(zeros, form.bits)]
     numbers, scales = (np.moveaxis(part, -1, form.axis) for part in (numbers, scales))
@@ -189,6 +189,12 @@ def _k_quant(blocks: Array, bits: int) -> tuple[Array, Array, Array]:
 _METHODS: Final[Mapping[str, Callable[[Array, int], tuple[Array, Array, Array]]]] = {
     "rtn": _by_range, "k_quant": _k_quant,
 }  # fmt: skip
+
+
+def _filled(rows: Array, width: int, value: int = 0) -> Array:
+    """Return rows of this width, the last values of which are this one where there were none."""
+    lacking = width - rows.shape[-1]
+    return np.pad(rows, ((0, 0), (0, lacking)), constant_values=value) if lacking else rows
 
 
 def _inverse(scale: Array) -> Array:
