@@ -1,44 +1,28 @@
-"""`fp8`: compute convolutions and linear layers in eight bits of float, within ranges that calibration saw."""
+"""`fp8`: compute convolutions, linear layers and attention in float8, within ranges that calibration saw."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from pydantic import Field
-
-from olivelike.pass_api import Context, Pass, Resources
+from ._calibrated import Calibrated
 
 if TYPE_CHECKING:
-    from olivelike.model import Model
+    from olivelike.graphs.static_quantisation import Rounding
     from olivelike.model.targets import Target
 
 
-class Fp8(Pass):
-    """Compute convolutions and linear layers in float8 (E4M3); a few pictures are drawn first, to see ranges."""
+class Fp8(Calibrated):
+    """Compute what multiplies, attention too, in float8 (E4M3); a few pictures are drawn first, to see ranges."""
 
-    reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
-    writes: ClassVar = ("graph",)
-    components: ClassVar = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", "safety_checker")
     conflicts: ClassVar = ("weights8", "weights4", "int8")
-    once: ClassVar = True
-    resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
 
-    method: Literal["min_max", "percentile", "entropy"] = "min_max"
-    """What of the values that calibration saw is kept: all, all but a few on both sides, or what tells most."""
+    attention: bool = True
+    """Compute both products of attention in it, where the width of a head is a multiple of 16."""
 
-    percentile: Annotated[float, Field(gt=50, le=100, allow_inf_nan=False)] = 99.99
-    """For `percentile`: how many of 100 values are kept."""
-
-    convolutions: bool = True
-    """Compute them in float8."""
-
-    linear: bool = True
-    """Compute linear layers in float8."""
-
-    float_blocks: tuple[str, ...] = (
-        "conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding", "*.time_emb_proj",
-    )  # fmt: skip
-    """Blocks that stay in float: module paths with wildcards, and what lies inside."""
+    @property
+    def attends(self) -> bool:
+        """As the option says."""
+        return self.attention
 
     def unsupported_reason(self, target: Target) -> str | None:
         """The target must compute in float8 what stands between QuantizeLinear and DequantizeLinear."""
@@ -49,20 +33,8 @@ class Fp8(Pass):
             "for `cpu` and `openvino`"
         )
 
-    def run(self, model: Model, context: Context) -> Model:
-        """Put QuantizeLinear and DequantizeLinear around what is computed in float8, and count."""
-        from olivelike.graphs.inspect.quantised import facts
-        from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
-        from olivelike.model import Graph
+    def rounding(self, target: Target) -> Rounding:  # noqa: ARG002
+        """Return float8, whatever the target."""
+        from olivelike.graphs.static_quantisation import Rounding
 
-        graph = model.require("graph").to_ir()
-        quantisation = StaticQuantisation(
-            graph,
-            context.require_calibration(),
-            Rounding("fp8", self.method, self.percentile),
-            convolutions=self.convolutions,
-            linear=self.linear,
-            float_blocks=self.float_blocks,
-        )
-        context.report(**quantisation.quantise(), kept_weights=facts(graph))
-        return model.replace(graph=Graph.from_ir(graph))
+        return Rounding("fp8", self.method, self.percentile)

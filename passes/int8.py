@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
-
-from olivelike.pass_api import Context, Pass, Resources
+from ._calibrated import Calibrated
 
 if TYPE_CHECKING:
-    from olivelike.graphs.static_quantisation import StaticQuantisation
-    from olivelike.model import Model
+    from olivelike.graphs.static_quantisation import Rounding
     from olivelike.model.targets import Target
 
 
-class Int8(Pass):
+class Int8(Calibrated):
     """Compute convolutions and linear layers in 8 bits; a few pictures are drawn first, to see ranges."""
 
-    reads: ClassVar[tuple[str, ...]] = ("graph", "target", "calibration")
-    writes: ClassVar = ("graph",)
-    components: ClassVar = ("text_encoder", "text_encoder_2", "unet", "vae_decoder", "safety_checker")
     conflicts: ClassVar = ("weights8", "weights4", "fp8")
-    once: ClassVar = True
-    resources: ClassVar = Resources(memory_bytes=600 << 20, weights_scale=0.27)
-
-    method: Literal["min_max", "percentile", "entropy"] = "min_max"
-    """What of the values that calibration saw is kept: all, all but a few on both sides, or what tells most."""
-
-    percentile: Annotated[float, Field(gt=50, le=100, allow_inf_nan=False)] = 99.99
-    """For `percentile`: how many of 100 values are kept."""
 
     activations: Literal["uint8", "int8"] = "uint8"
     """`uint8` has a zero point, and is what CPUs multiply by int8 weights; `int8` is symmetric."""
-
-    convolutions: bool = True
-    """Compute them in 8 bits."""
-
-    linear: bool = True
-    """Compute linear layers in 8 bits."""
-
-    float_blocks: tuple[str, ...] = (
-        "conv_in", "conv_out", "*.conv_in", "*.conv_out", "time_embedding", "*.time_emb_proj",
-    )  # fmt: skip
-    """Blocks that stay in float: module paths with wildcards, and what lies inside."""
-
-    auto: bool = False
-    """Find the fewest further blocks that must stay in float for the result to be right, by trials."""
-
-    error_of: Literal["outputs", "latents", "pictures"] = "outputs"
-    """For `auto`: what must be right. Outputs are compared with torch's on random inputs; `latents`, at the end, and
-    `pictures` of what calibration draws, with those of float."""
-
-    max_relative_error: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-1
-    """For `auto`: the largest ‖difference‖ / ‖original‖ of an output, or of a picture's latents, that is right."""
-
-    min_psnr: Annotated[float, Field(gt=0, le=100)] = 30
-    """For `auto` by pictures: the least PSNR of a picture that is right, in dB."""
-
-    samples: Annotated[int, Field(ge=1, le=64)] = 2
-    """For `auto`: number of random inputs of each trial."""
-
-    seed: Annotated[int, Field(ge=0)] = 0
-    """For `auto`: of the first input; the others have the numbers after it."""
 
     def unsupported_reason(self, target: Target) -> str | None:
         """The target must compute in 8 bits what stands between QuantizeLinear and DequantizeLinear."""
@@ -72,29 +28,8 @@ class Int8(Pass):
             "DequantizeLinear; use target `cpu` or `openvino`"
         )
 
-    def run(self, model: Model, context: Context) -> Model:
-        """Put QuantizeLinear and DequantizeLinear around what is computed in 8 bits, and count."""
-        from olivelike.graphs.inspect.quantised import facts
-        from olivelike.model import Graph
+    def rounding(self, target: Target) -> Rounding:
+        """Return the type of `activations`; where convolutions give nothing but 8 bits, what they give is rounded."""
+        from olivelike.graphs.static_quantisation import Rounding
 
-        quantisation = self.quantisation(model, context, self.further_blocks(model, context))
-        context.report(**quantisation.quantise(), kept_weights=facts(quantisation.model))
-        return model.replace(graph=Graph.from_ir(quantisation.model))
-
-    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:  # noqa: ARG002
-        """Return blocks that stay in float beside those that the options name."""
-        return ()
-
-    def quantisation(self, model: Model, context: Context, blocks: tuple[str, ...]) -> StaticQuantisation:
-        """Return the quantisation that leaves `blocks`, too, in float; it is yet to be made."""
-        from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
-
-        outputs = context.require_target().rounded_outputs
-        return StaticQuantisation(
-            model.require("graph").to_ir(),
-            context.require_calibration(),
-            Rounding(self.activations, self.method, self.percentile, outputs=outputs),
-            convolutions=self.convolutions,
-            linear=self.linear,
-            float_blocks=(*self.float_blocks, *blocks),
-        )
+        return Rounding(self.activations, self.method, self.percentile, outputs=target.rounded_outputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from olivelike.pass_api import Context, Resources
@@ -10,10 +9,6 @@ from olivelike.pass_api import Context, Resources
 from .int8 import Int8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import onnx_ir as ir
-
     from olivelike.model import Model
 
 
@@ -26,17 +21,6 @@ class Int8Auto(Int8):
 
     def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
         """Search for the fewest blocks without which the result is right."""
-        from olivelike.measure.verify.rounding_search import DrawingSearch, RoundingSearch
+        from olivelike.measure.verify.rounding_search import fewest_in_float
 
-        def convert(blocks: tuple[str, ...]) -> ir.Model:
-            quantisation = self.quantisation(model, context, blocks)
-            quantisation.quantise()
-            return quantisation.model
-
-        search: Callable[..., RoundingSearch] = RoundingSearch
-        if self.error_of != "outputs":
-            search = partial(DrawingSearch, of=self.error_of, min_psnr=self.min_psnr)
-        trials = search(model, context, convert, limit=self.max_relative_error, samples=self.samples, seed=self.seed)
-        blocks, facts = trials.run()
-        context.report(auto=facts)
-        return blocks
+        return self.searched_blocks(fewest_in_float, model, context)

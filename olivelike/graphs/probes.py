@@ -35,15 +35,53 @@ def multiplying(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[ir.N
         yield node
 
 
+def attending(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[tuple[ir.Node, ir.Node]]:
+    """Yield both products of attention that is spelled out: MatMul, perhaps a mask, Softmax, MatMul."""
+    for softmax in graph:
+        if softmax.domain or softmax.op_type != "Softmax":
+            continue
+        before = _through(softmax.inputs[0])
+        after = [user for user in _users(softmax.outputs[0]) if user.op_type == "MatMul" and not user.domain]
+        if before is None or before.op_type != "MatMul" or len(after) != 1:
+            continue
+        shares, values = after[0].inputs
+        if values is not shares and not {*before.inputs, shares, values} & {*weights, None}:
+            yield before, after[0]
+
+
+def _through(value: ir.Value | None) -> ir.Node | None:
+    """Return what made a value, a mask and casts aside."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain or node.op_type not in {"Add", "Cast"}:
+            return node
+        value = node.inputs[0]
+    return None
+
+
+def _users(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield what takes a value, casts aside."""
+    for node, _ in value.uses():
+        if node.op_type == "Cast":
+            yield from _users(node.outputs[0])
+        else:
+            yield node
+
+
 def add_probes(model: ir.Model) -> None:
-    """Give a graph an output for each value that an operator of `multiplying` takes or gives."""
+    """Give a graph an output for each value that an operator of `multiplying` or `attending` takes or gives.
+
+    Shares of attention, which are from 0 to 1, have none.
+    """
     graph = model.graph
+    weights = weight_values(graph)
     values = dict.fromkeys(
         value
-        for node in multiplying(graph, weight_values(graph))
+        for node in multiplying(graph, weights)
         for value in (node.inputs[0], node.outputs[0])
         if value is not None
     )
+    for scores, mixed in attending(graph, weights):
+        values |= dict.fromkeys(value for value in (*scores.inputs, mixed.inputs[1]) if value is not None)
     places = _constant(graph, "places", np.arange(SAMPLE, dtype=np.int64) * _STRIDE)
     flat = _constant(graph, "flat", np.array([-1], np.int64))
     for value in values:

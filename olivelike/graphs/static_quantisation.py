@@ -1,4 +1,4 @@
-"""Static quantisation of weightless graphs: convolutions and linear layers between QuantizeLinear and DequantizeLinear.
+"""Static quantisation of weightless graphs: what multiplies stands between QuantizeLinear and DequantizeLinear.
 
 What they take is rounded within the range that calibration saw, and weights per channel; the numbers of a weight are an
 `olivelike.QuantizeChannels` of it, which the writing of the output evaluates. Runtimes fuse what lies between into
@@ -21,7 +21,7 @@ import onnx_ir as ir
 from olivelike.errors import PassError
 from olivelike.graphs.editing.editor import GraphEditor
 from olivelike.graphs.editing.values import attribute, dims_of, required
-from olivelike.graphs.probes import multiplying
+from olivelike.graphs.probes import attending, multiplying
 from olivelike.model.channel_values import E4M3_MAX, QUANTISE_CHANNELS, ChannelFormat
 from olivelike.model.graph import QUANTISE_DOMAIN, in_block
 
@@ -36,7 +36,11 @@ _LEAST_OPSET = 19
 _LEAST_VALUES = 4096
 """A smaller weight costs no time."""
 _LEAST_RANGE = 1e-6
+_HEAD_MULTIPLE = 16
+"""Widths of heads that TensorRT computes attention of 8 bits for."""
 _LARGEST_BYTE = 255
+_SHARES = (0.0, 1.0)
+"""Between which a softmax lies."""
 _SYMMETRIC: Mapping[str, tuple[float, type[np.generic]]] = {
     "int8": (127, np.int8), "fp8": (E4M3_MAX, ml_dtypes.float8_e4m3fn),
 }  # fmt: skip
@@ -64,6 +68,7 @@ class StaticQuantisation:
         *,
         convolutions: bool = True,
         linear: bool = True,
+        attention: bool = False,
         float_blocks: Sequence[str] = (),
     ) -> None:
         """Set up.
@@ -74,13 +79,15 @@ class StaticQuantisation:
             rounding: Of activations; weights have the same type, `int8` for `uint8`.
             convolutions: Whether they are quantised.
             linear: Whether linear layers are.
+            attention: Whether both products of attention are, where it is spelled out and heads are as wide as 16 or a
+                multiple of it. Its shares, from 0 to 1, need no range.
             float_blocks: Paths of modules that stay as they are, with wildcards, and all inside them; of `=PATH` only
                 what no module of a list inside it has.
         """
         self.model = model
         self._editor = GraphEditor(model)
         self._observed, self._rounding = observed, rounding
-        self._kinds = {"Conv": convolutions, "MatMul": linear, "Gemm": linear}
+        self._kinds, self._attention = {"Conv": convolutions, "MatMul": linear, "Gemm": linear}, attention
         self._float_blocks = tuple(float_blocks)
         self._following: dict[ir.Node, ir.Node] = {}
         self._rounded: dict[ir.Value, ir.Value] = {}
@@ -93,7 +100,8 @@ class StaticQuantisation:
         Raises `PassError` when it is quantised already, of an opset that can't be, or calibration saw another graph.
 
         Returns:
-            Counts for the run record: operators that were quantised, and those left as they were.
+            Counts for the run record: operators that were quantised, and those left as they were; both products of
+            attention are one.
         """
         model = self.model
         if QUANTISE_DOMAIN in model.opset_imports:
@@ -111,18 +119,29 @@ class StaticQuantisation:
                 continue
             self._quantise(node)
             self._counts["quantised_convolutions" if node.op_type == "Conv" else "quantised_linear"] += 1
-        if self._rounded:
+        for scores, mixed in list(attending(self._editor.graph, self._editor.weights)) if self._attention else ():
+            self._attend(scores, mixed)
+        if self._wide:
             model.opset_imports[QUANTISE_DOMAIN] = 1
         return dict(sorted(self._counts.items()))
 
     def _stays(self, node: ir.Node) -> bool:
         weight = required(node, 1)
         assert weight.shape is not None
-        return (
-            not self._kinds[node.op_type]
-            or any(in_block(node, pattern) for pattern in self._float_blocks)
-            or math.prod(weight.shape.numpy()) < _LEAST_VALUES
-        )
+        return not self._kinds[node.op_type] or self._in_float(node) or math.prod(weight.shape.numpy()) < _LEAST_VALUES
+
+    def _in_float(self, node: ir.Node) -> bool:
+        return any(in_block(node, pattern) for pattern in self._float_blocks)
+
+    def _attend(self, scores: ir.Node, mixed: ir.Node) -> None:
+        """Round what both products of attention take, as TensorRT wants it to compute them in one kernel of 8 bits."""
+        width = dims_of(required(scores, 0))[-1]
+        if self._in_float(scores) or not isinstance(width, int) or width % _HEAD_MULTIPLE:
+            self._counts["attention_left_in_float"] += 1
+            return
+        for node, index, limits in ((scores, 0, None), (scores, 1, None), (mixed, 0, _SHARES), (mixed, 1, None)):
+            node.replace_input_with(index, self._round(required(node, index), node, limits))
+        self._counts["quantised_attention"] += 1
 
     def _quantise(self, node: ir.Node) -> None:
         activation, weight, result = required(node, 0), required(node, 1), node.outputs[0]
@@ -134,13 +153,16 @@ class StaticQuantisation:
             for user, index in users:
                 user.replace_input_with(index, wide)
 
-    def _round(self, value: ir.Value, before: ir.Node) -> ir.Value:
-        """Return a value as it is behind rounding, which is done once for all who take it."""
+    def _round(self, value: ir.Value, before: ir.Node, limits: tuple[float, float] | None = None) -> ir.Value:
+        """Return a value as it is behind rounding, which is done once for all who take it.
+
+        `limits` are where a value lies that calibration need not look at.
+        """
         producer = value.producer()
         if producer is not None and producer.op_type == "DequantizeLinear":
             return value
         if value not in self._rounded:
-            scale, zero = self._parameters(value)
+            scale, zero = self._parameters(value, limits or self._seen(value))
             number = self._editor.add(
                 "QuantizeLinear", [value, scale, zero], dims_of(value), before=before,
                 name=f"{value.name}.rounded", dtype=zero.dtype,
@@ -151,12 +173,15 @@ class StaticQuantisation:
             )  # fmt: skip
         return self._rounded[value]
 
-    def _parameters(self, value: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Return scale and zero point of a value, as constants."""
+    def _seen(self, value: ir.Value) -> tuple[float, float]:
+        """Return what of a value's range is kept."""
         if (seen := self._observed.get(str(value.name))) is None:
             raise PassError(f"calibration has not seen {value.name!r}; nothing may change the graph between both")
-        low, high = seen.range(self._rounding.method, self._rounding.percentile)
-        low, high = min(low, 0.0), max(high, 0.0)
+        return seen.range(self._rounding.method, self._rounding.percentile)
+
+    def _parameters(self, value: ir.Value, limits: tuple[float, float]) -> tuple[ir.Value, ir.Value]:
+        """Return scale and zero point of a value that lies within limits, as constants."""
+        low, high = min(limits[0], 0.0), max(limits[1], 0.0)
         assert value.dtype is not None
         float_type = value.dtype.numpy()
         kind: type[np.generic]

@@ -22,9 +22,8 @@ from olivelike.measure.bench.runtime_engine import kept_in, weights_dtype
 from olivelike.measure.verify.folder_verification import verify_folder
 from olivelike.model.observations import from_bytes
 from olivelike.model.records.run_record import NodeRecord
-from olivelike.model.targets import TargetChoice
 from olivelike.runtime import Request, open_pipeline
-from olivelike.runtime.pipeline.pipeline_folder import target_settings
+from olivelike.runtime.sessions.session_settings import SessionSettings
 from olivelike.sources.adapters.lora_file import WeightedLora
 from olivelike.sources.adapters.open_lora import open_lora
 from olivelike.store import Store
@@ -130,9 +129,8 @@ def test_a_session_takes_a_lora_for_quantised_convolutions(
     rounded.run(chain, f"target={target}", output=tmp_path / "out")
     file = make_lora(tmp_path / "one.safetensors", "locon", base=rounded.folder / "checkpoint", modules="all")
     swapped = swap_loras(tmp_path / "out", [WeightedLora(open_lora(file), 1.0)], only=("unet",))
-    cpu = target_settings(TargetChoice("cpu", "fp32", session_options={"session.disable_quant_qdq": "1"}))
     before, after = (
-        open_pipeline(tmp_path / "out", cpu, initializers=given).generate(REQUEST).pictures[0].image
+        open_pipeline(tmp_path / "out", SessionSettings(), initializers=given).generate(REQUEST).pictures[0].image
         for given in ({}, swapped)
     )
     assert before != after

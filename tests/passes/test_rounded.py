@@ -18,6 +18,7 @@ from olivelike.engine.output.materialize import materialize
 from olivelike.errors import PassError, VerificationError
 from olivelike.graphs.inspect import inspect_model, left_to_cpu
 from olivelike.graphs.probes import PROBE, add_probes
+from olivelike.graphs.static_quantisation import Rounding, StaticQuantisation
 from olivelike.measure.verify import half_search
 from olivelike.measure.verify.evaluation import Evaluation
 from olivelike.measure.verify.rounding_search import DrawingSearch, RoundingSearch
@@ -148,6 +149,59 @@ def test_float8_graphs_run_and_are_evaluated_as_the_cpu_rounds(calibrated, tmp_p
     np.testing.assert_array_equal(evaluated, session(model.SerializeToString()).run(None, given)[0])
 
 
+ATTENTION = """agraph (float[B,4,S,WIDTH] q, float[B,4,WIDTH,S] k, float[B,4,S,WIDTH] v, float[S,S] mask)
+=> (float[B,4,S,WIDTH] mixed) {
+    scores = MatMul(q, k)  masked = Add(scores, mask)  shares = Softmax<axis = -1>(masked)  mixed = MatMul(shares, v)
+}"""
+
+
+def attention(width, masked=True):
+    """A model of attention that is spelled out, values that pass through it, and what calibration sees of them."""
+    text = ATTENTION.replace("WIDTH", str(width))
+    graph = onnx.parser.parse_graph(
+        text if masked else text.replace("masked = Add(scores, mask)", "").replace("(masked)", "(scores)")
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(proto))
+    for node in model.graph:
+        node.metadata_props[BLOCK_KEY] = "mid_block.attentions.0"
+    rng = np.random.default_rng(0)
+    given = {"q": rng.standard_normal((2, 4, 8, width)), "k": rng.standard_normal((2, 4, width, 8)) / 4,
+             "v": rng.standard_normal((2, 4, 8, width)), "mask": np.triu(np.full((8, 8), -1e4), 1)}  # fmt: skip
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    add_probes(probed := model.clone())
+    opened = session(ir.to_proto(probed).SerializeToString())
+    names = [one.name for one in opened.get_outputs() if one.name.startswith(PROBE)]
+    assert names == [f"{PROBE}{name}" for name in "qkv"]
+    seen = {}
+    for name, figures in zip(names, opened.run(names, given), strict=True):
+        observer = seen.setdefault(name.removeprefix(PROBE), Observer())
+        observer.add(float(figures[0]), float(figures[1]), figures[3:])
+    return model, given, {name: one.result() for name, one in seen.items()}
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_attention_that_is_spelled_out_is_computed_in_float8(masked):
+    model, given, seen = attention(16, masked)
+    wanted = session(ir.to_proto(model).SerializeToString()).run(None, given)[0]
+    counts = StaticQuantisation(model, seen, Rounding("fp8"), attention=True).quantise()
+    assert counts == {"quantised_attention": 1}
+    products = [node for node in model.graph if node.op_type == "MatMul"]
+    makers = [value.producer().op_type for node in products for value in node.inputs]
+    assert makers == ["DequantizeLinear"] * 4
+    scale = products[1].inputs[0].producer().inputs[1].const_value.numpy()
+    assert scale == np.float32(1 / 448)  # The largest float8 stands for a share of 1.
+    assert 1e-4 < distance(session(ir.to_proto(model).SerializeToString()).run(None, given)[0], wanted) < 0.05
+
+
+@pytest.mark.parametrize(("width", "float_blocks"), [(24, ()), (16, ("mid_block",))])
+def test_attention_of_other_widths_and_of_float_blocks_stays_in_float(width, float_blocks):
+    model, _, seen = attention(width)
+    quantisation = StaticQuantisation(model, seen, Rounding("fp8"), attention=True, float_blocks=float_blocks)
+    assert quantisation.quantise() == {"attention_left_in_float": 1}
+    assert {node.op_type for node in model.graph} == {"MatMul", "Add", "Softmax"}
+
+
 def test_it_is_known_where_float8_runs(calibrated):
     fused, _, seen = calibrated
     graph = run_pass(FP8, fused, target="tensorrt", calibration=seen).graph.to_ir()
@@ -230,7 +284,7 @@ def searched(monkeypatch, costs, make=RoundingSearch, drawing=None, **limits):
 
 def test_a_limit_that_cannot_be_met_is_answered_with_the_nearest_that_can(monkeypatch):
     costs = {**dict.fromkeys(BLOCKS, 0.02), BLOCKS[7]: 0.01}
-    told = rf"with any block in 8 bits further from torch than 5.0e-03; nearest is {BLOCKS[7]} alone, with 1.0e-02, and"
+    told = rf"with any block in int8 further from torch than 5.0e-03; nearest is {BLOCKS[7]} alone, with 1.0e-02, and"
     with pytest.raises(VerificationError, match=told):
         searched(monkeypatch, costs, limit=5e-3)
 
@@ -296,7 +350,8 @@ def test_a_limit_on_what_is_drawn_that_cannot_be_met_is_answered_with_the_neares
 
 
 @pytest.mark.slow
-def test_a_search_leaves_in_float_what_costs_most(calibrated):
+@pytest.mark.parametrize(("make", "target"), [(INT8, "cpu"), (FP8, "tensorrt")])
+def test_a_search_leaves_in_float_what_costs_most(calibrated, make, target):
     fused, _, seen = calibrated
     cache = {}
 
@@ -307,19 +362,19 @@ def test_a_search_leaves_in_float_what_costs_most(calibrated):
         def put(self, question, answer):
             cache[json.dumps(question)] = answer
 
-    usual = run_pass(VERIFY, run_pass(INT8, fused, target="cpu", calibration=seen), samples=1, max_relative_error=1)
+    usual = run_pass(VERIFY, run_pass(make, fused, target=target, calibration=seen), samples=1, max_relative_error=1)
     error = usual.facts["verification"]["relative_error"]
-    asked = {"target": "cpu", "calibration": seen, "auto": True, "samples": 1}
+    asked = {"target": target, "calibration": seen, "auto": True, "samples": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("olivelike.testing.pass_runner.Context", partial(Context, cache=Remembering()))
-        found = run_pass(INT8, fused, max_relative_error=0.7 * error, **asked).facts
+        found = run_pass(make, fused, max_relative_error=0.7 * error, **asked).facts
         trials = len(cache)
         assert 0 < len(found["auto"]["kept_fp32_blocks"]) < 10
         assert found["auto"]["relative_error"] < 0.7 * error
         assert found["auto"]["without"]["relative_error"] == pytest.approx(error)
         assert found["quantised_linear"] > 5
-        run_pass(INT8, fused, max_relative_error=0.7 * error, **asked)
+        run_pass(make, fused, max_relative_error=0.7 * error, **asked)
         assert len(cache) == trials
-        with pytest.raises(VerificationError, match="further from torch than 1.0e-09 before int8 already"):
-            run_pass(INT8, fused, max_relative_error=1e-9, **asked)
-    assert run_pass(INT8, fused, max_relative_error=2 * error, **asked).facts["auto"]["kept_fp32_blocks"] == []
+        with pytest.raises(VerificationError, match="further from torch than 1.0e-09 before (int8|fp8) already"):
+            run_pass(make, fused, max_relative_error=1e-9, **asked)
+    assert run_pass(make, fused, max_relative_error=2 * error, **asked).facts["auto"]["kept_fp32_blocks"] == []

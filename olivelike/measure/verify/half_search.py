@@ -37,7 +37,7 @@ class HalfSearch:
     """
 
     precision, step = "fp16", "float16"
-    """What is tried, and the step that does it."""
+    """What is tried, and the step that does it; other searches have others."""
 
     def __init__(
         self, model: Model, context: Context, convert: Convert, *, limit: float, samples: int, seed: int

@@ -1,10 +1,11 @@
-"""Which blocks of a network must stay in float for computing in 8 bits to be right."""
+"""Which blocks of a network must stay in float for computing in eight bits, int8 or float8, to be right."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
 from olivelike.errors import VerificationError
+from olivelike.graphs.inspect.quantised import rounded_to
 from olivelike.measure.verify.half_search import HalfSearch, alone, minimal_subset
 from olivelike.model import Graph
 from olivelike.model.graph import block_of
@@ -15,15 +16,42 @@ if TYPE_CHECKING:
     from olivelike.pass_api import Context
 
 
-class RoundingSearch(HalfSearch):
-    """Trials of one network with all but some blocks in 8 bits; what is remembered of one is not tried again."""
+def fewest_in_float(
+    model: Model, context: Context, convert: Convert, *, of: Literal["outputs", "latents", "pictures"],
+    min_psnr: float, **limits: Any,
+) -> tuple[tuple[str, ...], dict[str, Any]]:  # fmt: skip
+    """Find the fewest blocks that must stay in float.
 
-    precision, step = "int8", "int8"
+    Args:
+        model: As `HalfSearch` takes it.
+        context: With what draws.
+        convert: Returns the graph in eight bits, with some blocks in float.
+        of: What is held to a limit: `outputs`, or what `DrawingSearch` draws.
+        min_psnr: Of pictures.
+        limits: `limit`, `samples` and `seed`.
+
+    Raises `VerificationError` when no choice of blocks is enough.
+
+    Returns:
+        The blocks, and what the run record should hold.
+    """
+    if of == "outputs":
+        return RoundingSearch(model, context, convert, **limits).run()
+    return DrawingSearch(model, context, convert, of=of, min_psnr=min_psnr, **limits).run()
+
+
+class RoundingSearch(HalfSearch):
+    """Trials of one network with all but some blocks in eight bits; what is remembered of one is not tried again."""
+
+    def __init__(self, model: Model, context: Context, convert: Convert, **limits: Any) -> None:
+        """Set up a search, as `HalfSearch` does."""
+        super().__init__(model, context, convert, **limits)
+        self.precision = self.step = rounded_to(convert(()).graph) or "int8"
 
     def _search(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Rank blocks by what each one costs alone, and leave the fewest in float, the dearest first.
 
-        Raises `VerificationError` when nothing could be in 8 bits.
+        Raises `VerificationError` when nothing could be in eight bits.
         """
         rounded = [node for node in self._convert(()).graph if node.op_type == "QuantizeLinear"]
         blocks = dict.fromkeys(block for node in rounded if (block := block_of(node)) is not None)
@@ -35,9 +63,9 @@ class RoundingSearch(HalfSearch):
         if chosen is None or len(chosen) == len(ranked):
             nearest = min(costs, key=lambda one: costs[one], default="")
             raise VerificationError(
-                f"{self._architecture.component}: with any block in 8 bits {self._too_far()}; nearest is "
+                f"{self._architecture.component}: with any block in {self.step} {self._too_far()}; nearest is "
                 f"{nearest.lstrip('=')} alone, with {self._found(others.get(nearest, ()))}, and all of them have "
-                f"{self._found(())}: {self._remedy()}, or leave `int8` out of this chain"
+                f"{self._found(())}: {self._remedy()}, or leave `{self.step}` out of this chain"
             )
         return chosen, {"errors_alone": {one: costs[one] for one in chosen}}
 
@@ -68,7 +96,7 @@ class DrawingSearch(RoundingSearch):
         Args:
             model: As `HalfSearch` takes it, and what follows.
             context: With what draws.
-            convert: Returns the graph in 8 bits, with some blocks in float.
+            convert: Returns the graph in eight bits, with some blocks in float.
             of: `latents` holds their relative error to `limit`, `pictures` their PSNR to `min_psnr`.
             min_psnr: In dB, of the worst picture.
             limits: `limit`, `samples` and `seed`.

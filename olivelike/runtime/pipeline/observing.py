@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
+
+from olivelike.graphs.inspect.quantised import rounded_to
 from olivelike.runtime.pipeline.pipeline import Pipeline
 from olivelike.runtime.pipeline.pipeline_folder import open_folder
 from olivelike.runtime.sessions.session import BoundCall, Network, Session, open_session
@@ -58,7 +61,8 @@ def _open(path: Path, prefix: str, observe: Observe) -> Pipeline:
     folder, settings = open_folder(path), SessionSettings()
     networks = {}
     for component, model in folder.models(safety=True).items():
-        session = open_session(model, settings)
+        in_float8 = rounded_to(ir.load(model).graph) == "fp8"  # for which the CPU has no fused operators
+        session = open_session(model, settings.unfused() if in_float8 else settings)
         if shown := [name for name in session.outputs if name.startswith(prefix)]:
             session = _ObservedSession(session, shown, lambda arrays, name=component: observe(name, arrays))  # type: ignore[misc]
         networks[component] = Network(component, session)

@@ -36,6 +36,7 @@ from olivelike.runtime.pipeline.pipeline_folder import (
     open_folder,
     read_folder_target,
     target_settings,
+    with_float8,
 )
 from olivelike.runtime.pipeline.request import Batch, Picture, Request, Result, require_safe
 from olivelike.runtime.pipeline.resolve_defaults import resolve_defaults
@@ -91,6 +92,7 @@ def open_pipeline(
     check_dimensions(settings.dimensions, models.values())
     if target is not None:
         check_folder_target(target.name, settings, models)
+        settings = with_float8(target.name, settings)
     return Pipeline(folder, settings, safety=safety, initializers=initializers or {})
 
 

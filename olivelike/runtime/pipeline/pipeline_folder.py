@@ -37,7 +37,7 @@ from olivelike.model.families import (
 from olivelike.model.records.output import OutputRecord
 from olivelike.model.targets import TARGETS, TargetChoice
 from olivelike.runtime.sessions.load_failure import operators_without_kernel
-from olivelike.runtime.sessions.providers import find_provider, require_provider
+from olivelike.runtime.sessions.providers import CPU, find_provider, require_provider
 from olivelike.runtime.sessions.session_settings import ProviderChoice, SessionSettings, with_fallback
 
 _VAE_LEVELS: Final = 4
@@ -377,6 +377,15 @@ def check_folder_target(target: str, settings: SessionSettings, models: Mapping[
             f"the folder was optimised for {target}, and on {name} nothing runs operators of it ({refused}); "
             f"optimise it for {name} ({_remedy(models, name)}), or run it with --provider {target}"
         )
+
+
+def with_float8(target: str, settings: SessionSettings) -> SessionSettings:
+    """Return settings with which the CPU runs a folder of a target: float8 as it is written.
+
+    ONNX Runtime would fuse what is rounded to it into operators that take none.
+    """
+    on_cpu = settings.provider.name == CPU
+    return settings.unfused() if on_cpu and TARGETS[target].rounded == "fp8" else settings
 
 
 def _other_way(models: Mapping[str, Path]) -> str:

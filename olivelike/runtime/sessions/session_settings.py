@@ -61,6 +61,10 @@ class SessionSettings:
         """Options of the provider that is asked first."""
         return self.providers[0].options if self.providers else {}
 
+    def unfused(self) -> SessionSettings:
+        """Return settings with which ONNX Runtime fuses nothing around QuantizeLinear, unless they say otherwise."""
+        return replace(self, session_config={"session.disable_quant_qdq": "1", **self.session_config})
+
 
 def choose_providers(base: SessionSettings, texts: Sequence[str]) -> SessionSettings:
     """Return settings for the providers of a command line, in place of those of a folder's target.

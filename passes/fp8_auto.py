@@ -1,0 +1,26 @@
+"""`fp8: {auto: true}`: float8 wherever trials, against torch or of drawing, find it to be right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from olivelike.pass_api import Context, Resources
+
+from .fp8 import Fp8
+
+if TYPE_CHECKING:
+    from olivelike.model import Model
+
+
+class Fp8Auto(Fp8):
+    """What `fp8` is where `auto` is set: it reads the weights too, and needs memory for torch's network."""
+
+    chosen_by: ClassVar = "auto"
+    reads: ClassVar = ("architecture", "weights", "graph", "target", "calibration", "drawing")
+    resources: ClassVar = Resources(memory_bytes=1800 << 20, weights_scale=0.27)
+
+    def further_blocks(self, model: Model, context: Context) -> tuple[str, ...]:
+        """Search for the fewest blocks without which the result is right."""
+        from olivelike.measure.verify.rounding_search import fewest_in_float
+
+        return self.searched_blocks(fewest_in_float, model, context)
