@@ -49,13 +49,16 @@ class BlockWeights(Pass):
         """Of a weight."""
 
     def unsupported_reason(self, target: Target) -> str | None:
-        """Each weight needs MatMulNBits or DequantizeLinear in blocks."""
-        if self.bits in target.block_weights:
-            return None
-        return (
-            f"target {target.name!r} has no kernel that is known to run weights in blocks of {self.bits} bits; "
-            "use target `cpu`, `openvino` or `webgpu`"
-        )
+        """Each weight needs MatMulNBits or DequantizeLinear in blocks, or else is folded as a session opens."""
+        if self.bits not in (*target.block_weights, *(target.block_matmul_bits if target.block_matmul else ())):
+            known = "`cpu`, `cuda`, `openvino` or `webgpu`" + (", or `weights8`" if target.block_matmul else "")
+            return (
+                f"target {target.name!r} has no kernel that is known to run weights in blocks of {self.bits} bits; "
+                f"use target {known}"
+            )
+        if self.symmetric and self.method == "rtn" and not target.block_symmetric:
+            return f"target {target.name!r} needs zero points; set `symmetric: false`"
+        return None
 
     def run(self, model: Model, context: Context) -> Model:
         """Put numbers and scales in the place of weights, and count."""

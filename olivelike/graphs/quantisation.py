@@ -1,9 +1,10 @@
 """Weight-only quantisation of weightless graphs: blocks of whole numbers with a scale each, behind a barrier.
 
 Matrices that a linear layer multiplies by go into MatMulNBits where the target has a kernel for it, else behind a
-DequantizeLinear, as those of convolutions and of packed attention do. Of an embedding, rows are looked up as numbers
-and widened then. The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights, which the writing of the
-output evaluates, one at a time.
+DequantizeLinear, as those of convolutions and of packed attention do. Where the target runs none, and for sensitive
+weights, plain operators spell a weight, which a session folds to a constant as it opens. Of an embedding, rows are
+looked up as numbers and widened then. The numbers are an `olivelike.QuantizeBlocks` of the weight: derived weights,
+which the writing of the output evaluates, one at a time.
 """
 
 from __future__ import annotations
@@ -57,17 +58,20 @@ class BlockQuantisation:
         Args:
             model: Changed in place by `quantise`.
             form: Bits, size of a block, and method; axis and packing are each weight's own.
-            target: Decides where MatMulNBits is written; without one it is not.
+            target: Decides where MatMulNBits is written, and what is folded; without one neither is.
             convolutions: Whether their weights are quantised.
             embeddings: Whether tables are that rows are looked up in; always to 8 bits.
             float_blocks: Paths of modules whose weights stay as they are, with wildcards, and all inside them.
-            fine_blocks: Paths of modules whose weights have 12 bits in place of 8, or 8 in place of 4, likewise;
-                bfloat16, and tables, stay as they are.
+            fine_blocks: Paths of modules whose weights have 12 bits in place of 8, or 8 in place of 4, likewise, as
+                those that are folded do; bfloat16, and tables, stay as they are.
             accuracy_level: Of MatMulNBits: 4 computes on activations in 8 bits, 0 on those of the graph's type.
         """
         self._editor = GraphEditor(model)
         self._form = form
         self._multiplied = "" if target is None else target.block_matmul
+        self._multiplied_bits = () if target is None else target.block_matmul_bits
+        self._widened_bits = None if target is None else target.block_weights
+        """`None` for any."""
         self._rows = target is not None and target.block_rows
         self._convolutions, self._embeddings = convolutions, embeddings
         self._float_blocks, self._fine_blocks = tuple(float_blocks), tuple(fine_blocks)
@@ -143,14 +147,22 @@ class BlockQuantisation:
             form = replace(form, bits=8, symmetric=True, method="rtn")
         elif fine:
             form = replace(form, bits=_FINER[form.bits])
-        if form.bits == 12:
+        form = replace(form, packed=form.bits in self._multiplied_bits and self._multiplies(node, value))
+        if not form.packed and self._widened_bits is not None and form.bits not in self._widened_bits:
+            form = replace(form, bits=_FINER.get(self._form.bits, form.bits))
+        if self._folds(form):
             form = replace(form, block_size=shape[axis], symmetric=True, method="rtn")
-            return None if value.dtype == ir.DataType.BFLOAT16 or shape[0] % 2 else form
-        form = replace(form, packed=self._multiplies(node, value))
+            return None if value.dtype == ir.DataType.BFLOAT16 or (form.bits == 12 and shape[0] % 2) else form
         size = math.gcd(shape[axis], form.block_size)  # OpenVINO has no blocks that do not divide a row.
         if size >= _LEAST_DEPTH:
             form = replace(form, block_size=size)
         return form if shape[axis] >= _LEAST_DEPTH and (form.packed or size >= _LEAST_DEPTH) else None
+
+    def _folds(self, form: BlockFormat) -> bool:
+        """Tell whether a session evaluates the weight as it opens, for want of a kernel that widens it."""
+        if form.packed:
+            return False
+        return form.bits == 12 or (self._widened_bits is not None and form.bits not in self._widened_bits)
 
     def _axis(self, node: ir.Node) -> int:
         """Return the axis of an operator's weight that is summed over; of a table, the one of a row."""
@@ -207,7 +219,7 @@ class BlockQuantisation:
         return list(producer.outputs)
 
     def _widened(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
-        if form.bits == 12:
+        if self._folds(form):
             return self._joined(node, value, form)
         return self._editor.add(
             "DequantizeLinear", self._numbers(node, value, form), dims_of(value), before=node,
@@ -216,15 +228,14 @@ class BlockQuantisation:
         )  # fmt: skip
 
     def _joined(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> ir.Value:
-        """Spell a weight of 12 bits in operators that a session evaluates as it opens: it is a constant then.
+        """Spell a weight of 12 or 8 bits in operators that a session evaluates as it opens: it is a constant then.
 
         In float32, whatever the graph's type is: the CPU provider has no such kernels for float16.
         """
         assert value.dtype is not None
         wide = ir.DataType.FLOAT
-        upper, scales, bytes_ = self._numbers(node, value, form)
-        half, whole = dims_of(bytes_), dims_of(value)
-        sixteenth = self._editor.constant(1 / 16, wide.numpy().type)
+        upper, scales, *rest = self._numbers(node, value, form)
+        whole = dims_of(value)
 
         def add(operator: str, inputs: list[ir.Value], shape: Dims, dtype: ir.DataType = wide, **more: int) -> ir.Value:
             return self._editor.add(
@@ -235,12 +246,14 @@ class BlockQuantisation:
         def cast(one: ir.Value, to: ir.DataType) -> ir.Value:
             return one if one.dtype == to else add("Cast", [one], dims_of(one), to, to=to)
 
-        integers = cast(upper, wide)
-        both = add("Mul", [cast(bytes_, wide), sixteenth], half)
-        second = add("Floor", [both], half)
-        first = add("Sub", [both, second], half)
-        lower = add("Concat", [first, add("Mul", [second, sixteenth], half)], whole, axis=0)
-        numbers = add("Add", [integers, lower], whole)
+        numbers = cast(upper, wide)
+        for bytes_ in rest:
+            half, sixteenth = dims_of(bytes_), self._editor.constant(1 / 16, wide.numpy().type)
+            both = add("Mul", [cast(bytes_, wide), sixteenth], half)
+            second = add("Floor", [both], half)
+            first = add("Sub", [both, second], half)
+            lower = add("Concat", [first, add("Mul", [second, sixteenth], half)], whole, axis=0)
+            numbers = add("Add", [numbers, lower], whole)
         return cast(add("Mul", [numbers, cast(scales, wide)], whole), value.dtype)
 
     def _multiply(self, node: ir.Node, value: ir.Value, form: BlockFormat) -> None:

@@ -85,7 +85,11 @@ class Target:
     block_weights: tuple[int, ...] = ()
     """Bits of weights in blocks on which DequantizeLinear runs there."""
     block_matmul: str = ""
-    """Tensor types, as of kernels, in which MatMulNBits runs there on such weights."""
+    """Tensor types, as of kernels, in which MatMulNBits runs there on weights in blocks."""
+    block_matmul_bits: tuple[int, ...] = (4, 8)
+    """Bits of those weights."""
+    block_symmetric: bool = True
+    """Whether those weights may have no zero points there."""
     rounded: Literal["", "int8", "fp8"] = ""
     """In which type layers between QuantizeLinear and DequantizeLinear are computed."""
     rounded_outputs: bool = False
@@ -143,6 +147,8 @@ class Target:
             "bfloat16": self.bfloat16,
             "block_weights": list(self.block_weights),
             "block_matmul": self.block_matmul,
+            "block_matmul_bits": list(self.block_matmul_bits),
+            "block_symmetric": self.block_symmetric,
             "rounded": self.rounded,
             "rounded_outputs": self.rounded_outputs,
             "block_rows": self.block_rows,
@@ -211,6 +217,8 @@ CUDA: Final = Target(
         "ai.onnx.Attention": Kernel(_FHB),
         "GroupNormalization": Kernel(_FH, layouts=_NCHW),
     },
+    block_weights=(4,),  # DequantizeLinear of 8 bits in blocks is in its registry, and ends in an error.
+    block_matmul="fhb",
 )
 """NVIDIA GPUs."""
 
@@ -238,6 +246,10 @@ DIRECTML: Final = Target(
         "FastGelu": Kernel(_FH),
         "QuickGelu": Kernel(_FH),
     },
+    # Its MatMulNBits takes numbers without zero points as those from 0 on, and rows of zero points of 4 bits as one.
+    block_matmul="fh",
+    block_matmul_bits=(8,),
+    block_symmetric=False,
 )
 """Windows, any GPU with DirectX 12."""
 

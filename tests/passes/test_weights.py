@@ -159,9 +159,38 @@ def test_a_session_widens_weights_of_12_bits_as_it_opens(fused, half, tmp_path, 
     assert forms["12 bits"] == kept["Floor"]
 
 
-@pytest.mark.parametrize("name", ["tensorrt", "directml"])
-def test_targets_that_are_not_known_to_run_blocks_are_refused(name):
-    assert "has no kernel that is known to run weights in blocks of 8 bits" in EIGHT().unsupported_reason(TARGETS[name])
+@pytest.mark.parametrize(
+    ("make", "options", "name", "told"),
+    [
+        (EIGHT, {}, "tensorrt", "has no kernel that is known to run weights in blocks of 8 bits; use target `cpu`"),
+        (FOUR, {}, "directml", "blocks of 4 bits; use target `cpu`, `cuda`, `openvino` or `webgpu`, or `weights8`"),
+        (EIGHT, {"symmetric": True}, "directml", "needs zero points; set `symmetric: false`"),
+    ],
+)
+def test_targets_that_are_not_known_to_run_blocks_are_refused(make, options, name, told):
+    assert told in make(**options).unsupported_reason(TARGETS[name])
+
+
+@pytest.mark.parametrize(
+    ("make", "target", "widened"), [(EIGHT, "cuda", set()), (FOUR, "cuda", {"UINT4"}), (EIGHT, "directml", set())]
+)
+def test_what_a_provider_does_not_widen_is_folded_as_a_session_opens(tiny, make, target, widened, tmp_path):
+    fused = run_pass(FUSE, tiny("unet"), target=target)
+    result = run_pass(make, fused, target=target, float_blocks=())
+    graph = result.graph.to_ir()
+    assert not [node for node in left_to_cpu(graph, TARGETS[target]) if "Dequantize" in node.operator]
+    read = {node.inputs[0].dtype.name for node in graph.graph if node.op_type == "DequantizeLinear"}
+    assert read == widened
+    products = [node for node in graph.graph if node.op_type == "MatMulNBits"]
+    assert products
+    assert all(len(node.inputs) == 4 for node in products)
+    found = run_pass(VERIFY, result, samples=1).facts["verification"]
+    assert found["passed"]
+    assert found["relative_error"] > found["limit"] / 100
+    folded = "12 bits" if make is EIGHT else "8 bits"
+    materialize(result.graph, result.weights, result.tensors.files, tmp_path, lambda _, __: None)
+    forms = {one.form: one.layers for one in inspect_model(tmp_path / "model.onnx", targets=()).kept_weights}
+    assert forms[folded] > 0
 
 
 def test_openvino_reads_blocks(tiny, tmp_path):

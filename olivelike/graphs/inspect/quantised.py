@@ -110,22 +110,22 @@ def _layer(node: ir.Node, stored: set[ir.Value]) -> _Layer | None:
     if maker is not None and maker.op_type == "DequantizeLinear" and (numbers := maker.inputs[0]) in stored:
         assert numbers is not None
         return _widened(maker, numbers, _rounded_by(given))
-    if (upper := _upper_bits(maker)) in stored:
-        assert upper is not None
-        return _Layer("12 bits", upper, _elements(upper))
+    if (folded := _folded(maker)) is not None and folded[1] in stored:
+        return _Layer(folded[0], folded[1], _elements(folded[1]))
     return _in_float(value) if value in stored else None
 
 
-def _upper_bits(maker: ir.Node | None) -> ir.Value | None:
-    """Return the numbers of 8 bits that are the upper part of a weight of 12, spelled as `weights8` does."""
-    value = None
-    if maker is not None and maker.op_type == "Cast" and (inner := maker.inputs[0]) is not None:
-        maker = inner.producer()  # To half precision.
-    for operator in ("Mul", "Add", "Cast"):
-        if maker is None or maker.op_type != operator or (value := maker.inputs[0]) is None:
-            return None
+def _folded(maker: ir.Node | None) -> tuple[str, ir.Value] | None:
+    """Return bits and numbers of a weight that is spelled as `weights8` does for a session to fold; of 12 the upper."""
+    steps = []
+    while maker is not None and maker.op_type in {"Add", "Cast", "Mul"} and (value := maker.inputs[0]) is not None:
+        steps.append(maker.op_type)
+        if value.dtype == ir.DataType.INT8:
+            forms = {("Mul", "Cast"): "8 bits", ("Mul", "Add", "Cast"): "12 bits"}
+            form = forms.get(tuple(steps[steps[0] == "Cast" :]))  # The first may be to half precision.
+            return None if form is None else (form, value)
         maker = value.producer()
-    return value if value is not None and value.dtype == ir.DataType.INT8 else None
+    return None
 
 
 def _table(node: ir.Node, table: ir.Value) -> _Layer | None:
