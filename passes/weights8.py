@@ -30,13 +30,11 @@ class Weights8(BlockWeights):
         "up_blocks.2.attentions.*.attn1.to_[vo]*", "up_blocks.3", "down_blocks.*.conv_shortcut",
         "up_blocks.[12].*.conv_shortcut",
         "*coder.*samplers", "*coder.*.conv_shortcut",
-        "encoder.down_blocks.[01]", "encoder.down_blocks.2.resnets.0.conv1", "encoder.mid_block.attentions",
-        "decoder.mid_block", "decoder.up_blocks.0.resnets.0", "decoder.up_blocks.1.resnets.0.conv1",
-        "decoder.up_blocks.[23]",
-        "embeddings.position_embedding", "encoder.layers.[01].mlp", "encoder.layers.[0-8].self_attn",
-        "encoder.layers.*.self_attn.out_proj",
+        "encoder.down_blocks.[01]", "encoder.mid_block.attentions",
+        "decoder.mid_block", "decoder.up_blocks.0.resnets.0", "decoder.up_blocks.[23]",
+        "embeddings.position_embedding", "encoder.layers.[01].mlp", "encoder.layers.*.self_attn",
         "text_model.embeddings.position_embedding", "text_model.encoder.layers.[01].mlp",
-        "text_model.encoder.layers.[0-8].self_attn", "text_model.encoder.layers.*.self_attn.out_proj",
+        "text_model.encoder.layers.*.self_attn",
     )  # fmt: skip
     """Blocks whose weights have 12 bits, likewise: few weights with a large part in the error."""
 
