@@ -75,6 +75,12 @@ def pytest_collection_finish(session):
     gc.freeze()  # What is loaded by now stays to the end.
 
 
+def pytest_sessionfinish():
+    """Look for garbage once: pytest does so five times in the end, for errors of finalisers."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def allowed_plugins(tmp_path_factory):
     """Let workflows that tests write run their plugins, and leave the user's own record alone."""
@@ -91,12 +97,16 @@ def allowed_plugins(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def bucket_server():
-    """An S3 server for whoever needs buckets."""
+    """An S3 server for whoever needs buckets; each client anew would read what botocore knows of all services."""
+    from botocore.loaders import JSONFileLoader
+
     from tests.fixtures.faulty_bucket import FaultyBucket
 
-    server = FaultyBucket()
-    yield server
-    server.close()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(JSONFileLoader, "load_file", staticmethod(cache(JSONFileLoader().load_file)))
+        server = FaultyBucket()
+        yield server
+        server.close()
 
 
 @pytest.fixture

@@ -44,9 +44,7 @@ def run(project, tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def told(run):
     """The same, after a run that left its receipt."""
-    for _ in range(3):  # The first may still write hints.
-        run()
-    assert run()[1], "no receipt"
+    assert any(run()[1] for _ in range(4)), "no receipt"  # The first may still write hints.
     return run
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from olivelike.engine.execute import json_child
 from olivelike.serve import ServeSettings, create_app
 from olivelike.serve.listen import listening, make_server
 from olivelike.serve.service import Service
+from tests.fixtures.forked_children import Forks
 from tests.fixtures.little_pipeline import little_pipeline
 
 SMALL = {"prompt": "a red circle", "steps": 3, "seed": 7}
@@ -82,6 +85,23 @@ def running(settings: ServeSettings) -> Iterator[Running]:
         thread.join(20)
         listener.close()
         assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """A process that children are forked from."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _forked_children(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork the children of the servers in this process; servers that are processes start their own."""
+    with pytest.MonkeyPatch.context() as patched:
+        if sys.platform == "linux":
+            patched.setattr(json_child, "subprocess", request.getfixturevalue("forks"))
+        yield
 
 
 @pytest.fixture(scope="session")

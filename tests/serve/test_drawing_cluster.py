@@ -26,19 +26,21 @@ LONG = {"prompt": "a red circle", "steps": 40, "seed": 7, "num_images": 12, "bat
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory):
-    """Two workers, each a process, that see none of our folders."""
+    """A worker, which is a process that sees none of our folders; `drawing` adds another one."""
     theirs = str(tmp_path_factory.mktemp("theirs"))
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0", env={STORE_VARIABLE: theirs}
+        n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0", env={STORE_VARIABLE: theirs}
     ) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def drawing(cluster: LocalCluster, base_settings, tmp_path_factory: pytest.TempPathFactory):
-    """A server whose pictures they draw."""
+    """A server whose pictures two workers draw; the second one comes when it runs already."""
     gallery = tmp_path_factory.mktemp("drawing") / "gallery"
     with running(replace(base_settings, gallery=gallery, cluster=cluster.scheduler_address)) as server:
+        wait_until(lambda: [one.is_ready for one in server.service.dispatcher.painters] == [True])
+        cluster.scale(2)
         wait_until(lambda: sum(one.is_ready for one in server.service.dispatcher.painters) == 2)
         yield server
 
@@ -54,7 +56,7 @@ def pictures(server: Running, view: dict[str, object]) -> list[bytes]:
         return [client.get(f"/files/{picture['id']}.png").content for picture in view["pictures"]]
 
 
-def test_both_workers_draw_and_the_pictures_are_those_of_one_process(drawing: Running, server: Running) -> None:
+def test_a_worker_that_comes_later_draws_too_and_what_one_process_draws(drawing: Running, server: Running) -> None:
     orders = [{"seed": seed, "steps": 12, "num_images": 3, "batch_size": 1} for seed in range(4)]
     jobs = [submitted(drawing, **order) for order in orders]
     at_once = set()
@@ -122,11 +124,6 @@ def test_a_job_of_a_lost_worker_goes_on_elsewhere(drawing: Running, server: Runn
     view = drawing.wait(job)
     assert len(view["pictures"]) == 12
     assert pictures(drawing, view) == pictures(server, server.draw(**LONG))
-
-
-def test_a_worker_that_comes_later_draws_too(drawing: Running, cluster: LocalCluster) -> None:
-    cluster.scale(3)
-    wait_until(lambda: len(drawing.service.dispatcher.painters) == 3)
 
 
 @pytest.fixture

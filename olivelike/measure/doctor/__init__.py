@@ -1,5 +1,14 @@
-"""What this machine can do for olivelike, and what is broken; printing is the command line's work."""
+"""What this machine can do for olivelike, and what is broken; printing is the command line's work.
 
-from olivelike.measure.doctor.diagnosis import Diagnosis, Finding, Folder, ProviderCheck, TargetCheck, diagnose
+The probes are processes that import this package, too: names are imported at their first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from olivelike._lazy import names_from
+
+if TYPE_CHECKING:
+    from olivelike.measure.doctor.diagnosis import Diagnosis, Finding, Folder, ProviderCheck, TargetCheck, diagnose
 
 __all__ = ["Diagnosis", "Finding", "Folder", "ProviderCheck", "TargetCheck", "diagnose"]
+__getattr__ = names_from(__name__, __file__)

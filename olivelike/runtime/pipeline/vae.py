@@ -31,9 +31,6 @@ def encode_picture(
     """
     import torch
 
-    with light_diffusers():
-        from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
-
     sampled = "latent_parameters" in encoder.session.outputs
     # A distribution has a mean and a variance for each channel.
     output, planes = ("latent_parameters", 2 * channels) if sampled else ("latent_sample", channels)
@@ -41,12 +38,28 @@ def encode_picture(
     found = tiles.in_strips(encoder, pixels, ("sample", 3), (output, planes))
     if found is None:
         found = _encode_tiles(encoder, pixels, tiles, output, planes)
-    found = found.expand(len(sources), -1, -1, -1)
-    latents = DiagonalGaussianDistribution(found).sample(list(sources)) if sampled else found.clone()
+    latents = draw_latents(found, sources) if sampled else found.repeat(len(sources), 1, 1, 1)
     if (statistics := folder.latents_mean_and_std) is None:
         return torch.mul(latents, folder.scaling_factor)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in statistics)
     return (latents - mean) * folder.scaling_factor / std
+
+
+def draw_latents(distribution: torch.Tensor, sources: Sequence[torch.Generator]) -> torch.Tensor:
+    """Draw a sample for each generator, as diffusers' `DiagonalGaussianDistribution` does.
+
+    That class is imported with all VAEs of diffusers, which takes longer than a small picture.
+
+    Args:
+        distribution: means and logarithms of variances, of shape (1, 2 * channels, height, width).
+        sources: on the CPU.
+    """
+    import torch
+
+    mean, logarithm = distribution.chunk(2, dim=1)
+    deviation = torch.exp(0.5 * logarithm.clamp(-30.0, 20.0))
+    noise = [torch.randn(mean.shape, generator=source, dtype=mean.dtype) for source in sources]
+    return mean + deviation * torch.cat(noise)
 
 
 def _encode_tiles(encoder: Network, pixels: torch.Tensor, tiles: _Tiles, output: str, planes: int) -> torch.Tensor:

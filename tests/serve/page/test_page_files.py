@@ -118,10 +118,15 @@ def node() -> str:
 
 
 def test_node_parses_every_module(node: str) -> None:
-    for path in MODULES:
-        command = [node, "--input-type=module", "--check"]
-        answer = subprocess.run(command, input=path.read_bytes(), capture_output=True, check=False)
-        assert answer.returncode == 0, f"{path.name}: {answer.stderr.decode()}"
+    script = f"""
+        import fs from "node:fs";
+        import vm from "node:vm";
+        for (const path of {json.dumps([str(path) for path in MODULES])})
+          new vm.SourceTextModule(fs.readFileSync(path, "utf8"), {{ identifier: path }});
+    """
+    command = [node, "--experimental-vm-modules", "--input-type=module"]  # For `vm`, which parses and runs nothing.
+    answer = subprocess.run(command, input=script, capture_output=True, check=False, text=True)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_values_of_a_plot_are_read_as_a1111_reads_them(node: str) -> None:
